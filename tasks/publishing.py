@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 from ..config.brokers import shares_a_database
 from ..config.settings import Settings
 from ..worker.errors import StoreUnavailable
+from ..worker.store.context import Publisher
 from ..worker.store.database import Command
 from ..worker.store.records import StepRef
 from ..worker.store.store import Store
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 _SAMPLE_MS = 1234567890123
 
 
-class StepPublisher:
+class StepPublisher(Publisher):
     """Publishes step messages: inside the store's transactions where that is possible, else one by one with kombu.
 
     Every message of a step goes out by `commands` or by `publish`, to the queue that its reference names.

@@ -25,7 +25,7 @@ from ..worker.state.execution.execution import ExecutionState
 from ..worker.state.execution.requests import Request
 from ..worker.state.execution.tool_calls import ToolOutcome
 from ..worker.store.clock import RedisClock
-from ..worker.store.context import NoPublisher
+from ..worker.store.context import Publisher
 from ..worker.store.database import Database
 from ..worker.store.housekeeping.sweeps import QueueSnapshot
 from ..worker.store.memory.database import MemoryDatabase
@@ -265,7 +265,7 @@ class Simulation:
         return idle[0]
 
     def _store(self, database: Database) -> Store:
-        return Store(database, self._settings, clock=_WorldClock(self._world), publisher=NoPublisher())
+        return Store(database, self._settings, clock=_WorldClock(self._world), publisher=Publisher())
 
     def _is_journaled(self, request: InferenceRequest) -> bool:
         key = self._client.context.keys(request.session_id).journal(request.execution_id, request.step)

@@ -16,9 +16,9 @@ from anyio import to_thread
 from celery import Celery
 
 from ...config.settings import Settings
-from ...worker.concurrency.thread_limit import ThreadLimit
+from ...worker.concurrency.tool_threads import ThreadLimit
 from ...worker.store.event_records import Event
-from ...worker.store.live.values import StreamPosition
+from ...worker.store.live.streams import StreamPosition
 from .client import AgentClient
 from .inputs import check_position, check_seconds
 from .job import Job, Result

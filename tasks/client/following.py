@@ -9,8 +9,7 @@ from typing import Final
 
 from ...worker.errors import SessionExpired, SessionNotFound, StoreForbidden, StoreUnavailable
 from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
-from ...worker.store.live.streams import Entry, moved_on
-from ...worker.store.live.values import StreamPosition, entry_order
+from ...worker.store.live.streams import Entry, StreamPosition, entry_order, moved_on
 from ...worker.store.store import Store
 from .stream_items import DeltaFilter, StreamItem
 

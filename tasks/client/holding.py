@@ -48,7 +48,7 @@ class HoldingVerbs(TreeVerbs):
         runs becomes suspended: an execution that a message starts begins nothing before the resume.
 
         Args:
-            reason: Shown where the session is shown to wait.
+            reason: Shown wherever somebody asks why the session waits.
             by: Who asks.
             until: When the hold ends, and the execution with it, 30 days from now at most. None: in 30 days.
             tree: Hold the sessions that its agents have started, too.
@@ -162,7 +162,7 @@ class HoldingVerbs(TreeVerbs):
     def _set_session_status(self, session_id: str, status: str) -> bool:
         """Change the status of a session of which nothing runs; False where it has this status already."""
         while True:
-            stored = self.store.sessions.whole(session_id)
+            stored = self.store.sessions.load(session_id)
             if stored.status == status:
                 return False
             try:

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from ...worker.errors import SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
 from ...worker.store.event_records import EXECUTION_ENDS, Event
-from ...worker.store.live.values import StreamPosition
+from ...worker.store.live.streams import StreamPosition
 from ...worker.store.session_records import Result
 from ...worker.store.store import Store
 from .following import follow_session
@@ -45,9 +45,9 @@ class Job:
             from_id: Resume after this event. None: from the beginning of the execution.
             timeout: Seconds in all; None waits as long as it takes.
         Raises:
-            TimeoutError: The execution has not ended in time, and is not stopped.
+            TimeoutError: The execution has not ended in time; it goes on.
             SessionExpired: Its retention is over, and nothing of the session is left.
-            SessionDeleted: The session was deleted.
+            SessionDeleted: Somebody has deleted the session.
             InvalidInput: `from_id` is not the id of an event.
         """
         check_seconds(timeout)
@@ -68,7 +68,7 @@ class Job:
             after: Cursor of the last item that was seen, also by another process. None: from the beginning.
             timeout: Seconds in all; None waits as long as it takes.
         Raises:
-            TimeoutError: The execution has not ended in time, and is not stopped.
+            TimeoutError: The execution has not ended in time; it goes on.
             SessionExpired: Its retention is over, and nothing of the session is left.
             InvalidInput: `after` is no cursor.
         """
@@ -98,9 +98,9 @@ class Job:
         Args:
             timeout: Seconds; None waits as long as it takes.
         Raises:
-            TimeoutError: The execution has not ended in time, and is not stopped.
+            TimeoutError: The execution has not ended in time; it goes on.
             SessionExpired: Its retention is over, and nothing of the session is left.
-            SessionDeleted: The session was deleted.
+            SessionDeleted: Somebody has deleted the session.
         """
         check_seconds(timeout)
         result = self._read_result()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...worker.state.agent_state import AgentState
     from ...worker.store.children.trees import TreeNode
     from ...worker.store.event_records import Event
-    from ...worker.store.live.values import LiveDelta
+    from ...worker.store.live.streams import LiveDelta
     from ...worker.store.requests.records import AnswerResult, FoundRequest
     from ...worker.store.session_records import Header, Result
     from .trees import TreeEvent

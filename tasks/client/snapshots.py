@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ...worker.errors import ActionRefused, SessionConflict, SessionNotFound
 from ...worker.state.values.ids import ChildSessionId, read_session_id
-from ...worker.store.sessions.whole_sessions import WholeSession
+from ...worker.store.session_records import StoredSession
 from .connection import ClientConnection
 from .inputs import check_text, derive_id
 from .job import Job
@@ -82,7 +82,7 @@ class SnapshotVerbs(ClientConnection):
         """
         source = read_session_id(session_id)
         while True:
-            stored = self.store.sessions.whole(source)
+            stored = self.store.sessions.load(source)
             wanted = stored.version if expected_version is None else expected_version
             cleared = replace(stored, state=stored.state.without_conversation(), version=wanted)
             try:
@@ -112,7 +112,7 @@ class SnapshotVerbs(ClientConnection):
         session = read_session_id(session_id)
         if tag:
             check_text("tag", tag, self.settings.max_message_bytes)
-        found = self.store.sessions.whole(session)
+        found = self.store.sessions.load(session)
         return SessionSnapshot.of(
             found.state,
             tools=self._tools_of(session),
@@ -183,12 +183,12 @@ class SnapshotVerbs(ClientConnection):
             SessionDeleted: A session of this id was deleted here.
             StateTooNew: A newer version of this package has taken the snapshot.
         """
-        from ...worker.session.snapshots import read_snapshot
+        from ...worker.session.snapshots import read_snapshot, restore
 
         found = read_snapshot(snapshot)
         name = read_session_id(session_id or found.session_id)
-        state = found.restored(context, merge=merge_context)
-        session = WholeSession(
+        state = restore(found, context, merge=merge_context)
+        session = StoredSession(
             agent=found.agent, state=state, status=found.status, definition=found.definition.encode()
         )
         saved = self.store.sessions.create(name, session, queue=self._queues.queue_of(found.agent))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
-from ...worker.store.live.values import LiveDelta
-from ...worker.store.sessions.loading import StoredSession
+from ...worker.store.live.streams import LiveDelta
+from ...worker.store.session_records import StoredSession
 
 _TEXT: Final = "text"
 

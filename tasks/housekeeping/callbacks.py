@@ -30,7 +30,7 @@ from ...worker.state.execution.requests import Request
 from ...worker.state.values.frozen import freeze, thaw
 from ...worker.store.session_records import REQUEST_TASK, Callback, Result
 from ...worker.store.store import Store
-from .task_receivers import read_task
+from .receivers import read_task
 from .webhooks import WebhookPoster, receiver_of
 
 log = logging.getLogger(__name__)

@@ -1,20 +1,19 @@
 """Housekeeping jobs: registration, sweep, callbacks, pruning, inspection.
 
-A further job is a class with the members of `HousekeepingJob` and a place in the list of `housekeeping_jobs`.
+A further job is a class derived from `HousekeepingJob` and a place in the list of `housekeeping_jobs`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from ...config.brokers import shares_a_database
 from ...config.settings import GROUP_MARK
 from ...worker.errors import StoreForbidden
 from ...worker.store.housekeeping.registry import offered_queues
-from ...worker.store.housekeeping.sweeps import QueueSnapshot
-from ...worker.store.records import SweepResult
+from ...worker.store.housekeeping.sweeps import QueueSnapshot, SweepResult
 from ..observability.server_policy import REPLAY_ADVICE, check_replay, find_problems, memory_share
 from ..publishing import oldest_queued_ms
 from ..runtime import Runtime
@@ -24,23 +23,25 @@ log = logging.getLogger(__name__)
 _UNLIMITED: Final = 1_000_000
 
 
-class HousekeepingJob(Protocol):
-    """A job that a worker repeats while it runs."""
+class HousekeepingJob:
+    """A job that a worker repeats while it runs.
 
-    @property
-    def name(self) -> str:
-        """Name of the job in log lines."""
-        ...
+    Attributes:
+        name: Name of the job in log lines.
+        interval_seconds: Shortest time between two runs that succeed; 0 runs the job in each pass.
+        runs_at_start: Whether the first pass runs it; otherwise it waits for one interval.
+    """
 
-    @property
-    def interval_seconds(self) -> float:
-        """Shortest time between two runs that succeed; 0 runs the job in each pass."""
-        ...
+    name: str
+    interval_seconds = 0.0
+    runs_at_start = True
 
-    @property
-    def runs_at_start(self) -> bool:
-        """Whether the first pass runs it; otherwise it waits for one interval."""
-        ...
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        """
+        Args:
+            runtime: The worker's runtime, which exists once the worker has started.
+        """
+        self._runtime = runtime
 
     def run(self, shards: Sequence[int]) -> None:
         """Do the job once. An error is logged, and the next pass runs the job again.
@@ -48,7 +49,7 @@ class HousekeepingJob(Protocol):
         Args:
             shards: Shards whose sweep lock this worker holds, so that no other worker works on them in this pass.
         """
-        ...
+        raise NotImplementedError
 
 
 def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[], int]) -> list[HousekeepingJob]:
@@ -66,19 +67,11 @@ def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[],
     ]
 
 
-class _RuntimeJob:
-    """A job that works with the worker's runtime, which exists once the worker has started."""
-
-    def __init__(self, runtime: Callable[[], Runtime]) -> None:
-        self._runtime = runtime
-
-
-class Registration(_RuntimeJob):
+class Registration(HousekeepingJob):
     """Renews this worker's entry in the registry, and lets sessions that waited for one of its agents go on."""
 
     name = "registration"
     interval_seconds = 5.0
-    runs_at_start = True
 
     def run(self, shards: Sequence[int]) -> None:
         """Write the entry, whichever shards this worker holds."""
@@ -91,12 +84,10 @@ class Registration(_RuntimeJob):
             log.info("%d sessions had waited for a worker with their agent", found)
 
 
-class Sweep(_RuntimeJob):
+class Sweep(HousekeepingJob):
     """Publishes steps again whose message or worker was lost."""
 
     name = "sweep"
-    interval_seconds = 0.0
-    runs_at_start = True
 
     def __init__(self, runtime: Callable[[], Runtime], queue_length: Callable[[], int]) -> None:
         super().__init__(runtime)
@@ -128,12 +119,10 @@ class Sweep(_RuntimeJob):
         return QueueSnapshot(capacity=max(0, free - self._queue_length()), offers=offers)
 
 
-class Callbacks(_RuntimeJob):
+class Callbacks(HousekeepingJob):
     """Makes the callbacks of executions that have ended."""
 
     name = "callbacks"
-    interval_seconds = 0.0
-    runs_at_start = True
 
     def run(self, shards: Sequence[int]) -> None:
         """Start the callbacks that are due in each shard."""
@@ -141,7 +130,7 @@ class Callbacks(_RuntimeJob):
             self._runtime().callbacks.start_due(shard)
 
 
-class Prune(_RuntimeJob):
+class Prune(HousekeepingJob):
     """Takes expired sessions out of the listings and silent workers out of the registry."""
 
     name = "prune"
@@ -156,7 +145,7 @@ class Prune(_RuntimeJob):
             runtime.store.housekeeping.prune(shard)
 
 
-class Inspection(_RuntimeJob):
+class Inspection(HousekeepingJob):
     """Looks at what may change under a running worker: policy, disk, memory and role of Redis, and types of keys."""
 
     name = "inspection"

@@ -13,7 +13,7 @@ from ...worker.state.agent_state import AgentState
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.requests import RequestKind
 from ...worker.store.event_records import Event, EventType
-from ...worker.store.live.values import LiveDelta
+from ...worker.store.live.streams import LiveDelta
 from ...worker.store.requests.records import FoundRequest
 from ...worker.store.session_records import Result
 from ..client.json_values import delta_value, event_value, result_value

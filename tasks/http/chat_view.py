@@ -8,7 +8,7 @@ from typing import Any, Final
 from ...worker.state.conversation.messages import Message, Role
 from ...worker.state.execution.requests import RequestKind
 from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
-from ...worker.store.live.values import LiveDelta
+from ...worker.store.live.streams import LiveDelta
 from ..client.json_values import event_value
 from .access import Access
 

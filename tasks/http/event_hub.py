@@ -17,8 +17,7 @@ from typing import Final
 
 from ...worker.errors import CeleryAgentsError, SessionNotFound, StoreForbidden
 from ...worker.store.event_records import Event
-from ...worker.store.live.streams import Entry, moved_on
-from ...worker.store.live.values import LiveDelta, StreamPosition
+from ...worker.store.live.streams import Entry, LiveDelta, StreamPosition, moved_on
 from ...worker.store.store import Store
 from ..client.async_client import AsyncAgentClient
 from ..client.following import FOLLOW_MARK_SECONDS, SessionReader, committed_texts
@@ -38,7 +37,7 @@ _CHECK_SECONDS: Final = 15.0
 
 
 class Gap:
-    """Marks a place in a stream whose events are not stored any more."""
+    """Stands for events that are not stored any more."""
 
 
 _Delivery = tuple[Entry, str]
@@ -47,14 +46,14 @@ _Delivery = tuple[Entry, str]
 
 @dataclass(slots=True)
 class _Topic:
-    """A session with subscribers, and how far the hub has read it."""
+    """A session that somebody reads, and how far the hub has read it."""
 
     position: StreamPosition
     readers: set[_Reader] = field(default_factory=set["_Reader"])
 
     @property
     def is_live(self) -> bool:
-        """Whether a subscriber reads its live text."""
+        """Whether somebody reads its live text."""
         return any(reader.is_live for reader in self.readers)
 
 
@@ -207,7 +206,7 @@ class EventHub:
             await self._client.header(session_id)
         except SessionNotFound:
             return False
-        except CeleryAgentsError:  # Redis is away, so it may be there
+        except CeleryAgentsError:  # Redis is away: nobody knows
             return True
         return True
 
@@ -230,7 +229,7 @@ class EventHub:
                 del self._topics[session_id]
 
     async def _read(self) -> None:
-        """Read for all subscribers until none is left."""
+        """Read for everybody until nobody is left."""
         try:
             while self._topics:
                 positions = {session_id: topic.position for session_id, topic in self._topics.items()}
@@ -253,7 +252,7 @@ class EventHub:
     def _read_entries(
         self, store: Store, positions: Mapping[str, StreamPosition], live: Sequence[str]
     ) -> dict[str, list[_Delivery]]:
-        """Read what is new, and renew the mark of sessions whose live text is followed."""
+        """Read what is new, and say of sessions whose live text is read that somebody follows them."""
         now = time.monotonic()
         self._followed_at = {name: at for name, at in self._followed_at.items() if name in positions}
         for session_id in live:

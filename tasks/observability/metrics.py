@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...config.brokers import shares_a_database
 from ...config.settings import Settings
-from ...worker.engine.observer import StepObserver, new_records
 from ...worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
+from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
 from ...worker.state.execution.inference import InferenceResponse
 from ..consumer.refusals import SOURCES, refusals

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...config.settings import Settings
-from ...worker.engine.observer import StepObserver
 from ...worker.engine.outcome import Outcome
+from ...worker.engine.services import StepObserver
 from ...worker.redaction import describe_exception
 from ...worker.state.execution.inference import InferenceResponse
 from .metrics import Metrics

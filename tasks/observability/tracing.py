@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from ...worker.engine.observer import StepObserver, new_records
 from ...worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
+from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import MissingExtra
 from ...worker.state.execution.execution import ExecutionState
 from ...worker.state.execution.inference import InferenceResponse

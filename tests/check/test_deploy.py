@@ -398,19 +398,17 @@ def test_each_user_may_give_the_commands_of_its_part() -> None:
             *(
                 f"sessions/{name}.py"
                 for name in (
-                    "submitting",
                     "acting",
                     "stopping",
                     "retrying",
                     "parking",
                     "watched_sessions",
                     "deleting",
-                    "holding",
                     "whole_sessions",
                 )
             ),
             "live/streams.py",
-            *("sessions/saving.py", "sessions/loading.py", "events.py", "control.py", "dead.py"),
+            *("sessions/saving.py", "sessions/loading.py", "events.py", "control.py"),
         )
         - rights("producer")
         == set()
@@ -419,7 +417,6 @@ def test_each_user_may_give_the_commands_of_its_part() -> None:
         "sessions/reads.py",
         "sessions/loading.py",
         "housekeeping/inspection.py",
-        "housekeeping/facts.py",
     )
     # A sweep deletes the queue of a group without workers, and a worker notes a sink that failed; a monitor does not.
     writes = {"DEL", "SET", "HSET"}

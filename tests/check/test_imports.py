@@ -32,10 +32,12 @@ HEIGHT = {
     "worker.state.conversation": 3,
     "worker.state.execution": 3,
     "worker.state.parts": 3,
+    "worker.state.agent_context": 4,
     "worker.state.agent_fields": 4,
     "worker.state.agent_parts": 4,
     "worker.state.agent_state": 4,
     "worker.state.agent_view": 4,
+    "worker.state.views": 4,
     "worker.state.codec": 5,
     "worker.state": 6,
     "worker.known_secrets": 7,
@@ -122,9 +124,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
     "worker.concurrency": "config",
-    "worker.drivers": (
-        "config worker.errors worker.lazy_names worker.redaction worker.state worker.tool_schemas worker.tools"
-    ),
+    "worker.drivers": "config worker.errors worker.lazy_names worker.mcp worker.redaction worker.state worker.tools",
     "worker.engine": (
         "config worker.agent worker.capability worker.concurrency worker.crash_points worker.drivers "
         "worker.errors worker.guards worker.hooks worker.known_secrets worker.lazy_names worker.mcp "
@@ -135,7 +135,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "worker.known_secrets": "worker.secret_values",
     "worker.mcp": (
         "config worker.concurrency worker.errors worker.known_secrets worker.lazy_names worker.redaction "
-        "worker.requests worker.secret_values worker.state worker.tool_schemas worker.tools"
+        "worker.requests worker.secret_values worker.state worker.tools"
     ),
     "worker.pydantic_agents": (
         "worker.drivers worker.errors worker.guards worker.known_secrets worker.lazy_names worker.redaction "
@@ -143,7 +143,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.redaction": "worker.errors worker.known_secrets worker.state",
     "worker.requests": "worker.errors worker.lazy_names worker.state",
-    "worker.run_state": "worker.errors worker.lazy_names worker.state",
+    "worker.run_state": "worker.state",
     "worker.session": (
         "config worker.agent worker.capability worker.concurrency worker.drivers worker.engine worker.errors "
         "worker.lazy_names worker.moments worker.redaction worker.state worker.store worker.tools "
@@ -154,7 +154,6 @@ ARROWS: Final[Mapping[str, str]] = {
         "config worker.concurrency worker.crash_points worker.errors worker.lazy_names worker.moments "
         "worker.redaction worker.state worker.tools worker.unique"
     ),
-    "worker.tool_schemas": "worker.state",
     "worker.tools": (
         "worker.errors worker.known_secrets worker.lazy_names worker.redaction worker.requests worker.state"
     ),
@@ -188,7 +187,7 @@ HOME = {
     "mcp": ("worker.mcp",),
     "mcp_types": ("worker.mcp",),
     "httpx2": ("worker.mcp",),
-    "jsonschema": ("worker.drivers", "worker.requests", "worker.tool_schemas"),
+    "jsonschema": ("worker.drivers", "worker.mcp", "worker.requests"),
     "flower": ("tasks",),
     "tornado": ("tasks",),
     "prometheus_client": ("tasks",),
@@ -384,19 +383,7 @@ def test_an_unknown_public_name_is_an_attribute_error() -> None:
         _ = celery_agents.agnet
 
 
-@pytest.mark.parametrize(
-    ("package", "name", "home"),
-    [
-        ("celery_agents", "AllOf", "celery_agents.worker.capabilities"),
-        ("celery_agents", "RunReason", "celery_agents.worker.run_state"),
-        ("celery_agents.worker.state", "Plan", "celery_agents.worker.capabilities"),
-        ("celery_agents.worker.state", "RunReason", "celery_agents.worker.run_state"),
-        ("celery_agents.worker.run_state", "SmartState", "celery_agents.worker.capabilities"),
-    ],
-)
-def test_a_name_that_left_a_package_is_still_found_with_a_warning_that_says_where_it_is(
-    package: str, name: str, home: str
-) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"import {name} from {re.escape(home)}$"):
-        found = getattr(importlib.import_module(package), name)
-    assert found is getattr(importlib.import_module(home), name)
+def test_a_name_that_left_the_root_is_still_found_with_a_warning_that_says_where_it_is() -> None:
+    with pytest.warns(DeprecationWarning, match=r"import AllOf from celery_agents\.worker\.capabilities"):
+        found = celery_agents.AllOf
+    assert found is importlib.import_module("celery_agents.worker.capabilities").AllOf

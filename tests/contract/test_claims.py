@@ -19,7 +19,7 @@ from celery_agents.worker.store import (
     Store,
     Suspect,
 )
-from celery_agents.worker.store.context import NoPublisher
+from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Database
 
 from support.points import Points
@@ -163,7 +163,7 @@ def test_a_save_between_two_reads_is_not_taken_for_damage(database: Database) ->
     bench.submit()
     # It holds the session as it was in another execution, and guesses no time, so that it goes the long way.
     blind = PatientClock(estimates=False)
-    other = Store(bench.spy, bench.settings, clock=blind, publisher=NoPublisher())
+    other = Store(bench.spy, bench.settings, clock=blind, publisher=Publisher())
     other.steps.claim(bench.ref(), "looking", "other", alone=True)
     bench.end_lease(Claim("looking", "other", bench.ref(), 1, 0))
     bench.commit(bench.claim(), final=True)

@@ -38,9 +38,9 @@ def test_an_attempt_applies_all_or_nothing(database: Database) -> None:
     key = f"t:{uuid.uuid4().hex}"
     database.pipeline("test", [("HSET", key, "a", 1)])
     here: Guard = (("HMGET", key, "a", "b"), (1, ""))
-    more = [("HINCRBY", key, "a", 4), ("HSET", key, "c", b"\x00\xff"), ("HMGET", key, "a", "c", "d")]
+    more = [("HSET", key, "a", 5), ("HSET", key, "c", b"\x00\xff"), ("HMGET", key, "a", "c", "d")]
     assert database.compare_and_apply("test", [here, (("EXISTS", f"{key}:other"), (0,))], more) == [
-        5,
+        0,
         1,
         [b"5", b"\x00\xff", None],
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from celery_agents.worker.engine import retry_transition, stop_transition
 from celery_agents.worker.store import Claimed, QueueSnapshot, StepRef, offered_queues
-from celery_agents.worker.store.context import NoPublisher
+from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.control import ControlFields, control_command, read_unoffered
 from celery_agents.worker.store.database import Command, Database
 from celery_agents.worker.store.keys import shard_of
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an exec
 GRACE_MS = 86_400_000
 
 
-class RecordingPublisher:
+class RecordingPublisher(Publisher):
     """Publishes into lists named after the queues, one for each."""
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
@@ -217,7 +217,7 @@ def test_a_registration_publishes_at_once_though_redis_has_just_started(queues: 
 
 
 def test_where_the_queue_is_elsewhere_the_sweep_publishes_what_a_registration_frees(queues: Queues) -> None:
-    object.__setattr__(queues.store.context, "publisher", NoPublisher())
+    object.__setattr__(queues.store.context, "publisher", Publisher())
     queues.submit(queue=None)
     assert queues.store.housekeeping.offer({"agent": [""]}) == 1
     (lost,) = queues.sweep({"agent": [""]}).lost

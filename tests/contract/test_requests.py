@@ -26,7 +26,7 @@ from celery_agents.worker.state import (
     RequestKind,
     RequestStatus,
 )
-from celery_agents.worker.store import AnswerAction, RequestFilter, WholeSession
+from celery_agents.worker.store import AnswerAction, RequestFilter, StoredSession
 from celery_agents.worker.store.database import Database
 
 from support.asking import (
@@ -453,7 +453,7 @@ def _refused(bench: Bench, answers: dict[str, GivenAnswer], match: str, **option
 
 
 def test_a_session_that_has_had_no_execution_has_no_requests_and_is_not_deleted(bench: Bench) -> None:
-    bench.store.sessions.create("fresh", WholeSession(agent="agent", state=AgentState.fresh()))
+    bench.store.sessions.create("fresh", StoredSession(agent="agent", state=AgentState.fresh()))
     for status in (RequestStatus.OPEN, None):
         assert bench.store.requests.page(RequestFilter(session_id="fresh", status=status)).requests == ()
     with pytest.raises(RequestNotFound):

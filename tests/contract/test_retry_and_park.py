@@ -34,7 +34,7 @@ def _lost_afterwards(bench: Bench) -> Iterator[None]:
     """What is written meanwhile is gone, as with an append-only file that is synced every second."""
     database = bench.spy.inner
     if isinstance(database, MemoryDatabase):
-        before = {name: copy.deepcopy(getattr(database, name)) for name in ("_values", "_expiry", "_stream_ids")}
+        before = {name: copy.deepcopy(getattr(database, name)) for name in ("_values", "_expiry")}
         yield
         for name, value in before.items():
             setattr(database, name, value)

@@ -35,7 +35,7 @@ from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import AgentState, AnswerNote, Approve, Message
 from celery_agents.worker.store import AnswerAction, Claimed, NextState, RequestFilter, Store
 from celery_agents.worker.store.clock import RedisClock
-from celery_agents.worker.store.context import NoPublisher
+from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Database
 
 from support.interference import ELSEWHERE, HERE, behind
@@ -251,7 +251,7 @@ class Steps:
         self.loop = EventLoopThread()
 
         def store() -> Store:
-            return Store(self.database, chosen, clock=RedisClock(), publisher=NoPublisher())
+            return Store(self.database, chosen, clock=RedisClock(), publisher=Publisher())
 
         def worker(name: str) -> StepRunner:
             of_worker = store()

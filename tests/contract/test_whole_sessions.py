@@ -16,7 +16,7 @@ from celery_agents.worker.errors import (
 )
 from celery_agents.worker.session import RedisSessionStore
 from celery_agents.worker.state import AgentState
-from celery_agents.worker.store import WholeSession
+from celery_agents.worker.store import StoredSession
 from celery_agents.worker.store.database import Database
 
 from support.points import Points
@@ -27,13 +27,13 @@ from support.store import Bench, an_operation
 def idle(database: Database) -> Bench:
     """A bench with a session that has no execution."""
     bench = Bench(database)
-    bench.store.sessions.create(bench.session, WholeSession(agent="agent", state=AgentState.fresh(), definition=b"{}"))
+    bench.store.sessions.create(bench.session, StoredSession(agent="agent", state=AgentState.fresh(), definition=b"{}"))
     bench.spy.sent.clear()
     return bench
 
 
-def whole(bench: Bench) -> WholeSession:
-    return bench.store.sessions.whole(bench.session)
+def whole(bench: Bench) -> StoredSession:
+    return bench.store.sessions.load(bench.session)
 
 
 def test_a_created_session_is_idle_and_takes_a_message(idle: Bench) -> None:
@@ -46,7 +46,7 @@ def test_a_created_session_is_idle_and_takes_a_message(idle: Bench) -> None:
 def test_a_creation_and_a_save_whose_replies_are_lost_happen_once(database: Database) -> None:
     bench = Bench(database)
     bench.spy.lose(Points.CREATE_EXEC)
-    made = bench.store.sessions.create(bench.session, WholeSession(agent="agent", state=AgentState.fresh()))
+    made = bench.store.sessions.create(bench.session, StoredSession(agent="agent", state=AgentState.fresh()))
     assert made.session == whole(bench)
     bench.spy.lose(Points.SAVE_EXEC)
     saved = bench.store.sessions.save(bench.session, whole(bench))
@@ -61,7 +61,7 @@ def test_the_stream_of_the_session_tells_each_save(idle: Bench) -> None:
 
 @pytest.mark.parametrize("field", ["head", "session_status", "session_definition"])
 def test_a_damaged_session_is_named_and_the_others_are_listed(idle: Bench, field: str) -> None:
-    idle.store.sessions.create(f"{idle.session}-other", WholeSession(agent="agent", state=AgentState.fresh()))
+    idle.store.sessions.create(f"{idle.session}-other", StoredSession(agent="agent", state=AgentState.fresh()))
     idle.database("HSET", idle.store.context.keys(idle.session).session, field, b"\xff" if field == "head" else b"none")
     store = RedisSessionStore(idle.store)
     with pytest.raises(StateUnreadable):
@@ -83,7 +83,7 @@ def test_a_bad_id_is_refused_before_anything_is_sent(idle: Bench, name: str) -> 
 
 def test_of_two_creations_one_is_refused_with_both_versions(idle: Bench) -> None:
     with pytest.raises(SessionConflict) as conflict:
-        idle.store.sessions.create(idle.session, WholeSession(agent="agent", state=AgentState.fresh()))
+        idle.store.sessions.create(idle.session, StoredSession(agent="agent", state=AgentState.fresh()))
     assert (conflict.value.expected, conflict.value.stored) == (0, 1)
 
 
@@ -109,7 +109,7 @@ def test_a_replaced_conversation_is_read_back_whatever_its_generation(idle: Benc
     for number in range(3):
         state = AgentState.fresh().with_user_message(f"another {number}").with_user_message("and more")
         stored = whole(idle)
-        idle.store.sessions.save(idle.session, WholeSession(agent="agent", state=state, version=stored.version))
+        idle.store.sessions.save(idle.session, StoredSession(agent="agent", state=state, version=stored.version))
         assert [each.content for each in whole(idle).state.messages] == [f"another {number}", "and more"]
     idle.execution = idle.message("hello").execution_id
     idle.commit(idle.claim(), final=True)
@@ -120,14 +120,14 @@ def test_a_replaced_conversation_is_read_back_whatever_its_generation(idle: Benc
 def test_a_deleted_session_is_not_created_again(idle: Bench) -> None:
     idle.store.sessions.delete(idle.session)
     with pytest.raises(SessionDeleted):
-        idle.store.sessions.create(idle.session, WholeSession(agent="agent", state=AgentState.fresh()))
+        idle.store.sessions.create(idle.session, StoredSession(agent="agent", state=AgentState.fresh()))
 
 
 @pytest.mark.leaves_keys("the execution is held")
 def test_a_message_to_a_suspended_session_begins_nothing_until_the_resume(idle: Bench) -> None:
     stored = whole(idle)
     idle.store.sessions.save(
-        idle.session, WholeSession(agent="agent", state=stored.state, status="suspended", version=1)
+        idle.session, StoredSession(agent="agent", state=stored.state, status="suspended", version=1)
     )
     started = idle.store.sessions.act(idle.session, an_operation("hello"), operation_transition)
     idle.execution = started.execution_id
@@ -142,7 +142,7 @@ def test_a_message_to_a_suspended_session_begins_nothing_until_the_resume(idle: 
 @pytest.mark.parametrize("status", ["completed", "failed", "deleted"])
 def test_an_ended_session_takes_no_message_but_metadata(idle: Bench, status: str) -> None:
     idle.store.sessions.save(
-        idle.session, WholeSession(agent="agent", state=whole(idle).state, status=status, version=1)
+        idle.session, StoredSession(agent="agent", state=whole(idle).state, status=status, version=1)
     )
     before = idle.snapshot()
     with pytest.raises(ActionRefused, match=status):
@@ -154,18 +154,18 @@ def test_a_fork_has_all_lists_and_none_of_the_execution(bench: Bench) -> None:
     bench.commit(bench.claim())
     fork = f"{bench.session}.{uuid.uuid4().hex}"
     bench.store.sessions.fork(bench.session, fork)
-    source, copied = whole(bench), bench.store.sessions.whole(fork)
+    source, copied = whole(bench), bench.store.sessions.load(fork)
     assert copied.state.store == source.state.store
     assert (copied.state.execution, copied.forked_from, copied.version) == (None, bench.session, 1)
     bench.commit(bench.claim(2), final=True)
-    assert copied == bench.store.sessions.whole(fork)
+    assert copied == bench.store.sessions.load(fork)
     assert bench.store.trees.members(bench.session) == [], "a fork belongs to no tree"
 
 
 def test_a_thousand_sessions_are_listed_without_reading_a_body(idle: Bench) -> None:
     for number in range(999):
         state = AgentState.fresh().with_user_message("a body " * 20)
-        idle.store.sessions.create(f"{idle.session}-{number}", WholeSession(agent="agent", state=state))
+        idle.store.sessions.create(f"{idle.session}-{number}", StoredSession(agent="agent", state=state))
     idle.spy.sent.clear()
     listed = RedisSessionStore(idle.store).list_headers()
     assert sum(info.session_id.startswith(idle.session) for info in listed) == 1000

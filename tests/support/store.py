@@ -41,7 +41,7 @@ from celery_agents.worker.store import (
     Transition,
 )
 from celery_agents.worker.store.clock import RedisClock
-from celery_agents.worker.store.context import NoPublisher
+from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Command, Database, Guard
 
 from .points import Points
@@ -150,7 +150,7 @@ class Bench:
 
     def another(self) -> Store:
         """A store of another process on the same data."""
-        return Store(self.spy, self.settings, clock=self.clock, publisher=NoPublisher())
+        return Store(self.spy, self.settings, clock=self.clock, publisher=Publisher())
 
     @property
     def is_quick(self) -> bool:

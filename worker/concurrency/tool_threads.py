@@ -1,11 +1,14 @@
-"""Threads in which the plain tools of a step run side by side."""
+"""Threads in which the plain tools of a step run side by side, and a limit of threads for async code."""
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextvars
 from collections.abc import Callable, Collection
 from typing import Any, Protocol, Self
+
+from anyio import CapacityLimiter
 
 from ...config.settings import Settings
 from . import fibers
@@ -43,3 +46,22 @@ class ToolThreads:
     def wait(self, futures: Collection[Future], seconds: float) -> tuple[set[Future], set[Future]]:
         """Wait as `Threads.wait` says; a fiber lets others run meanwhile."""
         return fibers.wait(futures, seconds)
+
+
+class ThreadLimit:
+    """Lets at most `most` calls of one event loop run in threads at the same time.
+
+    Args:
+        most: Threads of each loop; anyio's own limit is 40 for all callers together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limiters: dict[int, CapacityLimiter] = {}
+
+    def of_this_loop(self) -> CapacityLimiter:
+        """Get the limiter of the running event loop, which cannot be used in another."""
+        loop = id(asyncio.get_running_loop())
+        if loop not in self._limiters:
+            self._limiters[loop] = CapacityLimiter(self._most)
+        return self._limiters[loop]

@@ -1,7 +1,5 @@
 from .leases import Interruption as Interruption
 from .leases import LeaseKeeper as LeaseKeeper
-from .observer import StepObserver as StepObserver
-from .observer import new_records as new_records
 from .outcome import Done as Done
 from .outcome import Moved as Moved
 from .outcome import NothingToDo as NothingToDo
@@ -13,6 +11,8 @@ from .outcome import Waiting as Waiting
 from .runner import StepRunner as StepRunner
 from .runner import schema_version as schema_version
 from .services import EngineServices as EngineServices
+from .services import StepObserver as StepObserver
+from .services import new_records as new_records
 from .sticky import StepDelivery as StepDelivery
 from .transitions import FirstExecution as FirstExecution
 from .transitions import first_state as first_state

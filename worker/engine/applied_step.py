@@ -24,10 +24,9 @@ from ..state.execution.steps import AgentStep
 from ..state.execution.tool_calls import ToolExecution
 from ..state.values.error_info import ErrorInfo
 from ..state.values.ids import AgentStepId
-from .auxiliary_calls import charge
+from .charges import charge, charge_children
 from .child_calls import merge_children
-from .child_charges import charge_children
-from .hook_endings import error_of_end, signals_of_end
+from .endings import error_of_end, signals_of_end
 from .leases import Interruption
 from .run import Run
 
@@ -80,7 +79,7 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
     for signal in run.ending.signals:
         state = state.with_stop_signal(signal, now=now)
     has_answer = run.obtained.response is not None
-    state = run.run_state_hooks(HookPoint.AFTER_STEP, state) if has_answer else state
+    state = run.change_by_hooks(HookPoint.AFTER_STEP, state) if has_answer else state
     state = charge(run, state)
     if state.status is not None and state.status.is_terminal():
         return _end_as_hook_decided(run, state, now)
@@ -104,13 +103,13 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
 
 def end_execution(run: Run, state: AgentState, now: datetime) -> AgentState:
     """End the execution, and run the hooks before and after its end."""
-    state = run.run_state_hooks(HookPoint.ON_STOP, state)
+    state = run.change_by_hooks(HookPoint.ON_STOP, state)
     if run.ending.status is not None and state.status is ExecutionStatus.IN_PROGRESS:
         archived = state.with_current_step_completed(claim=run.claim.id, now=now)
         ended = archived.with_execution_status(run.ending.status, now=now)
     else:
         ended = state.with_execution_completed(claim=run.claim.id, now=now)
-    return charge(run, run.run_state_hooks(HookPoint.AFTER_EXECUTION, ended))
+    return charge(run, run.change_by_hooks(HookPoint.AFTER_EXECUTION, ended))
 
 
 def _is_stopped(state: AgentState) -> bool:
@@ -187,11 +186,11 @@ def _fail_execution(run: Run, state: AgentState, error: ErrorInfo, now: datetime
     if stack.at(HookPoint.ON_ERROR):
         context = stack.run(run.hook_context(HookPoint.ON_ERROR, state, error=error))
         state, error = context.state, context.error or error
-    state = run.run_state_hooks(HookPoint.ON_STOP, state)
+    state = run.change_by_hooks(HookPoint.ON_STOP, state)
     # The failed step is kept with what it has obtained; a retry goes on behind it.
     archived = state.with_current_step_completed(claim=run.claim.id, now=now)
     failed = archived.with_failure(error, now=now)
-    return charge(run, run.run_state_hooks(HookPoint.AFTER_EXECUTION, failed)), error
+    return charge(run, run.change_by_hooks(HookPoint.AFTER_EXECUTION, failed)), error
 
 
 def _ask_guards(run: Run, state: AgentState, now: datetime) -> tuple[AgentState, ErrorInfo | None]:

@@ -19,7 +19,6 @@ from ..state.execution.tool_calls import ToolCall, ToolOutcome
 from ..state.values.error_info import ErrorInfo
 from ..state.values.frozen import FrozenDict, thaw
 from ..tools.replies import Memo, Reply
-from ..tools.results import UnusableResult
 from .call_records import (
     CallTimes,
     RequestedCall,
@@ -28,7 +27,7 @@ from .call_records import (
     record_error,
     record_not_run,
     record_unknown,
-    result_value,
+    record_value,
 )
 from .child_calls import find_open_child, is_delegated, record_child
 from .run import Run
@@ -239,12 +238,7 @@ def _record_external(
     times = CallTimes(request.asked_at_ms, answer.at_ms)
     match answer.verb:
         case AnswerVerb.COMPLETE:
-            try:
-                value = result_value(run.agent.toolset.get(request.tool), answer.value, settings)
-            except UnusableResult as error:
-                problem = ErrorInfo(kind="unusable_result", message=f"the result came, but {error}")
-                return record_error(run, requested, problem, times)
-            return record_call(run, requested, ToolOutcome.OK, times, value=value)
+            return record_value(run, requested, answer.value, times, settings, "the result came")
         case AnswerVerb.CANCEL:
             if request.has_begun or request.index in run.journal.begun or request.index in run.obtained.started:
                 return record_unknown(run, requested, "the execution was ended before the result came", times)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
 from typing import Final
 
 from ..drivers.protocol import AuxiliaryRequest, InferenceRequest
@@ -18,20 +17,14 @@ from ..errors import (
     DriverError,
     InvalidInput,
     ModelCallRefused,
-    UnusableAnswer,
 )
-from ..guards import budget_signals
 from ..moments import moment
-from ..state.agent_state import AgentState
 from ..state.conversation.messages import Message
-from ..state.execution.execution import ExecutionState
 from ..state.execution.inference import InferenceResponse
-from .child_charges import charge_children
+from .charges import charge_children, charge_execution, check_budget, journaled_answers
 from .driver_calls import CallInterrupted, call_driver, parse_answer
-from .rejected_answers import charge_rejected
 from .run import Run
 from .services import EngineServices
-from .store_retries import ask_store
 
 MOST_OF_STEP: Final = 1_000
 """Auxiliary answers that the journal of a step keeps."""
@@ -66,8 +59,8 @@ class AuxiliaryCalls:
             self._check_limits(run)
             asked = self._obtain(run, self._as_inference(run, key, request))
             steps = self._store.steps
-            raw = ask_store(
-                run, self._services, lambda: steps.record_auxiliary(run.claim, key, asked), "an auxiliary answer"
+            raw = self._services.ask_store(
+                run, lambda: steps.record_auxiliary(run.claim, key, asked), "an auxiliary answer"
             )
             run.memory.auxiliary[key] = raw
         return parse_answer(run, raw)
@@ -107,9 +100,7 @@ class AuxiliaryCalls:
         if run.obtained.response is not None:
             execution = execution.with_charge(run.obtained.response.usage, run.obtained.response.cost)
         now = moment(run.redis_ms(self._monotonic()))
-        signals = tuple(budget_signals(execution.budget, execution, now))
-        if signals:
-            raise ModelCallRefused(signals[0].message, signals)
+        check_budget(execution, now)
         if execution.budget.max_cost is not None and not run.agent.answering.knows_price(run.state.llm_config):
             raise ConfigurationError(f"agent {run.agent.name!r} has max_cost, and its model has no known price")
 
@@ -133,32 +124,3 @@ class AuxiliaryCalls:
         lease = run.lease
         if lease.interruption is not None or not (self._keeper.is_fresh(lease) or self._keeper.confirm(lease)):
             raise ModelCallRefused("the step was interrupted")
-
-
-def journaled_answers(run: Run) -> Mapping[str, bytes]:
-    """The raw auxiliary answers of the step: those of earlier attempts, and those of this one."""
-    earlier = run.loaded.journal.auxiliary
-    return {**earlier, **run.memory.auxiliary} if earlier else run.memory.auxiliary
-
-
-def charge(run: Run, state: AgentState) -> AgentState:
-    """The state with every auxiliary and rejected answer of the step charged to its execution, each once."""
-    if state.execution is None or not (run.memory.rejected or run.memory.auxiliary or run.loaded.journal.auxiliary):
-        return state
-    charged = charge_execution(run, state.execution)
-    return state if charged is state.execution else state.with_context_and_execution(state.context, charged)
-
-
-def charge_execution(run: Run, execution: ExecutionState) -> ExecutionState:
-    """The execution with every auxiliary and rejected answer of the step charged, each once."""
-    execution = charge_rejected(execution, run.ref.step, run.memory.rejected)
-    for key, raw in journaled_answers(run).items():
-        try:
-            answer = parse_answer(run, raw)
-        except UnusableAnswer:
-            continue  # nobody can tell what it cost
-        execution = execution.with_auxiliary_charge(run.ref.step, key, answer.usage, answer.cost)
-    return execution
-
-
-__all__ = ["AuxiliaryCalls", "charge", "charge_execution", "journaled_answers"]

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Final, assert_never
 
-from ..errors import ClaimLost
 from ..hooks import HookPoint
 from ..redaction import redact
 from ..state.execution.execution import ExecutionState
@@ -41,11 +40,9 @@ from .call_records import (
 )
 from .child_calls import find_open_child
 from .decisions import CallDecision
-from .outcome import TakenOver
 from .run import Run
 from .run_values import CallRecord
 from .services import EngineServices
-from .store_retries import ask_store
 
 
 class CallPlanner:
@@ -75,10 +72,7 @@ class CallPlanner:
 
     def _drop_results(self, run: Run, results: Mapping[int, bytes]) -> Run:
         steps = self._services.store.steps
-        try:
-            ask_store(run, self._services, lambda: steps.drop_results(run.claim, results), "a call")
-        except ClaimLost:
-            return run.decide(TakenOver(run.ref))
+        self._services.ask_store(run, lambda: steps.drop_results(run.claim, results), "a call")
         return run.with_journal(run.journal.without_results(results))
 
     def plan(self, run: Run) -> tuple[Run, list[PlannedCall]]:

@@ -16,10 +16,11 @@ from ..state.values.error_info import ErrorInfo
 from ..state.values.frozen import FrozenDict, freeze, thaw
 from ..state.values.ids import ToolExecutionId
 from ..store.journal import BeginRecord
-from ..tools.approval import Approval, LaterResult
+from ..tools.approval import Approval
 from ..tools.effect import Effect
+from ..tools.later import LaterResult
 from ..tools.protocol import Tool
-from ..tools.results import DEFAULT_MAX_RESULT_CHARS, to_json_value
+from ..tools.results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_value
 from .run import Run
 from .run_values import CallRecord
 
@@ -101,7 +102,7 @@ class CallTimes:
         return cls(now_ms, now_ms)
 
 
-def result_value(tool: Tool | None, returned: Any, settings: Settings) -> Any:
+def _result_value(tool: Tool | None, returned: Any, settings: Settings) -> Any:
     """Convert a call's result to the form that is stored: JSON, of bounded size, without secrets of this process.
 
     Raises:
@@ -149,6 +150,23 @@ def record_call(
     return CallRecord(execution=execution)
 
 
+def record_value(
+    run: Run, requested: RequestedCall, value: Any, times: CallTimes, settings: Settings, came: str = "the tool has run"
+) -> CallRecord:
+    """Record a call that has ended with a value; an error where that has no JSON form.
+
+    Args:
+        came: How the value came, for the error.
+    """
+    tool = requested.tool if isinstance(requested, PlannedCall) else run.agent.toolset.get(requested.call.name)
+    try:
+        stored = _result_value(tool, value, settings)
+    except UnusableResult as error:
+        problem = ErrorInfo(kind="unusable_result", message=f"{came}, but {error}")
+        return record_error(run, requested, problem, times)
+    return record_call(run, requested, ToolOutcome.OK, times, value=stored)
+
+
 def run_hooks_after(run: Run, record: CallRecord, settings: Settings) -> CallRecord:
     """Run the hooks after a call, which may change its result within the limits of results."""
     stack = run.agent.hook_stack
@@ -183,7 +201,7 @@ def _limit_value(tool: Tool | None, value: Any, settings: Settings) -> Any:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     chars = _most_chars(tool, settings) + _MARKER_CHARS
     is_small = len(text) <= chars and len(text.encode()) <= settings.max_result_bytes + _MARKER_CHARS
-    return value if is_small else result_value(tool, value, settings)
+    return value if is_small else _result_value(tool, value, settings)
 
 
 def _limit_error(error: ErrorInfo | None) -> ErrorInfo | None:

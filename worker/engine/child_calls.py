@@ -1,4 +1,4 @@
-"""Calls that other agents work on: what the journaled ends of their children make of them, and what they cost.
+"""Calls that other agents work on: what their children see, what their journaled ends make of them, what they cost.
 
 These are functions of the run and its journal alone, so that every leg of a step comes to the same.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import to_json
 
 from ...config.settings import Settings
 from ..redaction import describe_exception, redact
 from ..state.agent_state import AgentState
+from ..state.conversation.messages import Message
 from ..state.execution.answers import AnswerRecord, AnswerVerb
 from ..state.execution.budget import ExecutionBudget
 from ..state.execution.children import ChildEnd, JoinRule
@@ -27,11 +28,10 @@ from ..state.parts.state_part import StatePart
 from ..state.values.error_info import ErrorInfo
 from ..state.values.frozen import thaw
 from ..state.values.value import Value
-from ..tools.delegation import MergeRules
-from ..tools.results import UnusableResult
-from .auxiliary_calls import charge_execution
-from .call_records import CallTimes, RequestedCall, record_call, record_error, record_not_run, result_value
-from .child_charges import used_by
+from ..tools.arguments import InvalidArguments
+from ..tools.delegation import ContextRule, MergeRules, is_delegating
+from .call_records import CallTimes, RequestedCall, record_call, record_error, record_not_run, record_value
+from .charges import charge_execution, used_by
 from .run import Run
 from .run_values import CallRecord
 
@@ -42,6 +42,41 @@ class EndingRecord(Value):
     signals: tuple[StopSignal, ...] = ()
     failure: ErrorInfo | None = None
     end_status: ExecutionStatus | None = None
+
+
+def first_messages(run: Run, request: Request, prompt: str) -> list[Message]:
+    """The messages that a child begins with, the prompt or what a function makes of it last."""
+    rule: ContextRule = _context_rule(run, request)
+    if not callable(rule):
+        return [*context_messages(run.state, rule), Message.user(prompt)]
+    given = rule(run.state, prompt)
+    if isinstance(given, str):
+        return [Message.user(given)]
+    return [given] if isinstance(given, Message) else [*given] or [Message.user(prompt)]
+
+
+def context_messages(state: AgentState, rule: str) -> list[Message]:
+    """The messages of a conversation that another agent sees: none, the last of the user, or all without tool calls."""
+    if rule == "input":
+        return []
+    spoken = [each for each in state.messages if each.role.value in ("user", "assistant") and not each.tool_calls]
+    if rule == "last":
+        return [each for each in spoken if each.role.value == "user"][-1:]
+    return [Message(role=each.role, content=each.content) for each in spoken]
+
+
+def _context_rule(run: Run, request: Request) -> ContextRule:
+    """The rule of the tool that wants the child; a tool that was changed since gives the prompt alone."""
+    tool = run.agent.toolset.get(request.tool)
+    if request.child is not None and not request.child.is_result:
+        return cast("ContextRule", request.options) if isinstance(request.options, str) else "input"
+    bind = None if tool is None else tool.bind
+    if bind is None or not is_delegating(tool):
+        return "input"
+    try:
+        return tool.delegate(bind(request.args)).context
+    except (InvalidArguments, ValueError):
+        return "input"
 
 
 def find_group(run: Run, request: Request) -> list[Request]:
@@ -126,12 +161,7 @@ def record_child(
     if end.is_partial:
         reason, message = _why_partial(request, answer, end)
         value = {"partial": True, "stopped_by": reason, "message": message, "result": value}
-    try:
-        shown = result_value(run.agent.toolset.get(request.tool), value, settings)
-    except UnusableResult as error:
-        problem = ErrorInfo(kind="unusable_result", message=f"the agent has answered, but {error}")
-        return record_error(run, requested, problem, times)
-    return record_call(run, requested, ToolOutcome.OK, times, value=shown)
+    return record_value(run, requested, value, times, settings, "the agent has answered")
 
 
 def _why_partial(request: Request, answer: AnswerRecord, end: ChildEnd) -> tuple[str, str]:

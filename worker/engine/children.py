@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from ..errors import ActionRefused, ClaimLost, SessionNotFound, StoreFull, StoreUnavailable
+from ..errors import ActionRefused, SessionNotFound, StoreFull, StoreUnavailable
 from ..moments import moment
 from ..redaction import describe_exception
 from ..state.agent_state import AgentState
@@ -26,14 +26,11 @@ from ..state.values.error_info import ErrorInfo
 from ..store.children.making import NO_CHILDREN, ChildPlan, NewChild
 from ..store.housekeeping.registry import AgentQueues
 from ..store.records import NextState
-from .child_calls import EndingRecord, find_failure, is_won, left_for_children, shared_with_children
-from .child_context import first_messages
-from .interruptions import user_stop_signal
-from .outcome import TakenOver
+from .child_calls import EndingRecord, find_failure, first_messages, is_won, left_for_children, shared_with_children
+from .endings import user_stop_signal
 from .request_closing import RequestCloser
 from .run import Run
 from .services import EngineServices
-from .store_retries import ask_store
 from .transitions import FirstExecution, first_state, stop_transition
 
 _ENDED: Final = "the execution has ended"
@@ -53,7 +50,7 @@ class Children:
 
     def apply_rules(self, run: Run) -> Run:
         """Fail the execution if a failure rule says so, and stop children that are no longer needed."""
-        if not run.journal.child_requests or run.outcome is not None:
+        if not run.journal.child_requests:
             return run
         if not run.ending.is_stopping:
             failure = _find_failure(run)
@@ -81,7 +78,7 @@ class Children:
             else:
                 running.append(request)
         run = self._closer.close_with(run, closed)
-        return self._stop(run, running) if running and run.outcome is None else run
+        return self._stop(run, running) if running else run
 
     def plan(self, run: Run) -> tuple[Run, ChildPlan]:
         """The children that the next wait makes: as many as may work at the same time, in the order of the calls.
@@ -143,15 +140,8 @@ class Children:
         places = [request.place for request in requests]
         known = run.journal.stopped
         if any(place not in known for place in places) or (ending is not None and run.journal.ending is None):
-            try:
-                stopped = ask_store(
-                    run,
-                    self._services,
-                    lambda: self._steps.stop_children(run.claim, places, ending=ending),
-                    "a stop of children",
-                )
-            except ClaimLost:
-                return run.decide(TakenOver(run.ref))
+            stop = partial(self._steps.stop_children, run.claim, places, ending=ending)
+            stopped = self._services.ask_store(run, stop, "a stop of children")
             run = run.with_journal(run.journal.with_stopped(stopped.at_ms, stopped.ending))
         for request in requests:
             run = self._stop_child(run, request)
@@ -162,7 +152,7 @@ class Children:
         assert order is not None
         stop = partial(self._services.store.sessions.stop, order.session_id, order.execution_id, stop_transition)
         try:
-            stopped = ask_store(run, self._services, stop, "a stop of a child")
+            stopped = self._services.ask_store(run, stop, "a stop of a child")
         except SessionNotFound:
             record = _without_end(request, "the session of the agent is gone", self._services.redis_ms(run))
             return self._closer.close_with(run, {request.id: record})
@@ -178,7 +168,7 @@ class Children:
         for header in store.trees.active_below(session_id):
             stop = partial(store.sessions.stop, header.session_id, None, stop_transition)
             try:
-                stopped = ask_store(run, self._services, stop, "a stop below a child")
+                stopped = self._services.ask_store(run, stop, "a stop below a child")
             except (ActionRefused, SessionNotFound):
                 continue  # it has ended or expired since it was listed
             publish = (*publish, stopped.publish) if stopped.publish is not None else publish

@@ -18,10 +18,10 @@ from ..store.records import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedR
 from ..store.store import Store
 from .applied_step import start_execution
 from .auxiliary_calls import AuxiliaryCalls
-from .interruptions import release_and_retry
+from .charges import read_rejected
+from .endings import release_and_retry
 from .live_writer import RunText
 from .outcome import Moved, NothingToDo, Outcome, Parked, RetryLater
-from .rejected_answers import read_rejected
 from .run import Run
 from .run_values import AttemptMemory, ClaimTimes, TimedClaim
 from .services import EngineServices

@@ -1,4 +1,4 @@
-"""The commit phase: makes a step real, once."""
+"""The end of a step: its commit, which makes it real, or its wait, which gives back everything but its journal."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from typing import Final
 
 from .. import crash_points
 from ..capability import Capability, CommittedStep
-from ..errors import ClaimLost, StoreFull, StoreUnavailable, VersionConflict
+from ..errors import StoreFull, StoreUnavailable, VersionConflict
 from ..moments import moment
 from ..redaction import describe_exception
 from ..state.agent_state import AgentState
 from ..state.execution.signals import StopReason
-from ..store.records import Committed
+from ..store.children.making import ChildPlan
+from ..store.records import Committed, LoadedSession, NextState, Snapshot, Transition
+from ..store.steps.waits import RefusedWait, WaitResult
 from ..store.store import SessionActions
 from .applied_step import AppliedStep, apply_step, start_execution
+from .asked_calls import has_outside_result
+from .children import Children
+from .endings import user_stop_signal
 from .guarding import run_before_hooks
 from .inference import Inference
-from .outcome import Done, TakenOver
+from .outcome import Done, Waiting
+from .request_closing import RequestCloser
 from .run import Run
 from .run_values import TimedClaim
 from .services import EngineServices
-from .step_texts import failure_text, summarize_step
+from .step_texts import failure_text, summarize_step, summarize_wait
 from .sticky import KeepClaimPolicy
-from .store_retries import try_to_journal_results, wait_for_redis
 from .transitions import step_transition
 
 log = logging.getLogger(__name__)
@@ -47,6 +52,7 @@ class StepCommitter:
             A decided run.
         Raises:
             StoreUnavailable, StoreFull: Redis gave no answer, or had no room, for as long as the step may live.
+            ClaimLost: Another worker has the step.
         """
         if run.outcome is not None:
             return run
@@ -56,16 +62,12 @@ class StepCommitter:
             applied = apply_step(run, moment(run.redis_ms(self._services.monotonic())))
             try:
                 committed = self._commit_once(run, applied, policy)
-            except ClaimLost:
-                return run.decide(TakenOver(run.ref))
             except VersionConflict:
                 run, conflicts = self._reload(run), conflicts + 1
-                if run.outcome is not None:
-                    return run
             except (StoreFull, StoreUnavailable) as error:
                 # Redis has no room for the commit; some memory is reserved for the journal.
-                run = try_to_journal_results(run, self._services) if isinstance(error, StoreFull) else run
-                wait_for_redis(run, self._services, error, "the commit")
+                run = self._services.try_to_journal_results(run) if isinstance(error, StoreFull) else run
+                self._services.wait_for_redis(run, error, "the commit")
             else:
                 crash_points.at("c8")
                 return _decide(run, applied, committed, sent_at, self._services.store.sessions)
@@ -82,19 +84,9 @@ class StepCommitter:
 
     def _reload(self, run: Run) -> Run:
         """Put the same answer and results on the session that somebody else has saved while the step ran."""
-        try:
-            loaded = self._steps.reload(run.claim)
-        except ClaimLost:
-            return run.decide(TakenOver(run.ref))
+        loaded = self._steps.reload(run.claim)
         # The claim is the same, so the journaled answer and results still hold; only the state is a newer one.
-        started_at = moment(loaded.started_ms)
-        state = start_execution(
-            loaded.state,
-            run.agent.effective_budget,
-            started_at,
-            resumed_at=run.resumed_at,
-            default_steps=run.execution.default_steps or 0,
-        )
+        state = _start_again(run, loaded.state, loaded)
         run = run.changed(loaded=loaded, state=state).with_progress(is_reloaded=True)
         try:
             return self._inference.run_hooks_again(run_before_hooks(run))
@@ -149,3 +141,73 @@ def _tell(capability: Capability, run: Run, state: AgentState, sessions: Session
     except Exception as error:  # noqa: BLE001 - a capability of the user's
         described = describe_exception(error).message
         log.warning("capability %s missed the commit of step %s: %s", capability.name, ref.step, described)
+
+
+class StepWaiter:
+    """Stores a waiting step and gives its claim back."""
+
+    def __init__(self, services: EngineServices) -> None:
+        self._services = services
+        self._steps = services.store.steps
+        self._children = Children(services, RequestCloser(services))
+
+    def wait(self, run: Run) -> Run:
+        """Let a run wait for its open requests.
+
+        Returns:
+            A decided run; or the run with a newer journal, when an answer came meanwhile or a stop was asked for.
+        Raises:
+            StoreUnavailable, StoreFull: Redis gave no answer, or had no room, for as long as the step may live.
+            ClaimLost: Another worker has the step; or it waits already, and the reply was lost.
+        """
+        if run.outcome is not None or not run.progress.is_waiting:
+            return run
+        loaded = run.loaded
+        run, plan = self._children.plan(run)
+        if not run.progress.is_waiting:
+            return run
+        for _ in range(_MOST_CONFLICTS):
+            try:
+                result = self._services.ask_store(run, partial(self._wait, run, loaded, plan), "the wait")
+            except VersionConflict:
+                # The run keeps what it has loaded: when it goes on, its commit meets the same conflict and applies the
+                # step to the newer state.
+                loaded = self._steps.reload(run.claim)
+                continue
+            if isinstance(result, RefusedWait):
+                return self._go_on(run, result)
+            publish = (*run.publish, *result.publish)
+            summary = summarize_wait(result.open)
+            return run.decide(Waiting(run.ref, result.open, result.until_ms, summary=summary, publish=publish))
+        raise StoreUnavailable(f"session {run.ref.session_id} changes too fast to let step {run.ref.step} wait")
+
+    def _go_on(self, run: Run, refused: RefusedWait) -> Run:
+        """The run with what has happened meanwhile."""
+        run = run.with_journal(refused.journal).with_progress(is_waiting=False)
+        run = self._children.refuse(run, refused.refused)
+        return run if refused.cancel is None or run.ending.is_stopping else run.stopping(user_stop_signal())
+
+    def _wait(self, run: Run, base: LoadedSession, plan: ChildPlan) -> WaitResult:
+        # Those that follow from answers are not journaled.
+        missing = run.obtained.records.keys() - run.journal.results.keys()
+        results = {i: run.obtained.records[i].to_json() for i in missing if not has_outside_result(run, i)}
+        return self._steps.wait(run.claim, base, _wait_transition(run), seen=run.journal, results=results, plan=plan)
+
+
+def _wait_transition(run: Run) -> Transition:
+    """The stored state with its execution waiting: what hooks have changed comes with the step's commit."""
+    open_requests = tuple(request.summarize() for request in run.journal.open_requests)
+
+    def transition(snapshot: Snapshot) -> NextState:
+        state = _start_again(run, snapshot.state, run.loaded)
+        state = state.with_execution_waiting(open_requests, now=moment(snapshot.now_ms))
+        return NextState(state=state, definition=run.agent.stored_definition if run.ref.step == 1 else None)
+
+    return transition
+
+
+def _start_again(run: Run, state: AgentState, loaded: LoadedSession) -> AgentState:
+    """A stored state with its execution in progress, as the claim has put it."""
+    limits, default_steps = run.agent.effective_budget, run.execution.default_steps or 0
+    started_at = moment(loaded.started_ms)
+    return start_execution(state, limits, started_at, resumed_at=run.resumed_at, default_steps=default_steps)

@@ -18,7 +18,6 @@ from ..tools.stop import StopExecution
 from .run import Run, milliseconds
 from .services import EngineServices
 from .step_texts import failed_call_event
-from .store_retries import ask_store
 
 # A call that begins later than this after its claim was sent confirms the lease first.
 _RECHECK_SECONDS: Final = 0.5
@@ -44,7 +43,7 @@ class DriverCaller:
 
     def journal_answer(self, run: Run, raw: bytes) -> bytes:
         """Journal a raw answer and return the stored one, which may be another worker's."""
-        return ask_store(run, self._services, lambda: self._steps.record_answer(run.claim, raw), "an answer")
+        return self._services.ask_store(run, lambda: self._steps.record_answer(run.claim, raw), "an answer")
 
     def journal_failure(self, run: Run, error: DriverError, pause_seconds: float | None = None) -> None:
         """Journal an attempt that gave no usable answer, without anything of the provider's body.

@@ -13,11 +13,10 @@ from ..redaction import describe_exception, redact
 from ..state.execution.signals import StopReason, StopSignal
 from ..state.values.error_info import ErrorInfo
 from .applied_step import new_signals
-from .auxiliary_calls import charge
+from .charges import charge
 from .children import adopt_ending
 from .driver_calls import check_answer_of_hook
-from .hook_endings import run_state_hooks
-from .interruptions import hold_signal, release_and_retry, user_stop_signal
+from .endings import hold_signal, release_and_retry, run_state_hooks, user_stop_signal
 from .run import Run
 from .services import EngineServices
 

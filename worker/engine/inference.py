@@ -14,7 +14,7 @@ import tenacity
 from .. import crash_points
 from ..drivers.protocol import InferenceRequest
 from ..errors import ConfigurationError, DriverError, ModelCallRefused, UnusableAnswer
-from ..guards import budget_signals, time_left
+from ..guards import time_left
 from ..hooks import AnswerUndecided, HookPoint
 from ..moments import moment
 from ..redaction import describe_exception
@@ -23,14 +23,13 @@ from ..state.execution.inference import InferenceResponse
 from ..state.execution.signals import StopReason
 from ..state.values.error_info import ErrorInfo
 from ..tools.stop import StopExecution
-from .auxiliary_calls import charge_execution
+from .charges import as_response, charge_execution, check_budget, with_corrections
 from .driver_calls import CallInterrupted, DriverCaller, call_driver, check_answer_of_hook, parse_answer
-from .hook_endings import adopt_hook_context
-from .interruptions import release_and_retry, resolve_interruption, user_stop_signal
+from .endings import adopt_hook_context, release_and_retry, resolve_interruption, user_stop_signal
 from .leases import ActiveLease, Interruption
 from .outcome import TakenOver
-from .rejected_answers import RejectedAnswer, as_response, with_corrections
 from .run import Run
+from .run_values import RejectedAnswer
 from .services import EngineServices
 
 _SHORTEST_TIMEOUT_SECONDS: Final = 0.001
@@ -182,11 +181,7 @@ class Inference:
         Raises:
             ModelCallRefused: A limit is reached.
         """
-        execution = charge_execution(run, run.execution)
-        now = moment(run.redis_ms(self._services.monotonic()))
-        signals = tuple(budget_signals(execution.budget, execution, now))
-        if signals:
-            raise ModelCallRefused(signals[0].message, signals)
+        check_budget(charge_execution(run, run.execution), moment(self._services.redis_ms(run)))
 
     def _tell_observer(self, run: Run, started: float, response: InferenceResponse | None, error: str) -> None:
         observer = self._services.observer

@@ -21,7 +21,7 @@ from ..errors import CeleryAgentsError, InvalidInput
 from ..known_secrets import SecretStream, redact_known
 from ..redaction import whole_unicode
 from ..store.event_records import EventType, NewEvent
-from ..store.live.values import Attempt, NewDelta
+from ..store.live.streams import Attempt, NewDelta
 from ..store.records import Claimed
 from ..store.store import Store
 from .leases import ActiveLease

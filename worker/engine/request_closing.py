@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, assert_never
 
 from ..concurrency import fibers
-from ..errors import ClaimLost
 from ..redaction import describe_exception
 from ..state.execution.answers import AnswerRecord, AnswerVerb
 from ..state.execution.requests import ExpiryAction, Request, RequestKind
@@ -15,10 +15,8 @@ from ..state.execution.signals import StopReason
 from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.frozen import thaw
 from .asked_calls import find_expiry_failure, read_memo
-from .outcome import TakenOver
 from .run import Run
 from .services import EngineServices
-from .store_retries import ask_store
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +38,9 @@ class RequestCloser:
             return run
         if not run.ending.is_stopping:
             run = self._close_expired(run)
-            failure = find_expiry_failure(run) if run.outcome is None else None
+            failure = find_expiry_failure(run)
             run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
-        return self.cancel_open(run) if run.ending.is_stopping and run.outcome is None else run
+        return self.cancel_open(run) if run.ending.is_stopping else run
 
     def cancel_open(self, run: Run) -> Run:
         """Close every open request: the execution ends, and nobody may answer any more. Children end by themselves."""
@@ -99,15 +97,8 @@ class RequestCloser:
         """
         if not records:
             return run
-        try:
-            stored = ask_store(
-                run,
-                self._services,
-                lambda: self._steps.close_requests(run.claim, records, opens=opens),
-                "an expiry or a stop",
-            )
-        except ClaimLost:
-            return run.decide(TakenOver(run.ref))
+        close = partial(self._steps.close_requests, run.claim, records, opens=opens)
+        stored = self._services.ask_store(run, close, "an expiry or a stop")
         places = {each.id: each.place for each in run.journal.all_requests}
         journal = run.journal.with_answers({places[name]: record for name, record in stored.items() if name in places})
         passed_on = {place for place, record in journal.answers.items() if record.verb is AnswerVerb.PASS_ON}

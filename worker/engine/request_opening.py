@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
-from ..errors import ClaimLost, InvalidInput
+from ..errors import InvalidInput
 from ..known_secrets import redact_known_in
+from ..moments import unix_ms
 from ..redaction import describe_exception, redact
 from ..requests.answers import FREE_TEXT, QUESTIONS, check_values
 from ..requests.grants import find_grant
@@ -27,7 +29,8 @@ from ..state.execution.requests import (
 from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.error_info import ErrorInfo
 from ..state.values.frozen import FrozenDict
-from ..tools.approval import LaterResult, milliseconds_of, stored_rule
+from ..tools.approval import milliseconds_of, stored_rule
+from ..tools.later import LaterResult
 from ..tools.needs import NeedsAnswer, NeedsApproval, NeedsReply, NeedsResult, NeedsTime
 from ..tools.protocol import Tool
 from .asked_calls import MEMO, TIMER
@@ -41,13 +44,11 @@ from .call_records import (
     record_unknown,
 )
 from .decisions import CallDecision, PolicyVerdict, decide_about, may_ask
-from .interruptions import user_stop_signal
-from .outcome import TakenOver
+from .endings import user_stop_signal
 from .request_closing import RequestCloser
 from .run import Run
 from .run_values import CallRecord
 from .services import EngineServices
-from .store_retries import ask_store
 
 MAX_ROUNDS: Final = 16
 """Requests that one call may make one after another."""
@@ -125,7 +126,7 @@ class RequestOpener:
         """Answer the approval that a tool has asked for, where somebody has approved it for later calls, too."""
         request = run.journal.requests.get(planned.index, (None,))[-1]
         grant = find_grant(run.state, planned.call.name, needs.ask.to) if isinstance(needs, NeedsApproval) else None
-        if grant is None or request is None or planned.index in run.obtained.records or run.outcome is not None:
+        if grant is None or request is None or planned.index in run.obtained.records:
             return run
         note = f"remembered from {grant.id}"
         record = AnswerRecord(verb=AnswerVerb.APPROVE, by=grant.by, note=note, at_ms=self._services.redis_ms(run))
@@ -139,7 +140,7 @@ class RequestOpener:
         if started <= known:
             return run
         new = started - known
-        ask_store(run, self._services, lambda: self._steps.record_started_calls(run.claim, new), "a started call")
+        self._services.ask_store(run, lambda: self._steps.record_started_calls(run.claim, new), "a started call")
         return run.with_journal(replace(run.journal, started_calls=known | new))
 
     # --- decisions --------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ class RequestOpener:
         }
         if not new:
             return {}
-        return ask_store(run, self._services, lambda: self._steps.record_decisions(run.claim, new), "a decision")
+        return self._services.ask_store(run, lambda: self._steps.record_decisions(run.claim, new), "a decision")
 
     def _approval_request(self, run: Run, planned: PlannedCall, decision: CallDecision) -> Request:
         fields: dict[str, Any] = {"text": decision.text or f"May {decision.tool} be called with these arguments?"}
@@ -207,7 +208,7 @@ class RequestOpener:
                 raise InvalidInput("raise", type(needs), "raise NeedsApproval or NeedsAnswer.")
 
     def _timer(self, run: Run, planned: PlannedCall, needs: NeedsTime) -> Request:
-        until_ms = round(needs.until.timestamp() * 1000)
+        until_ms = unix_ms(needs.until)
         when = f"{planned.call.name} goes on at {needs.until.isoformat(timespec='seconds')}"
         options = {TIMER: needs.until.isoformat(), **({BEGUN: True} if needs.has_begun else {}), **_memo(needs.memo)}
         return self.make_request(
@@ -288,12 +289,8 @@ class RequestOpener:
         if not fitting:
             return run
         kept = {each.index: timeout for each in fitting if (timeout := (begins or {}).get(each.index)) is not None}
-        try:
-            opened = ask_store(
-                run, self._services, lambda: self._steps.open_requests(run.claim, fitting, begins=kept), "a request"
-            )
-        except ClaimLost:
-            return run.decide(TakenOver(run.ref))
+        journal = partial(self._steps.open_requests, run.claim, fitting, begins=kept)
+        opened = self._services.ask_store(run, journal, "a request")
         run = run.with_journal(run.journal.with_requests(opened.requests)) if opened.requests else run
         return run if opened.cancel is None else run.stopping(user_stop_signal())
 

@@ -144,9 +144,9 @@ class Run:
         unjournaled = self.obtained.unjournaled.with_record(index, record)
         return self.changed(obtained=self.obtained._replace(unjournaled=unjournaled))
 
-    @property
+    @cached_property
     def ref(self) -> StepRef:
-        """The step that this run attempts."""
+        """The step that this run attempts. Its copies keep it, as they keep the claim."""
         return self.claim.ref
 
     @property
@@ -238,21 +238,15 @@ class Run:
         assert execution is not None
         return execution
 
-    @property
-    def run_state_hooks(self) -> Callable[[HookPoint, AgentState], AgentState]:
-        """Runs the hooks of a point that may change only the state; their stop signals are added to it."""
-        stack = self.agent.hook_stack
-
-        def run(point: HookPoint, state: AgentState) -> AgentState:
-            if not stack.at(point):
-                return state
-            context = stack.run(self.hook_context(point, state))
-            state = context.state
-            for signal in context.stop_signals:
-                state = state.with_stop_signal(signal, now=state.updated_at)
+    def change_by_hooks(self, point: HookPoint, state: AgentState) -> AgentState:
+        """Run the hooks of a point that may change only the state; their stop signals are added to it."""
+        if not self.agent.hook_stack.at(point):
             return state
-
-        return run
+        context = self.agent.hook_stack.run(self.hook_context(point, state))
+        state = context.state
+        for signal in context.stop_signals:
+            state = state.with_stop_signal(signal, now=state.updated_at)
+        return state
 
     def hook_context(self, point: HookPoint, state: AgentState, **values: Any) -> HookContext:
         """The context of the hooks at a point, with the values that this point has beside the state."""

@@ -8,16 +8,18 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
-from ..errors import StateUnreadable
+from ..errors import InvalidInput, StateUnreadable, UnusableAnswer
+from ..state.conversation.messages import Message
 from ..state.execution.children import ChildEnd
 from ..state.execution.inference import InferenceResponse
 from ..state.execution.signals import StopSignal
 from ..state.execution.status import ExecutionStatus
 from ..state.execution.tool_calls import ToolExecution
+from ..state.execution.usage import NO_USAGE, InferenceUsage
 from ..state.values.error_info import ErrorInfo
+from ..state.values.field_types import Amount, Text
 from ..state.values.value import Value
 from ..store.records import Claimed
-from .rejected_answers import RejectedAnswer
 
 
 class CallRecord(Value):
@@ -37,6 +39,40 @@ class CallRecord(Value):
             return cls.from_json(raw)
         except ValidationError:
             raise StateUnreadable(f"journal t{index}:r", "it is no record of a call") from None
+
+
+_MOST_REJECTED_CHARS: Final = 20_000
+_NO_TEXT: Final = "(an answer without text)"
+
+
+class RejectedAnswer(Value):
+    """The journal's record of an answer that could not be used.
+
+    Attributes:
+        text: What the model had answered, cut to 20 000 characters.
+        correction: What the model is told when it is asked again; "" where it is asked the same question.
+    """
+
+    usage: InferenceUsage = NO_USAGE
+    cost: Amount | None = None
+    text: Text = ""
+    correction: Text = ""
+
+    @classmethod
+    def of(cls, error: UnusableAnswer) -> RejectedAnswer:
+        """The record of an answer that a driver could not use."""
+        usage = error.usage if isinstance(error.usage, InferenceUsage) else NO_USAGE
+        text, correction = error.text[:_MOST_REJECTED_CHARS], error.correction[:_MOST_REJECTED_CHARS]
+        try:
+            return cls(usage=usage, cost=error.cost, text=text, correction=correction)
+        except InvalidInput:  # a driver of the user's gave a price or a text that cannot be stored
+            return cls(usage=usage)
+
+    def messages(self) -> tuple[Message, ...]:
+        """The exchange that follows the question when the model is asked again."""
+        if not self.correction:
+            return ()
+        return (Message.assistant(self.text or _NO_TEXT), Message.user(self.correction))
 
 
 class UnjournaledResults(Mapping[int, bytes]):

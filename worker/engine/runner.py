@@ -11,20 +11,19 @@ from ...config.logs import log_as
 from .. import crash_points
 from ..agent import AgentRegistry
 from ..concurrency.shared_lock import LockHolder, SharedLock
-from ..errors import StateUnreadable, StoreUnavailable
+from ..errors import ClaimLost, StateUnreadable, StoreUnavailable
 from ..state.agent_fields import SCHEMA_VERSION
 from ..store.records import NotClaimedReason, StepRef, Suspect
 from .claiming import StepClaimer
-from .committing import StepCommitter
+from .committing import StepCommitter, StepWaiter
 from .guarding import guard_run
 from .inference import Inference
-from .outcome import NothingToDo, Outcome, RetryLater
+from .outcome import NothingToDo, Outcome, RetryLater, TakenOver
 from .remote_tools import RemoteTools
 from .run import Run
 from .services import EngineServices
 from .sticky import KeepClaimPolicy, StickySessions
 from .tool_calls import ToolCalls
-from .waiting import StepWaiter
 
 _PATIENCE_SECONDS: Final = 5.0
 
@@ -128,6 +127,8 @@ class StepRunner:
             run = self._inference.infer(self._adopt_tools(run))
             run = self._call_tools(run)
             return self._committer.commit(run, policy)
+        except ClaimLost:  # what it has obtained is in the journal, or the new owner obtains it
+            return run.decide(TakenOver(run.ref))
         except StateUnreadable as error:  # of the journal or the inbox
             return run.decide(self._claimer.park(run.ref, error))
 

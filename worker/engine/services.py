@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Final, Protocol, TypeVar
 
 from ...config.settings import Settings
 from ..concurrency import fibers
 from ..concurrency.event_loop import EventLoopThread
 from ..concurrency.tool_threads import Threads
+from ..errors import StoreFull, StoreUnavailable
 from ..mcp.connections import ServerConnections
+from ..state.execution.inference import InferenceResponse
 from ..store.store import Store
-from .leases import LeaseKeeper
+from .leases import Interruption, LeaseKeeper
 from .live_writer import LiveWriter
-from .observer import StepObserver
+from .outcome import Outcome
+from .run import Run
 
-if TYPE_CHECKING:
-    from .run import Run
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+_REDIS_PAUSE_SECONDS: Final = 0.2
+
+
+class StepObserver(Protocol):
+    """Follows the steps of a worker, for metrics and traces.
+
+    The engine calls these methods in the step's own thread, in this order. They must not raise, and must return
+    quickly. Without an observer each point costs one comparison with None.
+    """
+
+    def step_begun(self, run: Run) -> None:
+        """A step was claimed."""
+        ...
+
+    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
+        """A driver call has ended, with a response or with the kind of its error.
+
+        An answer that was paid for and cannot be used has both: the response holds its usage and price only.
+        """
+        ...
+
+    def tools_called(self, run: Run) -> None:
+        """The step's tool calls have ended. `new_records` tells which of them this attempt made."""
+        ...
+
+    def step_ended(self, run: Run, outcome: Outcome | None) -> None:
+        """A step has ended that had begun as `run`; the outcome is None when an exception ended it."""
+        ...
+
+
+def new_records(run: Run) -> list[int]:
+    """Indices of the calls that this attempt made."""
+    return [index for index in sorted(run.obtained.records) if index not in run.loaded.journal.results]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +69,7 @@ class EngineServices:
         monotonic: This machine's clock, in seconds.
         sleep: Waits a number of seconds.
         connections: The connections to MCP servers; its maker closes them.
-        observer: Is told what steps do. None: nobody is.
+        observer: Is told what steps do; None where neither metrics nor traces are wanted.
         live: Writes what steps emit while they run; its maker closes it.
     """
 
@@ -52,3 +90,42 @@ class EngineServices:
     def redis_ms(self, run: Run) -> int:
         """Redis's time now, at the earliest; see `Run.redis_ms`."""
         return run.redis_ms(self.monotonic())
+
+    def ask_store(self, run: Run, request: Callable[[], R], purpose: str, *, holds_something: bool = True) -> R:
+        """Make a request that may be made again after a lost reply, for as long as the step may live.
+
+        Args:
+            purpose: What waits for it, for the log.
+            holds_something: The step would lose what the request keeps. Else a full Redis and any interruption end the
+                wait, and not the loss of the claim alone.
+        Raises:
+            StoreFull, StoreUnavailable: There was no answer until the step's deadline, or an interruption ended the
+                wait.
+            ClaimLost: Another worker has the step; `StepRunner` decides the run.
+        """
+        while True:
+            try:
+                return request()
+            except (StoreFull, StoreUnavailable) as error:
+                why = run.lease.interruption
+                is_over = why is not None or isinstance(error, StoreFull)
+                if why is Interruption.LOST or (not holds_something and is_over):
+                    raise
+                self.wait_for_redis(run, error, purpose)
+
+    def wait_for_redis(self, run: Run, error: StoreFull | StoreUnavailable, purpose: str) -> None:
+        """Pause before another attempt; after the step's deadline, raise the error instead."""
+        log.warning("%s of step %s of session %s waits: %s", purpose, run.ref.step, run.ref.session_id, error)
+        if self.keeper.remaining(run.lease) <= 0:
+            raise error
+        self.sleep(_REDIS_PAUSE_SECONDS)
+
+    def try_to_journal_results(self, run: Run) -> Run:
+        """Journal the results that the run holds; it keeps them for its commit where Redis is full or away."""
+        if not run.obtained.unjournaled:
+            return run
+        try:
+            self.store.steps.record_results(run.claim, run.obtained.unjournaled)
+        except (StoreFull, StoreUnavailable):
+            return run
+        return run.without_unjournaled()

@@ -13,6 +13,7 @@ from .. import crash_points
 from ..concurrency import fibers
 from ..concurrency.event_loop import ExitAttempt
 from ..drivers.protocol import AuxiliaryRequest
+from ..errors import ClaimLost
 from ..known_secrets import redact_known
 from ..moments import moment
 from ..redaction import describe_exception, redact
@@ -22,32 +23,30 @@ from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.error_info import ErrorInfo
 from ..tools.context import ToolContext
 from ..tools.delegation import NeedsChildren
-from ..tools.effect import LookupResult
+from ..tools.lookup import LookupResult
 from ..tools.needs import NeedsReply, OutcomeUnknown
 from ..tools.replies import Replies
-from ..tools.results import UnusableResult
 from ..tools.stop import FailExecution, StopExecution
 from .asked_calls import count_past_timers, has_later_result, read_memos, read_replies
 from .call_records import (
     CallTimes,
     PlannedCall,
     keeps_secrets,
-    record_call,
     record_elsewhere,
     record_error,
     record_not_run,
     record_unknown,
-    result_value,
+    record_value,
     run_hooks_after,
 )
 from .child_calls import read_spawned_ends
 from .delegating import Delegator
 from .leases import Interruption
+from .outcome import TakenOver
 from .request_opening import RequestOpener, next_request_id
 from .run import Run
 from .run_values import CallRecord
 from .services import EngineServices
-from .store_retries import try_to_journal_results
 
 _Future = concurrent.futures.Future[Any]
 
@@ -166,7 +165,7 @@ class ToolCallRunner:
             return self._record_raised(run, planned, error, began_ms)
         finally:
             run.live.end_tool(planned.index)
-        record = self._record_value(run, planned, returned, began_ms)
+        record = record_value(run, planned, returned, self._times(run, began_ms), self._settings)
         return record if signal is None else CallRecord(execution=record.execution, signal=signal)
 
     def _record_raised(self, run: Run, planned: PlannedCall, error: BaseException, began_ms: int) -> CallRecord:
@@ -177,14 +176,6 @@ class ToolCallRunner:
             return self._record_interrupted(run, planned, _late_message(planned), began_ms)
         raised = error.__cause__ if isinstance(error, ExitAttempt) else None
         return record_error(run, planned, describe_exception(raised or error), self._times(run, began_ms))
-
-    def _record_value(self, run: Run, planned: PlannedCall, returned: Any, began_ms: int) -> CallRecord:
-        try:
-            value = result_value(planned.tool, returned, self._settings)
-        except UnusableResult as error:
-            problem = ErrorInfo(kind="unusable_result", message=f"the tool has run, but {error}")
-            return record_error(run, planned, problem, self._times(run, began_ms))
-        return record_call(run, planned, ToolOutcome.OK, self._times(run, began_ms), value=value)
 
     def _record_interrupted(self, run: Run, planned: PlannedCall, why: str, began_ms: int) -> CallRecord:
         """Record a call that ended in the middle, by an interruption or because it took too long."""
@@ -234,19 +225,22 @@ class ToolCallRunner:
         run = run.with_unjournaled(planned.index, record)
         if with_commit:
             return run
-        return try_to_journal_results(run, self._services)  # the commit tries again, as long as the step may live
+        return self._services.try_to_journal_results(run)  # the commit tries again, as long as the step may live
 
     def _add_request(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Run:
         """Open the request that a tool has asked for; where that is not possible, the call has a record instead."""
         if run.outcome is not None:
             return run
-        if isinstance(needs, NeedsChildren):
-            run = self._delegator.open_spawned(run, planned, needs)
-        else:
-            run = self._opener.open_needed(run, planned, needs)
+        try:
+            if isinstance(needs, NeedsChildren):
+                run = self._delegator.open_spawned(run, planned, needs)
+            else:
+                run = self._opener.open_needed(run, planned, needs)
+        except ClaimLost:  # not raised here: other calls of the batch still run, and their results are journaled
+            return run.decide(TakenOver(run.ref))
         # One that an attempt with a lost reply has opened may have its answer, which is read when it is closed.
         is_open = any(each.index == planned.index and each.child is None for each in run.journal.open_requests)
-        if run.outcome is None and run.ending.is_stopping and planned.index not in run.obtained.records and not is_open:
+        if run.ending.is_stopping and planned.index not in run.obtained.records and not is_open:
             run = run.with_record(planned.index, self._record_unasked(run, planned, needs))
         if planned.index not in run.obtained.records or planned.is_pure:
             return run

@@ -10,38 +10,30 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
-from ..errors import ClaimLost
 from ..redaction import describe_exception, redact
 from ..state.execution.signals import StopReason
-from ..state.execution.tool_calls import ToolOutcome
-from ..state.values.error_info import ErrorInfo
 from ..store.journal import BeginRecord
 from ..store.steps.journals import BeginResult
-from ..tools.effect import Effect, LookupResult, LookupStatus
-from ..tools.results import UnusableResult
+from ..tools.effect import Effect
+from ..tools.lookup import LookupResult, LookupStatus
 from ..tools.stop import StopExecution
 from .asked_calls import has_begun_elsewhere, has_later_result, is_superseded
 from .call_planning import CallPlanner
 from .call_records import (
     CallTimes,
     PlannedCall,
-    record_call,
-    record_error,
     record_stopped,
     record_unknown,
-    result_value,
+    record_value,
 )
 from .children import Children
-from .delegating import Delegator
-from .handoffs import Handoffs
-from .interruptions import give_back, release_and_retry, resolve_interruption, user_stop_signal
-from .outcome import TakenOver
+from .delegating import Delegator, Handoffs
+from .endings import give_back, release_and_retry, resolve_interruption, user_stop_signal
 from .request_closing import RequestCloser
 from .request_opening import RequestOpener
 from .run import Run
 from .run_values import CallRecord
 from .services import EngineServices
-from .store_retries import ask_store
 from .tool_call_runner import ToolCallRunner
 
 
@@ -77,8 +69,6 @@ class ToolCalls:
 
     def _call(self, run: Run) -> Run:
         run = self._children.apply_rules(self._closer.close(run))
-        if run.outcome is not None:
-            return run
         run, planned = self._plan(self._planner.adopt_results(run))
         while planned:
             run = self._run_planned(run, planned)
@@ -90,9 +80,7 @@ class ToolCalls:
         return self._conclude(run) if run.journal.requests else run
 
     def _plan(self, run: Run) -> tuple[Run, list[PlannedCall]]:
-        """The calls that are still to run; none, where the run is decided or its execution has ended."""
-        if run.outcome is not None:
-            return run, []
+        """The calls that are still to run; none where its execution has ended."""
         try:
             return self._planner.plan(run)
         except StopExecution as stop:
@@ -106,21 +94,16 @@ class ToolCalls:
         Children are asked to stop. The step waits until they have ended, for one lease at most.
         """
         run = self._children.stop_unwanted(self._closer.cancel_open(run.stopping()))
-        if run.outcome is not None:
-            return run
         return self._planner.record_without_running(run).with_progress(is_waiting=bool(run.journal.open_requests))
 
     def _run_planned(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
         """Decide about calls, and run those that may, in batches; those that have to ask leave requests."""
         try:
             run, planned = self._opener.decide(run, planned)
-            if run.outcome is None:
-                run, planned = self._delegator.open(run, planned)
-                run, planned = self._handoffs.record(run, planned)
+            run, planned = self._delegator.open(run, planned)
+            run, planned = self._handoffs.record(run, planned)
         except StopExecution as stop:
             return self._end(run.stopping(stop.signal_from("policy")))
-        if run.outcome is not None:
-            return run
         run, fresh = self._begun_calls.resolve(run, planned)
         width = run.agent.max_parallel_tools or self._settings.max_parallel_tools
         for start, end in _batches(fresh, width):
@@ -162,7 +145,7 @@ class ToolCalls:
         new_later = [each for each in batch if each.later is not None and not has_later_result(run, each.index)]
         if new_later:  # their begin records come with their requests
             run = self._opener.open_later(run, new_later)
-            if run.outcome is not None or run.ending.is_stopping:
+            if run.ending.is_stopping:
                 return run, ()
             batch = [each for each in batch if each.index not in run.obtained.records]
         asked = {each.index for each in new_later}
@@ -172,10 +155,7 @@ class ToolCalls:
             return run, () if run.outcome is not None or run.ending.is_stopping else batch
         timeouts = {each.index: round(each.timeout * 1000) for each in effects}
         again = [index for index in timeouts if index in run.journal.begun]
-        try:
-            begun = self._journal_beginnings(run, timeouts, again)
-        except ClaimLost:
-            return run.decide(TakenOver(run.ref)), ()
+        begun = self._journal_beginnings(run, timeouts, again)
         records = {index: CallRecord.from_journal(index, raw) for index, raw in begun.results.items()}
         is_late = any(is_superseded(run, index, record) for index, record in records.items())
         for index, record in records.items():
@@ -200,18 +180,15 @@ class ToolCalls:
             return self._store.steps.begin_calls(run.claim, timeouts, latest_ms, again=again)
 
         # Nothing of these calls is lost when the step ends here.
-        return ask_store(run, self._services, begin, "the beginning of a call", holds_something=False)
+        return self._services.ask_store(run, begin, "the beginning of a call", holds_something=False)
 
     # --- what is left open ------------------------------------------------------------------------------------
 
     def _conclude(self, run: Run) -> Run:
         """Close what can be closed, and say whether the step waits for the rest."""
-        if run.outcome is None:
-            run = self._closer.close_failed_starts(self._opener.record_started(run))
-        if run.outcome is None and _has_ended(run):
+        run = self._closer.close_failed_starts(self._opener.record_started(run))
+        if _has_ended(run):
             return self._end(run)
-        if run.outcome is not None:
-            return run
         run, _ = self._planner.plan(run)
         records = run.obtained.records
         return run.with_progress(is_waiting=any(each.index not in records for each in run.journal.open_requests))
@@ -295,7 +272,8 @@ class BegunCalls:
         now_ms = self._services.redis_ms(run)
         match answer.status:
             case LookupStatus.HAPPENED:
-                return _with_outcome(run, planned, self._record_lookup(run, planned, answer)), []
+                record = record_value(run, planned, answer.value, CallTimes.at(now_ms), self._services.settings)
+                return _with_outcome(run, planned, record), []
             case LookupStatus.UNKNOWN:
                 why = redact(answer.reason) or "its lookup cannot tell"
                 return _with_outcome(run, planned, record_unknown(run, planned, why, CallTimes.at(now_ms))), []
@@ -308,15 +286,6 @@ class BegunCalls:
                 return self._look_up_later(run, planned, (over_ms - now_ms) / 1000), []
             case _ as never:
                 assert_never(never)
-
-    def _record_lookup(self, run: Run, planned: PlannedCall, answer: LookupResult) -> CallRecord:
-        """Record the effect of an earlier attempt, as the tool's lookup describes it."""
-        try:
-            value = result_value(planned.tool, answer.value, self._services.settings)
-        except UnusableResult as error:
-            problem = ErrorInfo(kind="unusable_result", message=f"the tool has run, but {error}")
-            return record_error(run, planned, problem, self._times_now(run))
-        return record_call(run, planned, ToolOutcome.OK, self._times_now(run), value=value)
 
     def _look_up_later(self, run: Run, planned: PlannedCall, seconds: float) -> Run:
         why = f"{planned.call.name} may still be running elsewhere"

@@ -24,8 +24,8 @@ from ..state.execution.status import ExecutionStatus
 from ..store.event_records import EventType, NewEvent
 from ..store.records import InboxKind, NextState, Operation, Snapshot, Transition
 from .applied_step import AppliedStep, end_execution
-from .handoffs import hand_over
-from .interruptions import user_stop_signal
+from .delegating import hand_over
+from .endings import user_stop_signal
 from .run import Run
 from .step_texts import capability_events, end_event, execution_event, step_event
 

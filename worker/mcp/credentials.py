@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 import anyio.to_thread
 
-from ..concurrency.thread_limit import ThreadLimit
+from ..concurrency.tool_threads import ThreadLimit
 from ..known_secrets import remember_passing_secrets, remember_secrets
 from ..redaction import redact
 from ..secret_values import is_secret_name, secrets_of_variables

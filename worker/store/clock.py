@@ -1,14 +1,14 @@
 """The store's clock: Redis's own, asked in the round trip that needs the time.
 
-The store never compares the clocks of two machines. A simulation puts its own `Clock` here and thereby decides what
-time it is and when a lease ends.
+The store never compares the clocks of two machines. A simulation derives its clock from this one, and thereby decides
+what time it is and when a lease ends.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from ..concurrency import fibers
 from .database import Command, Reply
@@ -17,47 +17,8 @@ from .database import Command, Reply
 _ESTIMATE_SECONDS: Final = 60.0
 
 
-class Clock(Protocol):
-    """Makes the commands that read the time and that start and renew leases."""
-
-    def now(self) -> Command:
-        """A command whose reply `milliseconds` understands."""
-        ...
-
-    def milliseconds(self, reply: Reply) -> int:
-        """Parse the reply to `now`: Unix time in milliseconds."""
-        ...
-
-    def estimate_ms(self) -> int | None:
-        """Estimate what `now` would answer, from its last answer and this machine's own clock.
-
-        None: there is no answer yet, or it is too old.
-        """
-        ...
-
-    def uptime(self) -> Command:
-        """A command whose reply `uptime_seconds` understands."""
-        ...
-
-    def uptime_seconds(self, reply: Reply) -> float:
-        """Parse the reply to `uptime`: seconds since Redis started; leases may have ended while it was down."""
-        ...
-
-    def start_lease(self, key: str, worker: str, lease_ms: int) -> Command:
-        """Create or replace a lease."""
-        ...
-
-    def renew_lease(self, key: str, lease_ms: int) -> Command:
-        """Extend a lease that still exists; the reply is false when it has ended."""
-        ...
-
-    def pause(self, seconds: float) -> None:
-        """Wait before Redis is asked again."""
-        ...
-
-
 class RedisClock:
-    """The production clock: `TIME`, and keys with a time to live."""
+    """Makes the commands that read the time and that start and renew leases: `TIME`, and keys with a time to live."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         """
@@ -67,13 +28,11 @@ class RedisClock:
         self._monotonic = monotonic
         self._ahead_ms = 0.0
         self._estimates_until = 0.0  # by this machine's clock
-        self._run: tuple[bytes | None, float] = (
-            None,
-            0.0,
-        )  # Redis's id of its run, and when it was first seen by this machine's clock
+        # Redis's id of its run, and when it was first seen by this machine's clock.
+        self._run: tuple[bytes | None, float] = (None, 0.0)
 
     def now(self) -> Command:
-        """`TIME`."""
+        """`TIME`; `milliseconds` understands its reply."""
         return ("TIME",)
 
     def milliseconds(self, reply: Reply) -> int:
@@ -85,16 +44,21 @@ class RedisClock:
         return now_ms
 
     def estimate_ms(self) -> int | None:
-        """Estimate Redis's time; it is behind by what the last answer took to arrive."""
+        """Estimate Redis's time, from its last answer and this machine's clock; behind by what that took to arrive.
+
+        None: there is no answer yet, or it is too old.
+        """
         here = self._monotonic()
         return round(self._ahead_ms + here * 1000) if here < self._estimates_until else None
 
     def uptime(self) -> Command:
-        """`INFO server`."""
+        """`INFO server`; `uptime_seconds` understands its reply."""
         return ("INFO", "server")
 
     def uptime_seconds(self, reply: Reply) -> float:
         """Parse the line `uptime_in_seconds`; at least the time since this process first saw the same run of Redis.
+
+        Leases may have ended while Redis was down.
 
         Redis subtracts two readings of its machine's clock. When that was set back, the difference is too small, or
         negative, for as long as the clock went back.
@@ -108,13 +72,13 @@ class RedisClock:
         return max(float(lines[b"uptime_in_seconds"]), here - self._run[1])
 
     def start_lease(self, key: str, worker: str, lease_ms: int) -> Command:
-        """`SET … PX`."""
+        """`SET … PX`: create or replace a lease."""
         return ("SET", key, worker, "PX", lease_ms)
 
     def renew_lease(self, key: str, lease_ms: int) -> Command:
-        """`PEXPIRE`: unconditional, so that no compare is needed."""
+        """`PEXPIRE`: unconditional, so that no compare is needed; the reply is 0 where the lease has ended."""
         return ("PEXPIRE", key, lease_ms)
 
     def pause(self, seconds: float) -> None:
-        """Wait by this machine's clock; a fiber lets the others of its loop run."""
+        """Wait before Redis is asked again, by this machine's clock; a fiber lets the others of its loop run."""
         fibers.sleep(seconds)

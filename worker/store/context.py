@@ -8,48 +8,43 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from ...config.settings import Settings
-from ..concurrency.turns import Turns
-from ..errors import StateUnreadable
+from ..concurrency.shared_lock import Turns
+from ..errors import StateUnreadable, StoreUnavailable
 from .cache import SessionCache
-from .clock import Clock
-from .database import Command, Database, Reply, WatchedTransaction
+from .clock import RedisClock
+from .database import Changed, Command, Database, Reply, WatchedTransaction
 from .keys import SessionKeys, ShardKeys, shard_keys, shard_of
 from .records import StepRef
-from .transaction_retries import retry_transaction
 
 Answer = TypeVar("Answer")
 
 # Scopes that are kept: a step asks for its session's four times.
 _SCOPES: Final = 1024
+# Transactions of one session compete with each other and with the sweep; each attempt takes about a millisecond.
+_CONFLICTS: Final = 100
+_PAUSE_SECONDS: Final = 0.05
+_LOST_REPLIES: Final = 5
 
 
-class StepPublisher(Protocol):
-    """Publishes step messages inside the store's transactions."""
+class Publisher:
+    """Publishes step messages inside the store's transactions; this one publishes none, so that the caller has to."""
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
         """Commands that publish the message inside a transaction of the store; none where that is not possible."""
-        ...
-
-    def count_commands(self, queue: str) -> Sequence[Command]:
-        """One command that counts the messages in a queue; none where the queue is not in the store's database."""
-        ...
-
-
-class NoPublisher:
-    """Publishes nothing: the caller publishes messages after the transaction."""
-
-    def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
-        """None."""
         del ref, now_ms
         return ()
 
     def count_commands(self, queue: str) -> Sequence[Command]:
-        """None."""
+        """One command that counts the messages in a queue; none where the queue is not in the store's database."""
         del queue
         return ()
+
+
+class TooManyConflicts(StoreUnavailable):
+    """Other transactions changed the session each time. Nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +58,9 @@ class StoreContext:
     """
 
     database: Database
-    clock: Clock
+    clock: RedisClock
     settings: Settings
-    publisher: StepPublisher
+    publisher: Publisher
     cache: SessionCache
     ends: Turns = field(default_factory=Turns)
     shards: tuple[ShardKeys, ...] = field(init=False)
@@ -141,46 +136,53 @@ class StorePart:
         self._context = context
 
 
-@dataclass(frozen=True, slots=True)
 class SessionScope:
-    """One session of a store: what each of its transactions needs."""
+    """One session of a store: what each of its transactions needs.
 
-    context: StoreContext
-    keys: SessionKeys
+    Attributes:
+        cache: The sessions that this process read last.
+    """
 
-    @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self.keys.session_id
+    __slots__ = ("cache", "clock", "context", "database", "keys", "session_id", "settings")
 
-    @property
-    def database(self) -> Database:
-        """The store's database."""
-        return self.context.database
+    def __init__(self, context: StoreContext, keys: SessionKeys) -> None:
+        self.context = context
+        self.keys = keys
+        self.session_id = keys.session_id
+        self.database = context.database
+        self.clock = context.clock
+        self.cache = context.cache
+        self.settings = context.settings
 
-    @property
-    def clock(self) -> Clock:
-        """The store's clock."""
-        return self.context.clock
+    def retry(self, attempt: Callable[[], Answer], purpose: str, *, lost_replies: int = 0) -> Answer:
+        """Repeat an attempt until no watched key changes under it; it reads, decides and writes.
 
-    @property
-    def cache(self) -> SessionCache:
-        """The sessions that this process read last."""
-        return self.context.cache
-
-    @property
-    def settings(self) -> Settings:
-        """The store's settings."""
-        return self.context.settings
-
-    def retry(self, attempt: Callable[[], Answer], *, purpose: str, lost_replies: int = 0) -> Answer:
-        """Repeat an attempt after conflicts and lost replies; see `retry_transaction`.
-
+        Args:
+            purpose: What the session changes too fast for, in the error.
+            lost_replies: How often the attempt is repeated after `StoreUnavailable`, each after a longer pause.
         Raises:
-            TooManyConflicts: The session changed each time.
+            TooManyConflicts: Each attempt met a conflict.
+            StoreUnavailable: More replies were lost than that.
         """
-        message = f"session {self.session_id} changes too fast to {purpose}; try again"
-        return retry_transaction(attempt, clock=self.clock, message=message, lost_replies=lost_replies)
+        lost = 0
+        for _ in range(_CONFLICTS):
+            try:
+                return attempt()
+            except Changed:
+                continue
+            except StoreUnavailable:
+                lost += 1
+                if lost > lost_replies:
+                    raise
+                self.clock.pause(_PAUSE_SECONDS * lost)
+        raise TooManyConflicts(f"session {self.session_id} changes too fast to {purpose}; try again")
+
+    def apply_once(self, attempt: Callable[[], Answer], purpose: str) -> Answer:
+        """Repeat an attempt as `retry` does, and after five lost replies too.
+
+        No exception of EXEC proves that nothing was written, so the attempt first finds out whether it was applied.
+        """
+        return self.retry(attempt, purpose, lost_replies=_LOST_REPLIES)
 
     def start_lease(self, claim_id: str, worker: str, now_ms: int) -> list[Command]:
         """Start a lease, and have the sweep look at the session after its end."""

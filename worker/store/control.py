@@ -6,38 +6,15 @@ compare `cancel`, so an ordinary step needs no further word to learn that nobody
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from . import fields
 from .database import Command, Reply
 from .keys import SessionKeys
 from .records import Hold, StepRef
 
-_FIELDS: Final = (
-    "execution",
-    "step",
-    "claim",
-    "phase",
-    "attempts",
-    "delays",
-    "delayed",
-    "not_before",
-    "cancel",
-    "started",
-    "queue",
-    "unoffered",
-    "retries",
-    "legs",
-    "tasks",
-    "held",
-    "held_by",
-    "held_why",
-    "held_since",
-    "watched",
-    "live",
-)
 _TIME_DIGITS: Final = 15
 HELD_MARK: Final = "!held"
 """Stands in `cancel` of a held session that nobody asked to stop. No execution has such an id."""
@@ -91,28 +68,8 @@ class ControlFields:
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
         """Parse the reply to `control_command`."""
-        execution, step, claim, phase, attempts, delays, delayed, not_before, cancel, started, *others = reply
-        queue, unoffered, retries, legs, tasks, *hold, followed, live = others
-        return cls(
-            execution=fields.text(execution),
-            step=fields.number(step),
-            claim=fields.text(claim),
-            phase=fields.text(phase),
-            attempts=fields.number(attempts),
-            delays=fields.number(delays),
-            delayed_ms=fields.milliseconds(delayed),
-            not_before_ms=fields.milliseconds(not_before),
-            cancel=fields.text(cancel),
-            started_ms=fields.milliseconds(started),
-            queue=fields.text(queue),
-            unoffered=fields.text(unoffered),
-            retries=fields.number(retries),
-            legs=fields.number(legs),
-            tasks=fields.text(tasks),
-            hold=read_hold(hold),
-            followed_until_ms=fields.milliseconds(followed),
-            live=fields.text(live),
-        )
+        values: dict[str, Any] = {name: parse(value) for (name, parse), value in zip(_ATTRIBUTES, reply, strict=False)}
+        return cls(**values, hold=read_hold(reply[len(_ATTRIBUTES) :]))
 
     @property
     def requested_stop(self) -> str | None:
@@ -149,6 +106,30 @@ class ControlFields:
     def is_claimed_by(self, claim_id: str, ref: StepRef) -> bool:
         """Whether this claim of this step stands."""
         return self.claim == claim_id and self.is_at(ref)
+
+
+_PARSERS: Final[Mapping[str, tuple[str, Callable[[bytes | None], Any]]]] = {
+    "execution": ("execution", fields.text),
+    "step": ("step", fields.number),
+    "claim": ("claim", fields.text),
+    "phase": ("phase", fields.text),
+    "attempts": ("attempts", fields.number),
+    "delays": ("delays", fields.number),
+    "delayed": ("delayed_ms", fields.milliseconds),
+    "not_before": ("not_before_ms", fields.milliseconds),
+    "cancel": ("cancel", fields.text),
+    "started": ("started_ms", fields.milliseconds),
+    "queue": ("queue", fields.text),
+    "unoffered": ("unoffered", fields.text),
+    "retries": ("retries", fields.number),
+    "legs": ("legs", fields.number),
+    "tasks": ("tasks", fields.text),
+    "watched": ("followed_until_ms", fields.milliseconds),
+    "live": ("live", fields.text),
+}
+"""Attribute and parser of each field, besides those of a hold."""
+_ATTRIBUTES: Final = tuple(_PARSERS.values())
+_FIELDS: Final = (*_PARSERS, *HOLD_FIELDS)
 
 
 def tasks_above(root_task: str, parent_task: str) -> str:

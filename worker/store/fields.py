@@ -6,9 +6,14 @@ A value that somebody else wrote, or a flipped bit, raises `StateUnreadable`: it
 from __future__ import annotations
 
 import json
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
-from ..errors import StateUnreadable
+from ..errors import InvalidInput, StateUnreadable
+from ..state.values.ids import read_session_id
+from .database import Reply
+
+Parsed = TypeVar("Parsed")
 
 # Made once: `json.dumps` makes one at each call that asks for anything but its defaults.
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -45,6 +50,28 @@ def milliseconds(value: bytes | None) -> int:
 def score_ms(value: bytes) -> int:
     """Parse the score of an index as a time in Unix milliseconds; an infinite one becomes the nearest time."""
     return round(min(max(float(value), 0.0), LAST_MS))
+
+
+def or_else(parse: Callable[[Reply], Parsed], value: Reply, otherwise: Parsed) -> Parsed:
+    """Parse a value; `otherwise` where it is damaged, for code that must go on all the same."""
+    try:
+        return parse(value)
+    except StateUnreadable:
+        return otherwise
+
+
+def is_session_id(value: bytes) -> bool:
+    """Whether bytes are the id of a session."""
+    try:
+        read_session_id(text(value))
+    except (InvalidInput, StateUnreadable):
+        return False
+    return True
+
+
+def any_text(value: bytes | None) -> str:
+    """Decode a text, with a mark in place of what is no UTF-8; "" when it is missing."""
+    return (value or b"").decode("utf-8", "replace")
 
 
 def name(value: bytes) -> str:

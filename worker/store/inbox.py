@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from ..errors import ActionRefused, StateUnreadable
+from ..unique import unique_hex
 from . import fields
 from .context import SessionScope
 from .database import Command, Reply
@@ -18,6 +19,8 @@ from .keys import SessionKeys
 from .records import InboxKind, Operation
 
 _BYTES: Final = "inbox_bytes"
+_CHANGE: Final = "change-"
+_CHANGES_KEPT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,28 @@ def trim_commands(keys: SessionKeys, entries: int, operations: Sequence[str]) ->
         ("LTRIM", keys.inbox, entries, -1),
         ("HDEL", keys.ctl, _BYTES, *(_field(operation) for operation in operations)),
     ]
+
+
+def new_change_id() -> str:
+    """A fresh id of a change that only this process sends again, after a lost reply.
+
+    A session remembers few of these, so that they do not push out the ids that callers may repeat much later.
+    """
+    return f"{_CHANGE}{unique_hex()}"
+
+
+def recent_operations(ids: Sequence[str], kept: int) -> tuple[str, ...]:
+    """The operation ids that a session goes on to remember, oldest first.
+
+    Args:
+        kept: Most ids of messages.
+    """
+    if len(ids) <= min(kept, _CHANGES_KEPT):
+        return tuple(ids)
+    changes = [each for each in ids if each.startswith(_CHANGE)]
+    messages = [each for each in ids if not each.startswith(_CHANGE)]
+    gone = {*changes[:-_CHANGES_KEPT], *messages[:-kept]}
+    return tuple(each for each in ids if each not in gone) if gone else tuple(ids)
 
 
 def _field(operation_id: str) -> str:

@@ -150,10 +150,13 @@ class Journal:
         return replace(self, results={index: raw for index, raw in self.results.items() if index not in indexes})
 
 
+NOTHING_JOURNALED: Final = Journal()
+
+
 def read_journal(reply: list[bytes]) -> Journal:
     """Parse a step's journal, the reply to HGETALL."""
     if not reply:
-        return Journal()
+        return NOTHING_JOURNALED
     answer = None
     begun: dict[int, BeginRecord] = {}
     results: dict[int, bytes] = {}

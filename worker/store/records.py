@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal
 
 from ..errors import ClaimLost, IdempotencyMismatch
 from ..state.agent_state import AgentState
+from ..state.execution.execution import ExecutionState
 from ..unique import unique_hex
 from .cache import CachedSession
 from .event_records import NewEvent
-from .journal import Journal
+from .journal import NOTHING_JOURNALED, Journal
 
 LAST_STEP: Final = 2**31
 """Steps are numbered below this; no message of a further step is taken."""
@@ -43,6 +44,12 @@ class StepRef:
     def has_parent_task(self) -> bool:
         """Whether the step's message names a task before it: the step before, or the one that made the child."""
         return self.step > 1 or bool(self.parent_task)
+
+    def follows(self, execution: ExecutionState | None) -> bool:
+        """Whether this is the step after those that an execution has committed."""
+        if execution is None:
+            return False
+        return (execution.execution_id, execution.step_count + 1) == (self.execution_id, self.step)
 
     @property
     def task_id(self) -> str:
@@ -110,13 +117,13 @@ class LoadedSession:
     """
 
     session: CachedSession
-    journal: Journal
-    cancel: str | None
     attempts: int
-    delays: int
-    delayed_since_ms: int
     started_ms: int
     now_ms: int
+    journal: Journal = NOTHING_JOURNALED
+    cancel: str | None = None
+    delays: int = 0
+    delayed_since_ms: int = 0
     legs: int = 0
     hold: Hold | None = None
     followed_until_ms: int = 0
@@ -201,32 +208,6 @@ class InboxKind(StrEnum):
     SYSTEM_PROMPT = "system_prompt"
     MODEL = "model"
     REVOKE_GRANT = "revoke_grant"
-
-
-_CHANGE: Final = "change-"
-_CHANGES_KEPT: Final = 32
-
-
-def new_change_id() -> str:
-    """A fresh id of a change that only this process sends again, after a lost reply.
-
-    A session remembers few of these, so that they do not push out the ids that callers may repeat much later.
-    """
-    return f"{_CHANGE}{unique_hex()}"
-
-
-def recent_operations(ids: Sequence[str], kept: int) -> tuple[str, ...]:
-    """The operation ids that a session goes on to remember, oldest first.
-
-    Args:
-        kept: Most ids of messages.
-    """
-    if len(ids) <= min(kept, _CHANGES_KEPT):
-        return tuple(ids)
-    changes = [each for each in ids if each.startswith(_CHANGE)]
-    messages = [each for each in ids if not each.startswith(_CHANGE)]
-    gone = {*changes[:-_CHANGES_KEPT], *messages[:-kept]}
-    return tuple(each for each in ids if each not in gone) if gone else tuple(ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,31 +311,6 @@ class Committed:
     again: bool = False
     carried: Claimed | None = None
     woken: StepRef | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """The answer to a heartbeat for one claim; `followed_until_ms` as in `LoadedSession`."""
-
-    alive: bool
-    cancel: str | None
-    followed_until_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    """The result of a pass over the due index.
-
-    Attributes:
-        at_ms: Redis time of the pass; messages of the lost steps have to carry it, since the pass has stored it.
-        left: Names of queues from which sessions were moved: no worker that offers their agents takes these.
-    """
-
-    lost: tuple[StepRef, ...] = ()
-    live: int = 0
-    queued: int = 0
-    at_ms: int = 0
-    left: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

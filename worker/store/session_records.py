@@ -8,10 +8,13 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from ..errors import StateUnreadable
+from ..state.agent_state import AgentState
+from ..state.execution.execution import ExecutionState
 from ..state.execution.inference import FinishReason
 from ..state.execution.requests import Request
 from ..state.execution.signals import StopReason
 from ..state.execution.status import ExecutionStatus
+from .database import Word
 from .records import Hold
 
 
@@ -35,6 +38,45 @@ class SessionState(StrEnum):
     UNREADABLE = "unreadable"
 
 
+ACTIVE: Final = "active"
+"""The status of a session that no action has changed."""
+SUSPENDED: Final = "suspended"
+SESSION_STATUS: Final = "session_status"
+FORKED_FROM: Final = "forked_from"
+DEFINITION: Final = "session_definition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSession:
+    """A session in full, as clients and the session runtime have it.
+
+    Attributes:
+        status: Of the session over all its executions.
+        definition: The plain-data form of its agent, as JSON; empty for a session that a client has submitted.
+        forked_from: The session that it is a fork of; "" for any other.
+        version: 0 before it is stored.
+        created_ms, updated_ms: Redis time; 0 before it is stored.
+    """
+
+    agent: str
+    state: AgentState
+    status: str = ACTIVE
+    definition: bytes = b""
+    forked_from: str = ""
+    version: int = 0
+    created_ms: int = 0
+    updated_ms: int = 0
+
+    def words(self) -> list[Word]:
+        """The fields of the session's hash, and their values."""
+        words: list[Word] = [SESSION_STATUS, self.status, DEFINITION, self.definition]
+        return [*words, FORKED_FROM, self.forked_from] if self.forked_from else words
+
+
+WholeSession = StoredSession
+"""The name of `StoredSession` in earlier versions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The facts of a session that a listing shows without loading it.
@@ -53,11 +95,11 @@ class Header:
     session_id: str
     agent: str
     status: SessionState | str
-    execution_id: str
-    step: int
-    version: int
-    created_ms: int
-    updated_ms: int
+    execution_id: str = ""
+    step: int = 0
+    version: int = 0
+    created_ms: int = 0
+    updated_ms: int = 0
     problem: str | None = None
     unoffered_since_ms: int = 0
     not_before_ms: int = 0
@@ -100,10 +142,35 @@ class Result:
     retries: int = 0
     finish_reason: FinishReason | None = None
 
+    @classmethod
+    def of(cls, session_id: str, state: AgentState, execution: ExecutionState) -> Result:
+        """Describe how an execution of the session has ended."""
+        signal, last = execution.stop_signal, state.last_step
+        return cls(
+            session_id=session_id,
+            execution_id=execution.execution_id,
+            status=execution.status,
+            final_response=state.final_response,
+            output=last.inference_response.output if last is not None else None,
+            stop_reason=execution.final_reason(),
+            stop_message=signal.message if signal else "",
+            usage=execution.usage.to_dict(),
+            cost=execution.cost,
+            step_count=execution.step_count,
+            errors=tuple(error.message for error in state.errors),
+            operation_id=execution.operation_id,
+            retries=execution.retries,
+            finish_reason=last.inference_response.finish_reason if last is not None else None,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values, in the order of their declaration."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return values | {"usage": dict(self.usage), "errors": list(self.errors)}
+
+    def to_stored(self) -> dict[str, Any]:
+        """The fields without the session's id, which is in the key."""
+        return {name: value for name, value in self.to_dict().items() if name != "session_id"}
 
     @classmethod
     def from_dict(cls, session_id: str, data: Mapping[str, Any]) -> Result:

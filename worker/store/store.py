@@ -10,12 +10,11 @@ from collections.abc import Callable
 from ...config.settings import Settings
 from .cache import SessionCache
 from .children.trees import Trees
-from .clock import Clock, RedisClock
-from .context import NoPublisher, StepPublisher, StoreContext
+from .clock import RedisClock
+from .context import Publisher, StoreContext
 from .database import Database
 from .housekeeping.callbacks import CallbackVerbs
-from .housekeeping.facts import FactVerbs
-from .housekeeping.inspection import InspectVerbs
+from .housekeeping.inspection import FactVerbs, InspectVerbs
 from .housekeeping.registry import WorkerRegistry
 from .housekeeping.sweeps import SweepVerbs
 from .live.streams import LiveVerbs
@@ -24,16 +23,14 @@ from .redis.connection import PlainSocket
 from .redis.database import RedisDatabase, connect
 from .requests.answering import AnswerVerbs
 from .requests.listing import RequestListVerbs
-from .sessions.acting import ActVerbs
+from .sessions.acting import ActVerbs, SubmitVerbs
 from .sessions.deleting import DeleteVerbs
-from .sessions.holding import HoldVerbs
 from .sessions.listing import ListVerbs
 from .sessions.loading import LoadVerbs
 from .sessions.parking import ParkVerbs, QuarantineVerbs
 from .sessions.reads import ReadVerbs
 from .sessions.retrying import RetryVerbs
-from .sessions.stopping import StopVerbs
-from .sessions.submitting import SubmitVerbs
+from .sessions.stopping import HoldVerbs, StopVerbs
 from .sessions.whole_sessions import WholeSessionVerbs
 from .steps.claims import ClaimVerbs
 from .steps.commits import CommitVerbs
@@ -90,7 +87,7 @@ class Store:
         context: What the parts share.
     """
 
-    def __init__(self, database: Database, settings: Settings, *, clock: Clock, publisher: StepPublisher) -> None:
+    def __init__(self, database: Database, settings: Settings, *, clock: RedisClock, publisher: Publisher) -> None:
         self.context = StoreContext(
             database=database,
             clock=clock,
@@ -116,7 +113,7 @@ def redis_store(
     settings: Settings,
     *,
     name: str,
-    publisher: StepPublisher | None = None,
+    publisher: Publisher | None = None,
     database: RedisDatabase | None = None,
     plain_socket: PlainSocket | None = None,
 ) -> Store:
@@ -135,12 +132,12 @@ def redis_store(
         name=name,
         plain_socket=plain_socket,
     )
-    return Store(chosen, settings, clock=RedisClock(), publisher=publisher or NoPublisher())
+    return Store(chosen, settings, clock=RedisClock(), publisher=publisher or Publisher())
 
 
 def memory_store(
-    settings: Settings, *, now_ms: Callable[[], int] | None = None, publisher: StepPublisher | None = None
+    settings: Settings, *, now_ms: Callable[[], int] | None = None, publisher: Publisher | None = None
 ) -> Store:
     """Make a store that lives as long as the object."""
     clock = RedisClock() if now_ms is None else RedisClock(lambda: now_ms() / 1000)
-    return Store(MemoryDatabase(now_ms), settings, clock=clock, publisher=publisher or NoPublisher())
+    return Store(MemoryDatabase(now_ms), settings, clock=clock, publisher=publisher or Publisher())

@@ -7,7 +7,8 @@ from typing import Any, Protocol, cast
 
 from ..errors import ConfigurationError
 from .context import ToolContext
-from .effect import Effect, LookupResult
+from .effect import Effect
+from .lookup import LookupResult
 
 Lookup = Callable[[str, ToolContext], LookupResult | Awaitable[LookupResult]]
 

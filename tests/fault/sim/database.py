@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
+from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Command, Guard, Reply, Word
 from celery_agents.worker.store.records import StepRef
 from celery_agents.worker.store.redis.database import RedisDatabase
@@ -80,7 +81,7 @@ class SimClock:
         self._world.sleep(seconds)
 
 
-class QueueHandover:
+class QueueHandover(Publisher):
     """The commit publishes the next message itself, as with a broker on the same Redis."""
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:

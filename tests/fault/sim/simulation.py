@@ -17,7 +17,7 @@ from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.engine import Done, NothingToDo, Parked, RetryLater, TakenOver, Waiting
 from celery_agents.worker.errors import StoreFull, StoreUnavailable
 from celery_agents.worker.store import QueueSnapshot, StepRef
-from celery_agents.worker.store.context import NoPublisher
+from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.redis.database import RedisDatabase
 from celery_agents.worker.store.redis.scripts import SCRIPTS
 
@@ -201,7 +201,7 @@ class Simulation:
     def _store(self, process: Process) -> SimStore:
         world = self.world
         database = SimTables(self.context.database, world, self.history.observe, self.restarted)
-        publisher = QueueHandover() if self.fused else NoPublisher()
+        publisher = QueueHandover() if self.fused else Publisher()
         return SimStore(
             self.substitutes.database(database), self.settings, world=world, steps=self.substitutes.steps,
             clock=SimClock(world, guesses=self.guesses), publisher=publisher,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from celery_agents.worker.engine import applied_step, child_calls, child_charges, children
+from celery_agents.worker.engine import applied_step, charges, child_calls, children
 from celery_agents.worker.engine.children import Children
 from celery_agents.worker.store.children import ending
 from celery_agents.worker.store.steps import commits, waits
@@ -41,7 +41,7 @@ class TreeMutant:
 
 def _leave_reservations(run: Any, request: Any, *, reserved: bool) -> Any:
     del reserved
-    return child_charges.used_by(run, request, reserved=False)
+    return charges.used_by(run, request, reserved=False)
 
 
 def _charge_nothing(run: Any, execution: Any, *, reserved: bool = False) -> Any:
@@ -50,8 +50,8 @@ def _charge_nothing(run: Any, execution: Any, *, reserved: bool = False) -> Any:
 
 
 def _charge_twice(run: Any, execution: Any, *, reserved: bool = False) -> Any:
-    once = child_charges.charge_children(run, execution, reserved=reserved)
-    return child_charges.charge_children(run, once, reserved=reserved)
+    once = charges.charge_children(run, execution, reserved=reserved)
+    return charges.charge_children(run, once, reserved=reserved)
 
 
 def _tell_nobody(*_: Any) -> Any:

@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from celery_agents.worker.concurrency.turns import Turns
+from celery_agents.worker.concurrency.shared_lock import Turns
 
 
 def test_callers_of_one_key_follow_each_other_in_the_order_of_asking() -> None:

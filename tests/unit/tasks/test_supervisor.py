@@ -11,7 +11,9 @@ import pytest
 
 from celery_agents.tasks.local.child_processes import Child, ChildEnded
 from celery_agents.tasks.local.development import ReadyStack
-from celery_agents.tasks.local.supervisor import FileWatcher, LogFollower, SupervisedPart
+from celery_agents.tasks.local.file_watcher import FileWatcher
+from celery_agents.tasks.local.log_follower import LogFollower
+from celery_agents.tasks.local.supervisor import SupervisedPart
 
 from support.wait import wait_until
 

@@ -23,7 +23,6 @@ OUTPUT_TOOL: Final = "final_result"
 _ANY_OBJECT: Final = {"type": "object", "additionalProperties": True}
 _ANSWER_AGAIN: Final = "Correct this and give the whole answer again, in the form that was asked for."
 _DETAIL_CHARS: Final = 500
-_JOURNALED: Final = ("schema", "name", "any_object", "wrapped")
 _DESCRIPTION: Final = "The final answer. Use it once everything else is done."
 
 
@@ -74,14 +73,17 @@ class OutputShape:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON, to be journaled with the answer."""
-        return {name: getattr(self, name) for name in _JOURNALED}
+        return {"schema": self.schema, "name": self.name, "any_object": self.any_object, "wrapped": self.wrapped}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OutputShape:
         """Read what `as_dict` gave."""
-        fields: dict[str, Any] = {name: data[name] for name in _JOURNALED}
-        fields["schema"] = FrozenDict(fields["schema"])
-        return cls(**fields)
+        return cls(
+            schema=FrozenDict(data["schema"]),
+            name=data["name"],
+            any_object=data["any_object"],
+            wrapped=data["wrapped"],
+        )
 
     def read(self, text: str) -> Json:
         """The output in a text.

@@ -13,8 +13,8 @@ from ...state.execution.requests import Request, RequestStatus
 from .. import fields
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Command
-from ..dead import DeadEntry
-from ..requests.reading import StoredRequests
+from ..events import DeadEntry
+from ..requests.listing import StoredRequests
 from ..session_records import REQUEST_KINDS, Callback, Result
 from ..sessions.reads import ReadVerbs
 
@@ -70,7 +70,7 @@ class CallbackVerbs(StorePart):
             return
         due_ms = self._context.now_ms("callbacks.now") + delay_ms
         scope = self._context.session(callback.session_id)
-        scope.retry(lambda: _delay(scope, callback, due_ms), purpose="delay a callback")
+        scope.retry(lambda: _delay(scope, callback, due_ms), "delay a callback")
 
 
 @dataclass(frozen=True, slots=True)

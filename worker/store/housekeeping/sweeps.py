@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from ...errors import InvalidInput, StateUnreadable
-from ...state.values.ids import ID_PATTERN, read_session_id
+from ...errors import StateUnreadable
+from ...state.values.ids import ID_PATTERN
 from .. import fields
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Changed, Command, Word
-from ..dead import DeadEntry
+from ..events import DeadEntry
 from ..keys import ShardKeys
-from ..records import LAST_STEP, StepRef, SweepResult
+from ..records import LAST_STEP, StepRef
 from ..sessions.parking import ParkVerbs, key_names, key_reads
 from .registry import forget_silent_workers
 
@@ -56,6 +56,22 @@ class QueueSnapshot:
         for agent, queues in (self.offers or {}).items():
             words += [agent, len(queues), *queues]
         return words
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """The result of a pass over the due index.
+
+    Attributes:
+        at_ms: Redis time of the pass; messages of the lost steps have to carry it, since the pass has stored it.
+        left: Names of queues from which sessions were moved: no worker that offers their agents takes these.
+    """
+
+    lost: tuple[StepRef, ...] = ()
+    live: int = 0
+    queued: int = 0
+    at_ms: int = 0
+    left: frozenset[str] = frozenset()
 
 
 class SweepVerbs(StorePart):
@@ -220,19 +236,11 @@ def _read_lost_step(
         queue=fields.text(queue),
         legs=fields.number(legs),
     )
-    is_id = ID_PATTERN.fullmatch(ref.execution_id) and _is_session_id(ref.session_id)
+    is_id = ID_PATTERN.fullmatch(ref.execution_id) and fields.is_session_id(session_id)
     are_counts = 0 <= ref.retries < _MOST_RETRIES and 0 <= ref.legs < _MOST_LEGS
     if not is_id or not 1 <= ref.step < LAST_STEP or not are_counts:
         raise StateUnreadable("ctl", "its execution, step, number of retries or number of waits is none")
     return ref
-
-
-def _is_session_id(text: str) -> bool:
-    try:
-        read_session_id(text)
-    except InvalidInput:
-        return False
-    return True
 
 
 def _park_broken(context: StoreContext, shard: ShardKeys, session_id: bytes) -> None:

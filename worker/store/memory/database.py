@@ -5,22 +5,25 @@ For tests and for a first try without a server. State lives as long as the objec
 
 from __future__ import annotations
 
-import bisect
 import contextlib
+import itertools
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 from ...errors import WRONG_TYPE, StateUnreadable
 from ..database import Changed, Command, Guard, Reply, Word
+from .ranges import Stream, members_between, page, position, score_text, scores_between, stream_id, stream_positions
 from .scripts import SCRIPTS
-
-Score = tuple[float, bytes]
 
 
 class MemoryDatabase:
-    """A dictionary that answers like Redis. Safe between threads."""
+    """A dictionary that answers like Redis, with a method for each command: `_hget` for HGET. Safe between threads.
+
+    Attributes:
+        grown: Notified when a stream gets an entry.
+    """
 
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         """
@@ -32,8 +35,7 @@ class MemoryDatabase:
         self._values: dict[str, Any] = {}
         self._expiry: dict[str, int] = {}
         self._touched: dict[str, int] = {}
-        self._counter = 0
-        self._stream_ids: dict[str, tuple[int, int]] = {}
+        self._changes = itertools.count(1)
         self.grown = threading.Condition(self._lock)
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
@@ -99,8 +101,6 @@ class MemoryDatabase:
         name, *args = command
         return getattr(self, f"_{str(name).lower()}")(*args)
 
-    # --- keys -------------------------------------------------------------------------------------------------
-
     def _alive(self, key: str) -> bool:
         expiry = self._expiry.get(key)
         if expiry is not None and expiry <= self._now():
@@ -113,8 +113,7 @@ class MemoryDatabase:
         self._touch(key)
 
     def _touch(self, key: str) -> None:
-        self._counter += 1
-        self._touched[key] = self._counter
+        self._touched[key] = next(self._changes)
 
     def _read(self, key: str, kind: type, default: Any) -> Any:
         if not self._alive(key):
@@ -162,11 +161,10 @@ class MemoryDatabase:
             return b"none"
         value = self._values[key]
         if isinstance(value, dict):
-            return (
-                b"zset" if all(isinstance(each, float) for each in cast("dict[str, Any]", value).values()) else b"hash"
-            )
+            scores = cast("dict[str, Any]", value).values()
+            return b"zset" if all(isinstance(each, float) for each in scores) else b"hash"
         if isinstance(value, list):
-            return b"stream" if all(isinstance(each, tuple) for each in cast("list[Any]", value)) else b"list"
+            return b"stream" if isinstance(value, Stream) else b"list"
         return b"string"
 
     def _persist(self, key: str) -> int:
@@ -194,8 +192,6 @@ class MemoryDatabase:
         del channel, message
         return 0
 
-    # --- hashes -----------------------------------------------------------------------------------------------
-
     def _hget(self, key: str, field: str) -> bytes | None:
         return self._read(key, dict, {}).get(_bytes(field))
 
@@ -208,10 +204,6 @@ class MemoryDatabase:
     def _hlen(self, key: str) -> int:
         return len(self._read(key, dict, {}))
 
-    def _hscan(self, key: str, cursor: Word, *options: Word) -> list[Reply]:
-        del cursor, options
-        return [b"0", self._hgetall(key)]
-
     def _hset(self, key: str, *pairs: Word) -> int:
         value = self._write(key, dict)
         before = len(value)
@@ -223,18 +215,8 @@ class MemoryDatabase:
             return 0
         return self._hset(key, field, value)
 
-    def _hincrby(self, key: str, field: str, more: int) -> int:
-        value = int(self._hget(key, field) or 0) + int(more)
-        self._hset(key, field, value)
-        return value
-
     def _hdel(self, key: str, *fields: str) -> int:
-        value = self._write(key, dict)
-        gone = [value.pop(_bytes(field), None) for field in fields]
-        self._drop_empty(key)
-        return sum(item is not None for item in gone)
-
-    # --- lists ------------------------------------------------------------------------------------------------
+        return self._zrem(key, *fields)
 
     def _llen(self, key: str) -> int:
         return len(self._read(key, list, []))
@@ -251,7 +233,7 @@ class MemoryDatabase:
 
     def _lrange(self, key: str, start: int, stop: int) -> list[bytes]:
         value = self._read(key, list, [])
-        return list(value[_at(start, value) : _at(stop, value) + 1])
+        return list(value[position(start, value) : position(stop, value) + 1])
 
     def _lindex(self, key: str, index: int) -> bytes | None:
         value = self._read(key, list, [])
@@ -260,11 +242,9 @@ class MemoryDatabase:
     def _ltrim(self, key: str, start: int, stop: int) -> bytes:
         if self._alive(key):
             value = self._write(key, list)
-            value[:] = value[_at(start, value) : _at(stop, value) + 1]
+            value[:] = value[position(start, value) : position(stop, value) + 1]
             self._drop_empty(key)
         return b"OK"
-
-    # --- sorted sets ------------------------------------------------------------------------------------------
 
     def _zadd(self, key: str, *args: Word) -> int:
         only_existing = args[0] == "XX"
@@ -293,27 +273,19 @@ class MemoryDatabase:
         return len(self._read(key, dict, {}))
 
     def _zcount(self, key: str, low: Word, high: Word) -> int:
-        return len(self._select_scores(key, low, high))
+        return len(scores_between(self._read(key, dict, {}), low, high))
 
     def _zrangebyscore(self, key: str, low: Word, high: Word, *options: Word) -> list[bytes]:
-        return _page(self._select_scores(key, low, high), options)
+        return page(scores_between(self._read(key, dict, {}), low, high), options)
 
     def _zrevrangebyscore(self, key: str, high: Word, low: Word, *options: Word) -> list[bytes]:
-        return _page(list(reversed(self._select_scores(key, low, high))), options)
+        return page(list(reversed(scores_between(self._read(key, dict, {}), low, high))), options)
 
     def _zrangebylex(self, key: str, low: str, high: str, *options: Word) -> list[bytes]:
-        members = sorted(member for member in self._read(key, dict, {}) if _is_within(member, low, high))
-        return members[int(options[1]) : int(options[1]) + int(options[2])] if options else members
+        return members_between(self._read(key, dict, {}), _bytes(low), _bytes(high), options)
 
     def _zlexcount(self, key: str, low: str, high: str) -> int:
         return len(self._zrangebylex(key, low, high))
-
-    def _select_scores(self, key: str, low: Word, high: Word) -> list[Score]:
-        items = sorted((score, member) for member, score in self._read(key, dict, {}).items())
-        first, last = _bound(low), _bound(high)
-        return [item for item in items if first(item[0], True) and last(item[0], False)]
-
-    # --- streams ----------------------------------------------------------------------------------------------
 
     def _xadd(self, key: str, *args: Word) -> bytes | None:
         if args[0] == "NOMKSTREAM":
@@ -321,54 +293,26 @@ class MemoryDatabase:
                 return None
             args = args[1:]
         limit = int(args[2]) if args[0] == "MAXLEN" else None
-        fields = args[args.index("*") + 1 :]
-        stream = self._write(key, list)
-        last = self._stream_ids.get(key, (0, 0))
-        now = self._now()
-        entry_id = (now, 0) if now > last[0] else (last[0], last[1] + 1)
-        self._stream_ids[key] = entry_id
-        stream.append((entry_id, [_bytes(field) for field in fields]))
-        if limit is not None:
-            del stream[:-limit]
+        words = [_bytes(word) for word in args[args.index("*") + 1 :]]
+        entry_id = self._write(key, Stream).add(self._now(), words, limit)
         self.grown.notify_all()
-        return _stream_id(entry_id)
-
-    def _xlen(self, key: str) -> int:
-        return len(self._read(key, list, []))
+        return stream_id(entry_id)
 
     def _xtrim(self, key: str, *args: Word) -> int:
-        stream = self._read(key, list, [])
-        before = len(stream)
-        del stream[: max(0, before - int(args[-1]))]
-        return before - len(stream)
+        return self._read(key, Stream, Stream()).trim(int(args[-1]))
 
     def _xrange(self, key: str, first: str, last: str, *options: Word) -> list[Reply]:
-        stream = self._read(key, list, [])
-        start = 0
-        if first != "-":
-            position = _parse_stream_id(first.lstrip("("))
-            ids = [entry[0] for entry in stream]
-            start = bisect.bisect_right(ids, position) if first.startswith("(") else bisect.bisect_left(ids, position)
-        chosen = stream[start:]
-        if options:
-            chosen = chosen[: int(options[1])]
-        return [[_stream_id(entry_id), fields] for entry_id, fields in chosen]
+        return self._read(key, Stream, Stream()).entries_from(first, int(options[1]) if options else None)
 
     def _xread(self, *args: Word) -> Reply:
-        named = [str(word) for word in args[args.index("STREAMS") + 1 :]]
-        keys, positions = named[: len(named) // 2], named[len(named) // 2 :]
-        newest = {key: _stream_id(self._stream_ids.get(key, (0, 0))).decode() for key in keys}
-        after = {key: newest[key] if at == "$" else at for key, at in zip(keys, positions, strict=True)}
-        count = int(args[args.index("COUNT") + 1]) if "COUNT" in args else None
-        found = self._read_streams(after, count)
-        if not found and "BLOCK" in args:
+        after, count = stream_positions(args)
+        for key, at in after.items():
+            if at == "$":
+                after[key] = stream_id(self._read(key, Stream, Stream()).last).decode()
+        if "BLOCK" in args and not any(self._xrange(key, f"({at}", "+") for key, at in after.items()):
             self.grown.wait(int(args[args.index("BLOCK") + 1]) / 1000)
-            found = self._read_streams(after, count)
-        return found or None
-
-    def _read_streams(self, after: Mapping[str, str], count: int | None) -> list[Reply]:
-        found = ((key.encode(), self._xrange(key, f"({at}", "+")[:count]) for key, at in after.items())
-        return [[key, entries] for key, entries in found if entries]
+        found = [[key.encode(), self._xrange(key, f"({at}", "+")[:count]] for key, at in after.items()]
+        return [each for each in found if each[1]] or None
 
     def _xrevrange(self, key: str, last: str, first: str, *options: Word) -> list[Reply]:
         found = list(reversed(self._xrange(key, first, last)))
@@ -393,48 +337,5 @@ def _bytes(value: Word) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, float):
-        return repr(int(value) if value.is_integer() else value).encode()
+        return score_text(value)
     return str(value).encode()
-
-
-def _is_within(member: bytes, lowest: Word, highest: Word) -> bool:
-    """Whether a member stands between two bounds of ZRANGEBYLEX."""
-    low, high = _bytes(lowest), _bytes(highest)
-    above = low == b"-" or (member >= low[1:] if low.startswith(b"[") else member > low[1:])
-    below = high == b"+" or (member <= high[1:] if high.startswith(b"[") else member < high[1:])
-    return above and below
-
-
-def _at(index: int, items: Sequence[object]) -> int:
-    return max(0, len(items) + int(index)) if int(index) < 0 else int(index)
-
-
-def _bound(text: Word) -> Callable[[float, bool], bool]:
-    word = str(text)
-    limit = float(word.lstrip("("))
-    exclusive = word.startswith("(")
-
-    def inside(score: float, lower: bool) -> bool:
-        if score == limit:
-            return not exclusive
-        return score > limit if lower else score < limit
-
-    return inside
-
-
-def _page(items: list[Score], options: Sequence[Word]) -> list[Reply]:
-    plain = [option for option in options if option != "WITHSCORES"]
-    if plain:
-        items = items[int(plain[1]) : int(plain[1]) + int(plain[2])]
-    if "WITHSCORES" in options:
-        return [part for score, member in items for part in (member, _bytes(score))]
-    return [member for _, member in items]
-
-
-def _stream_id(entry_id: tuple[int, int]) -> bytes:
-    return b"%d-%d" % entry_id
-
-
-def _parse_stream_id(text: str) -> tuple[int, int]:
-    milliseconds, _, number = text.partition("-")
-    return (int(milliseconds), int(number or 0))

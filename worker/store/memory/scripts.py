@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...errors import StateUnreadable
@@ -20,48 +19,23 @@ _SWEPT_FIELDS: Final = (
 _SLACK_MS: Final = 1000
 
 
-@dataclass(slots=True)
 class _Sweep:
     """A pass of the sweep: its arguments, as `redis/scripts/sweep.lua` describes them, and what it has found."""
 
-    run: Run
-    due: str
-    unoffered: str
-    prefix: str
-    now: int
-    limit: int
-    lease: int
-    grace: int
-    wait: int
-    longest: int
-    capacity: int
-    patience: int
-    events: int
-    oldest: dict[bytes, int] = field(default_factory=dict[bytes, int])
-    offers: dict[bytes, list[bytes]] | None = None
-    lost: list[Reply] = field(default_factory=list[Reply])
-    broken: list[bytes] = field(default_factory=list[bytes])
-    expired: list[Reply] = field(default_factory=list[Reply])
-    live: int = 0
-    queued: int = 0
-
-    @classmethod
-    def read(cls, run: Run, keys: Sequence[str], args: Sequence[Word]) -> _Sweep:
-        """Parse the arguments."""
-        now, limit, lease, grace, wait, longest, capacity, patience, events = (int(word) for word in args[1:10])
-        made = cls(
-            run=run, due=keys[0], unoffered=keys[1], prefix=str(args[0]), now=now, limit=limit, lease=lease,
-            grace=grace, wait=wait, longest=longest, capacity=capacity, patience=patience, events=events,
-        )  # fmt: skip
+    def __init__(self, run: Run, keys: Sequence[str], args: Sequence[Word]) -> None:
+        self.run, (self.due, self.unoffered), self.prefix = run, keys, str(args[0])
+        self.now, self.limit, self.lease, self.grace, self.wait, self.longest, *more = map(int, args[1:10])
+        self.capacity, self.patience, self.events = more
         pairs, rest = args[12 : 12 + 2 * int(args[11])], args[12 + 2 * int(args[11]) :]
-        made.oldest = {_bytes(name): int(ms) for name, ms in zip(pairs[::2], pairs[1::2], strict=True)}
+        self.oldest = {_bytes(name): int(ms) for name, ms in zip(pairs[::2], pairs[1::2], strict=True)}
         offers: dict[bytes, list[bytes]] = {}
         while rest:
             end = 2 + int(rest[1])
             offers[_bytes(rest[0])] = [_bytes(name) for name in rest[2:end]]
             rest = rest[end:]
-        made.offers = offers if int(args[10]) else None
-        return made
+        self.offers = offers if int(args[10]) else None
+        self.lost, self.broken, self.expired = list[Reply](), list[bytes](), list[Reply]()
+        self.live = self.queued = 0
 
     def examine(self, sid: bytes) -> bool:
         """Look at one entry of the due index; False: there is no more room for messages."""
@@ -140,7 +114,7 @@ class _Sweep:
 
 
 def _sweep(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-    sweep = _Sweep.read(run, keys, args)
+    sweep = _Sweep(run, keys, args)
     for sid in run(("ZRANGEBYSCORE", sweep.due, "-inf", sweep.now, "LIMIT", 0, sweep.limit)):
         if not sweep.examine(sid):
             break

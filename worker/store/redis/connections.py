@@ -18,8 +18,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError
 
 from ...concurrency import fibers
-from .connection import PlainSocket, RedisConnection
-from .multiplexed import MultiplexedConnection
+from .connection import MultiplexedConnection, PlainSocket, RedisConnection
 
 _TRUSTED_SECONDS: Final = 1.0
 _KEPT_SECONDS: Final = 60.0

@@ -18,10 +18,9 @@ from ..context import SessionScope, StorePart
 from ..database import Changed, Command, WatchedTransaction
 from ..events import event_commands
 from ..records import StepRef
-from ..transaction_retries import LOST_REPLIES
 from ..waking import wake
 from .index import closed_event, remove_commands
-from .reading import StoredRequests, journal_key
+from .listing import StoredRequests, journal_key
 from .records import AnswerAction, AnswerResult, FoundRequest
 
 
@@ -47,7 +46,7 @@ class AnswerVerbs(StorePart):
         if not action.about.operation_id:  # records of workers have none, and must not look like this operation's
             raise InvalidInput("operation_id", action.about.operation_id, "give a text that names this action.")
         scope = self._context.session(session_id)
-        return scope.retry(_AnswerAttempt(scope, action).run, purpose="take an answer", lost_replies=LOST_REPLIES)
+        return scope.apply_once(_AnswerAttempt(scope, action).run, "take an answer")
 
 
 @dataclass(slots=True)

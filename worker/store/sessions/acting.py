@@ -1,11 +1,14 @@
-"""Applying an operation to a session, or leaving it for the running step."""
+"""Taking what clients send: a submit creates a session, once; an operation changes it, now or by the running step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
-from ...errors import ActionRefused
+from ...errors import ActionRefused, IdempotencyMismatch, InvalidInput, SessionDeleted
 from .. import fields
+from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, hold_commands
 from ..database import Command, WatchedTransaction
@@ -13,11 +16,116 @@ from ..event_records import EventType
 from ..events import tell
 from ..inbox import InboxIndex, encode_operation
 from ..keys import fingerprint_field
-from ..records import ActionResult, Hold, InboxKind, Operation, Snapshot, Transition
-from ..transaction_retries import LOST_REPLIES
-from .saving import is_active
+from ..records import ActionResult, Hold, InboxKind, NextState, Operation, Snapshot, Transition
+from ..session_records import ACTIVE, SESSION_STATUS, SUSPENDED
+from ..waking import begin_waiting
+from .loading import MARK, is_unused
+from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
-from .whole_sessions import ACTIVE, SESSION_STATUS, SUSPENDED
+
+
+class SubmitVerbs(StorePart):
+    """Creating a session with its first execution."""
+
+    def submit(
+        self,
+        session_id: str,
+        agent: str,
+        fingerprint: str,
+        transition: Callable[[int], NextState],
+        *,
+        queue: str | None = "",
+        start_at_ms: int = 0,
+    ) -> ActionResult:
+        """Create a session with its first execution, once.
+
+        Args:
+            fingerprint: A digest of everything that is submitted; the same id with another one is refused.
+            transition: Makes the session's first state of Redis's time (ms).
+            queue: Name of the agent's queue; "" is the common one. None: no worker has registered the agent. Then the
+                session gets no message, and waits for a worker that registers it.
+            start_at_ms: The first step begins at this Redis time; 0, or a time that has passed: at once.
+        Returns:
+            "started", or "again" with the first execution when this was submitted before.
+        Raises:
+            IdempotencyMismatch: The session exists and was submitted with something else.
+            InvalidInput: `start_at_ms` is no time.
+            StoreFull: Nothing was written.
+        """
+        if not 0 <= start_at_ms <= fields.LAST_MS:
+            raise InvalidInput("start_at_ms", start_at_ms, "give Unix milliseconds up to the year 9999, or 0 for now.")
+        submission = _Submission(
+            scope=self._context.session(session_id),
+            agent=agent,
+            fingerprint=fingerprint,
+            transition=transition,
+            queue=queue,
+            start_at_ms=start_at_ms,
+        )
+        return submission.scope.apply_once(submission.run, "be created")
+
+
+@dataclass(slots=True)
+class _Submission:
+    """One submission and its attempts; only the first goes by the script. Its fields are those of `submit`."""
+
+    scope: SessionScope
+    agent: str
+    fingerprint: str
+    transition: Callable[[int], NextState]
+    queue: str | None
+    start_at_ms: int
+    may_use_script: bool = True
+
+    def run(self) -> ActionResult:
+        """Make one attempt."""
+        estimate_ms = self.scope.clock.estimate_ms()
+        if self.may_use_script and estimate_ms is not None:
+            self.may_use_script = False
+            result, commands = self._prepare(estimate_ms)
+            unused = is_unused(self.scope.keys)
+            if self.scope.database.compare_and_apply("submit.attempt", [unused], commands) is not None:
+                return result
+        return self._submit_by_watch()
+
+    def _submit_by_watch(self) -> ActionResult:
+        scope, keys = self.scope, self.scope.keys
+        reads: list[Command] = [("HMGET", keys.session, "version", MARK, "fingerprint", "first"), scope.clock.now()]
+        with scope.database.watch("submit.read", (keys.session, keys.ctl), reads) as watched:
+            (version, mark, stored, first), now = watched.replies
+            if version is None and mark is not None:
+                raise SessionDeleted(scope.session_id)
+            if version is None:
+                result, commands = self._prepare(scope.clock.milliseconds(now))
+                watched.commit("submit.exec", commands)
+                return result
+        if fields.text(stored) != self.fingerprint:
+            raise IdempotencyMismatch(
+                f"session {scope.session_id} was submitted before with another agent, message or budget; "
+                "use another idempotency key, or repeat the request exactly"
+            )
+        return ActionResult("again", fields.text(first), fields.number(version))
+
+    def _prepare(self, now_ms: int) -> tuple[ActionResult, list[Command]]:
+        """Make the answer and the commands of the first version."""
+        next_state = self.transition(now_ms)
+        first = next_state.state.execution.execution_id if next_state.state.execution else ""
+        save = SessionSave(
+            scope=self.scope,
+            not_before_ms=self.start_at_ms if self.start_at_ms > now_ms else 0,
+            before=None,
+            next_state=next_state,
+            bookkeeping=Bookkeeping(),
+            version=1,
+            now_ms=now_ms,
+            extra=("agent", self.agent, "fingerprint", self.fingerprint, "first", first, "created", now_ms),
+            queue=self.queue,
+        ).prepare()
+        if self.queue is None:
+            waiting = begin_waiting(self.scope, self.agent, since_ms=now_ms, ref=save.next)
+            return ActionResult(outcome="started", execution_id=first, version=1), [*save.commands, *waiting]
+        publish = None if save.is_published else save.next
+        return ActionResult(outcome="started", execution_id=first, version=1, publish=publish), save.commands
 
 
 class ActVerbs(StorePart):
@@ -31,9 +139,7 @@ class ActVerbs(StorePart):
             ActionRefused: The running step has too many messages waiting.
         """
         scope = self._context.session(session_id)
-        return scope.retry(
-            lambda: _act(scope, operation, transition), purpose="take a message", lost_replies=LOST_REPLIES
-        )
+        return scope.apply_once(lambda: _act(scope, operation, transition), "take a message")
 
 
 def _act(scope: SessionScope, operation: Operation, transition: Transition) -> ActionResult:

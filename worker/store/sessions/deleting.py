@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ...errors import ActionRefused, SessionConflict, StateUnreadable, StoreFull
+from ...errors import ActionRefused, SessionConflict, StoreFull
 from ...state.execution.answers import AnswerRecord, AnswerVerb
 from .. import fields
 from ..bookkeeping import read_link
@@ -22,7 +22,6 @@ from ..control import LONGEST_WAIT_MS, read_unoffered, unoffered_member
 from ..database import Command, Guard, Reply, WatchedTransaction
 from ..keys import callback_note
 from ..records import ActionResult
-from ..transaction_retries import LOST_REPLIES
 from .loading import MARK, missing_error
 from .parking import key_names, key_reads
 
@@ -51,7 +50,7 @@ class DeleteVerbs(StorePart):
         """
         scope = self._context.session(session_id)
         deletion = _Deletion(scope=scope, wanted=version)
-        return scope.retry(deletion.run, purpose="be deleted", lost_replies=LOST_REPLIES)
+        return scope.apply_once(deletion.run, "be deleted")
 
 
 @dataclass(slots=True)
@@ -59,7 +58,6 @@ class _Deletion:
     """One deletion and its attempts.
 
     Attributes:
-        wanted: The version that the session must have; None: any.
         written: What an attempt wrote, perhaps: its reply was lost.
     """
 
@@ -148,7 +146,7 @@ class _Found:
     @property
     def phase(self) -> str:
         """ "run", "wait", "end" or "parked"; "" where the session has no control fields."""
-        return _text(self.control[0])
+        return fields.any_text(self.control[0])
 
     @property
     def is_gone(self) -> bool:
@@ -163,18 +161,12 @@ class _Found:
     @property
     def version(self) -> int:
         """The session's version; 0 where it cannot be read."""
-        try:
-            return fields.number(self.values.get(b"version"))
-        except StateUnreadable:
-            return 0
+        return fields.or_else(fields.number, self.values.get(b"version"), 0)
 
     @property
     def executions(self) -> tuple[str, ...]:
         """Executions whose steps are kept; none where they cannot be read."""
-        try:
-            return fields.strings(self.values.get(b"executions"))
-        except StateUnreadable:
-            return ()
+        return fields.or_else(fields.strings, self.values.get(b"executions"), ())
 
 
 def _delete_commands(scope: SessionScope, found: _Found, watched: WatchedTransaction) -> Iterator[Command]:
@@ -190,7 +182,7 @@ def _delete_commands(scope: SessionScope, found: _Found, watched: WatchedTransac
         yield ("DEL", *names[start : start + _NAMES_AT_ONCE])
     for index in (shard.sessions, shard.due, shard.delayed, shard.failed, shard.ending, shard.children):
         yield ("ZREM", index, name)
-    agent = read_unoffered(_text(found.control[1]))[1]
+    agent = read_unoffered(fields.any_text(found.control[1]))[1]
     if agent:
         yield ("ZREM", shard.unoffered, unoffered_member(agent, name))
     notes = list(_callback_notes(scope, found))
@@ -223,10 +215,8 @@ def _callback_notes(scope: SessionScope, found: _Found) -> Iterator[str]:
 
 def _tell_parent(scope: SessionScope, found: _Found, watched: WatchedTransaction) -> ParentAnswer:
     """The answer to a parent that waits for a parked child; an ended child has answered."""
-    try:
-        link = read_link(found.values.get(b"parent"))
-    except StateUnreadable:  # nobody can be told; the request's expiry ends it
-        link = None
+    # Where it is damaged, no parent can be told; the request's expiry ends it.
+    link = fields.or_else(read_link, found.values.get(b"parent"), None)
     if link is None or found.phase != "parked":
         return ParentAnswer([])
     answer = AnswerRecord(verb=AnswerVerb.FAIL, reason=_DELETED, at_ms=found.now_ms)
@@ -234,12 +224,5 @@ def _tell_parent(scope: SessionScope, found: _Found, watched: WatchedTransaction
 
 
 def _object(raw: bytes | None) -> dict[str, Any]:
-    try:
-        found = fields.read_json(raw or b"{}", "a record")
-    except StateUnreadable:
-        return {}
+    found = fields.or_else(lambda given: fields.read_json(given, "a record"), raw or b"{}", None)
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def _text(raw: bytes | None) -> str:
-    return (raw or b"").decode("utf-8", "replace")

@@ -200,17 +200,8 @@ def _session_state(name: str) -> SessionState | str:
 
 
 def _unreadable_header(session_id: str, agent: bytes | None, error: StateUnreadable) -> Header:
-    name = (agent or b"").decode("utf-8", "replace")
     return Header(
-        session_id=session_id,
-        agent=name,
-        status=SessionState.UNREADABLE,
-        execution_id="",
-        step=0,
-        version=0,
-        created_ms=0,
-        updated_ms=0,
-        problem=str(error),
+        session_id=session_id, agent=fields.any_text(agent), status=SessionState.UNREADABLE, problem=str(error)
     )
 
 

@@ -7,7 +7,6 @@ tails of the lists; `join` refuses parts that do not fit, and then everything is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from ...errors import SessionDeleted, SessionNotFound, StateUnreadable, StoreUnavailable
@@ -21,19 +20,12 @@ from ..cache import CachedSession, as_read
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..keys import SessionKeys
+from ..session_records import ACTIVE, DEFINITION, FORKED_FROM, SESSION_STATUS, SUSPENDED, StoredSession
 
 _TORN_READS: Final = 20
+_STORED_FIELDS: Final = ("version", "agent", SESSION_STATUS, DEFINITION, FORKED_FROM, "created", "updated", "head")
 # A new session has one message; if the second is there, too, it is not new.
 _NEW_MESSAGES: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSession:
-    """A session as clients read it."""
-
-    state: AgentState
-    version: int
-    agent: str
 
 
 def reads(scope: SessionScope, execution_id: str, cached: CachedSession | None) -> list[Command]:
@@ -145,34 +137,49 @@ class LoadVerbs(StorePart):
     """Reading a session in full."""
 
     def load(self, session_id: str) -> StoredSession:
-        """Read the session as stored now in full.
+        """Read the session in full, at one version.
 
         Raises:
             SessionNotFound: There is none.
             StateUnreadable: A part of it cannot be read.
         """
         scope = self._context.session(session_id)
-        session = scope.keys.session
-        reads: list[Command] = [("HMGET", session, "version", "agent", "head")]
-        with self._context.database.watch("load.read", (session,), reads) as watched:
-            version, agent, head = watched.replies[0]
-            if version is None:
-                raise missing_error(self._context, session_id)
+        keys = scope.keys
+        reads: list[Command] = [("HMGET", keys.session, *_STORED_FIELDS), ("HGET", keys.ctl, "held")]
+        with self._context.database.watch("load.read", (keys.session,), reads) as watched:
+            found = watched.replies
             for _ in range(_TORN_READS):
-                state, problem = None, None
+                session, problem = None, None
+                version, *_, head = found[0]
+                if version is None:
+                    raise missing_error(self._context, session_id)
                 try:
                     state, _size = _read_all(scope, read_head(require_head(head)), len(head), watched)
+                    session = _stored_session(state, *found)
                 except StateUnreadable as error:
                     problem = error
                 # Nothing is written here that would prove the WATCH: the version tells whether the parts fit.
-                again, head_now = watched.pipeline("load.check", [("HMGET", session, "version", "head")])[0]
-                if again == version:
-                    if state is None:
+                found = watched.pipeline("load.check", reads)
+                if found[0][0] == version:
+                    if session is None:
                         assert problem is not None
                         raise problem
-                    return StoredSession(state, fields.number(version), fields.text(agent))
-                version, head = again, head_now
+                    return session
         raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+
+
+def _stored_session(state: AgentState, found: Sequence[bytes | None], held: bytes | None) -> StoredSession:
+    version, agent, status, definition, forked_from, created, updated, _head = found
+    return StoredSession(
+        agent=fields.text(agent),
+        state=state,
+        status=SUSPENDED if held else fields.text(status) or ACTIVE,
+        definition=definition or b"",
+        forked_from=fields.text(forked_from),
+        version=fields.number(version),
+        created_ms=fields.milliseconds(created),
+        updated_ms=fields.milliseconds(updated),
+    )
 
 
 def _cache(scope: SessionScope, session: CachedSession) -> CachedSession:

@@ -10,7 +10,7 @@ lists there are; where it says nothing, the names are those that most sessions h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from ...errors import StateUnreadable
@@ -19,13 +19,11 @@ from .. import fields
 from ..context import SessionScope, StorePart
 from ..control import ControlFields, control_command, read_unoffered
 from ..database import Command, Reply, WatchedTransaction
-from ..dead import DeadEntry
 from ..event_records import EventType, NewEvent
-from ..events import event_commands
+from ..events import DeadEntry, event_commands
 from ..journal import read_journal
 from ..records import StepRef
 from ..requests.index import read_entry, remove_commands
-from ..transaction_retries import LOST_REPLIES
 
 
 class ParkVerbs(StorePart):
@@ -49,10 +47,9 @@ class ParkVerbs(StorePart):
         ]
         event = NewEvent(type=EventType.PARKED, execution_id=ref.execution_id, step=ref.step, data={"reason": reason})
         try:
-            scope.retry(
+            scope.apply_once(
                 lambda: _park(scope, None if any_step else ref, event, commands, only_unoffered=only_unoffered),
-                purpose="be parked",
-                lost_replies=LOST_REPLIES,
+                "be parked",
             )
         except StateUnreadable:  # a key of another type: the session stays as it is, and nobody takes it up again
             self._context.database.pipeline("park.broken", commands)
@@ -116,11 +113,8 @@ def _unlist_requests(scope: SessionScope, control: Reply, watched: WatchedTransa
 
 def _waits_for(control: Reply, ref: StepRef) -> bool:
     """Whether the session waits for this step, as far as its control fields can be read at all."""
-    try:
-        found = ControlFields.read(control)
-    except StateUnreadable:
-        return True
-    return found.is_at(ref) and found.phase in ("run", "wait")
+    found = fields.or_else(ControlFields.read, control, None)
+    return found is None or (found.is_at(ref) and found.phase in ("run", "wait"))
 
 
 def _is_unoffered(control: Reply) -> bool:
@@ -156,8 +150,8 @@ def key_names(scope: SessionScope, replies: Sequence[Reply]) -> list[str]:
     sections = _generations(state, "context", "store", "sections") or {DEFAULT: 0}
     lists = _generations(state, "parts", "lists")
     lists |= {f"{name}.x": at for name, at in _generations(state, "execution", "parts", "lists").items()}
-    current = _text(execution)
-    executions = dict.fromkeys((*_executions(stored_executions), current))
+    current = fields.any_text(execution)
+    executions = dict.fromkeys((*fields.or_else(fields.strings, stored_executions, ()), current))
     return [
         keys.session,
         keys.ctl,
@@ -167,15 +161,12 @@ def key_names(scope: SessionScope, replies: Sequence[Reply]) -> list[str]:
         *(keys.section(name, generation) for name, generation in sections.items()),
         *(keys.part(name, generation) for name, generation in lists.items()),
         *(keys.steps(name) for name in executions if name),
-        *([keys.journal(current, number)] if current and (number := _step_number(step)) else []),
+        *([keys.journal(current, number)] if current and (number := fields.or_else(fields.number, step, 0)) else []),
     ]
 
 
 def _state_of(stored: bytes | None) -> Any:
-    try:
-        head = fields.read_json(stored or b"null", "head")
-    except StateUnreadable:
-        return None
+    head = fields.or_else(lambda raw: fields.read_json(raw, "head"), stored or b"null", None)
     return cast("dict[str, Any]", head).get("state") if isinstance(head, dict) else None
 
 
@@ -190,21 +181,3 @@ def _generations(state: Any, *path: str) -> dict[str, int]:
 def _generation(value: Any) -> int | None:
     generation = cast("dict[str, Any]", value).get("generation", 0) if isinstance(value, dict) else None
     return generation if isinstance(generation, int) else None
-
-
-def _executions(stored: bytes | None) -> Iterator[str]:
-    try:
-        yield from fields.strings(stored)
-    except StateUnreadable:
-        return
-
-
-def _step_number(value: bytes | None) -> int:
-    try:
-        return fields.number(value)
-    except StateUnreadable:
-        return 0
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")

@@ -11,7 +11,6 @@ from ..database import Command, WatchedTransaction
 from ..event_records import EventType
 from ..events import tell
 from ..records import ActionResult, Snapshot, StepRef, Transition
-from ..transaction_retries import LOST_REPLIES
 from ..waking import end_waiting, wake
 from .watched_sessions import WatchedSession
 
@@ -29,7 +28,7 @@ class RetryVerbs(StorePart):
             ActionRefused: Raised by `transition`; nothing was changed.
         """
         scope = self._context.session(session_id)
-        return scope.retry(_Retry(scope, transition, by).run, purpose="be retried", lost_replies=LOST_REPLIES)
+        return scope.apply_once(_Retry(scope, transition, by).run, "be retried")
 
 
 @dataclass(slots=True)

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, cast
 
 from ...errors import StateUnreadable
+from ...moments import unix_ms
 from ...state.agent_state import AgentState
 from ...state.codec.split import ListChange, StateChanges, changes
-from ...state.execution.execution import ExecutionState
 from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..bookkeeping import Bookkeeping
+from ..cache import CachedSession
 from ..context import SessionScope
 from ..control import LONGEST_WAIT_MS, tasks_above
 from ..database import Command, Word
-from ..dead import DeadEntry
-from ..events import event_commands
+from ..events import DeadEntry, event_commands
+from ..inbox import recent_operations
 from ..keys import callback_note, failed_sinks_field, fingerprint_field, joined_field
-from ..records import NextState, StepRef, recent_operations
+from ..records import NextState, StepRef
 from ..session_records import REQUEST_KINDS, Result
 
 
@@ -36,19 +36,26 @@ class Save:
         size: Bytes that were appended, for the cache.
         next: The step that the session waits for, if any.
         is_published: The commands publish it.
-        bookkeeping: What the store knows of the session afterwards.
+        version, state, bookkeeping: The session afterwards.
     """
 
     commands: list[Command]
     size: int
     next: StepRef | None
     is_published: bool
+    version: int
+    state: AgentState
     bookkeeping: Bookkeeping
+
+    def update(self, cached: CachedSession, agent: str) -> CachedSession:
+        """The session as it is cached once this is written, over the version that is cached now."""
+        size = cached.size + self.size
+        return CachedSession(self.version, self.state, size=size, agent=agent, bookkeeping=self.bookkeeping)
 
 
 def is_active(state: AgentState) -> bool:
     """Whether an execution of the session runs or waits."""
-    return state.execution is not None and not state.execution.status.is_terminal()
+    return state.status is not None and not state.status.is_terminal()
 
 
 def next_step(session_id: str, state: AgentState, queue: str = "") -> StepRef | None:
@@ -63,11 +70,6 @@ def next_step(session_id: str, state: AgentState, queue: str = "") -> StepRef | 
         retries=execution.retries,
         queue=queue,
     )
-
-
-def milliseconds(moment: datetime) -> int:
-    """Unix time in milliseconds."""
-    return round(moment.timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class SessionSave:
         due = self._next_step(state)
         growth = self._grow()
         appended = [
-            command for after, change, base in growth for command in append_commands(scope, after, change, base)
+            command for after, change, base in growth for command in _append_commands(scope, after, change, base)
         ]
         known = self._next_bookkeeping()
         commands = [
@@ -141,6 +143,8 @@ class SessionSave:
             size=sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes)),
             next=due if self.work_changed and not is_delayed else None,
             is_published=bool(publication),
+            version=self.version,
+            state=state,
             bookkeeping=known,
         )
 
@@ -209,7 +213,7 @@ class SessionSave:
         if next_state.notify:
             words += ["notify", known.notify or b""]
         for ended in self._ended_executions():
-            words += [f"e:{ended.execution_id}", fields.to_json(_stored_result(ended))]
+            words += [f"e:{ended.execution_id}", fields.to_json(ended.to_stored())]
         return ("HSET", self.scope.keys.session, *words)
 
     def _schedule_callbacks(self) -> Iterator[Command]:
@@ -228,12 +232,12 @@ class SessionSave:
         """The results of executions that end with this save."""
         for state in (self.next_state.ended, self.next_state.state):
             if state is not None and state.execution is not None and state.execution.status.is_terminal():
-                yield result_of(self.scope.session_id, state, state.execution)
+                yield Result.of(self.scope.session_id, state, state.execution)
 
     def _control_fields(self, due: StepRef | None) -> Command:
         before, after = self.before, self.next_state.state
         execution = after.execution
-        started = milliseconds(execution.started_at) if execution and execution.started_at else 0
+        started = unix_ms(execution.started_at) if execution and execution.started_at else 0
         not_before = self.not_before_ms
         if due is not None:
             place: list[Word] = ["execution", due.execution_id, "step", due.step, "phase", "run"]
@@ -292,9 +296,9 @@ class SessionSave:
         keys, before, after = self.scope.keys, self.before, self.next_state.state
         if self.bookkeeping.parent is not None:
             pass  # its parent decides what its failure means, and retries it
-        elif _has_failed(after):
+        elif after.status is ExecutionStatus.FAILED:
             yield ("ZADD", keys.shard.failed, self.now_ms, keys.session_id)
-        elif before is not None and _has_failed(before):
+        elif before is not None and before.status is ExecutionStatus.FAILED:
             yield ("ZREM", keys.shard.failed, keys.session_id)
         retention_ms = self.scope.context.retention_ms
         if retention_ms is None:
@@ -309,13 +313,15 @@ class SessionSave:
             yield ("ZREM", keys.shard.ending, keys.session_id)
 
     def _living_keys(self, executions: Sequence[str]) -> list[str]:
-        return [*session_key_names(self.scope, self.next_state.state, executions), *self._kept_journal()]
-
-    def _kept_journal(self) -> list[str]:
-        execution = self.next_state.state.execution
-        if execution is None or not self.next_state.keep_journal:
-            return []
-        return [self.scope.keys.journal(execution.execution_id, execution.step_count + 1)]
+        """Every key that lives as long as the session."""
+        keys, state = self.scope.keys, self.next_state.state
+        names = [keys.session, keys.ctl, keys.inbox, keys.events]
+        names += (keys.section(name, section.generation) for name, section in state.store.sections.items())
+        names += (keys.part(name, items.generation) for name, items in state.part_lists.items())
+        names += map(keys.steps, executions)
+        if state.execution is not None and self.next_state.keep_journal:
+            names.append(keys.journal(state.execution.execution_id, state.execution.step_count + 1))
+        return names
 
     def _dead_entry(self, reason: str) -> Command:
         execution = self.next_state.state.execution
@@ -329,40 +335,7 @@ class SessionSave:
         return entry.command(self.scope.context, self.scope.keys.shard)
 
 
-def _has_failed(state: AgentState) -> bool:
-    return state.execution is not None and state.execution.status is ExecutionStatus.FAILED
-
-
-def result_of(session_id: str, state: AgentState, execution: ExecutionState) -> Result:
-    """How an execution of the session ended."""
-    signal, reason = execution.stop_signal, execution.final_reason()
-    last = state.last_step
-    return Result(
-        session_id=session_id,
-        execution_id=execution.execution_id,
-        status=execution.status,
-        final_response=state.final_response,
-        output=last.inference_response.output if last is not None else None,
-        stop_reason=reason,
-        stop_message=signal.message if signal else "",
-        usage=execution.usage.to_dict(),
-        cost=execution.cost,
-        step_count=execution.step_count,
-        errors=tuple(error.message for error in state.errors),
-        operation_id=execution.operation_id,
-        retries=execution.retries,
-        finish_reason=last.inference_response.finish_reason if last is not None else None,
-    )
-
-
-def _stored_result(result: Result) -> dict[str, Any]:
-    """The result's fields without the session's id, which is in the key."""
-    stored = result.to_dict()
-    del stored["session_id"]
-    return stored
-
-
-def append_commands(
+def _append_commands(
     scope: SessionScope, state: AgentState, change: StateChanges, before: AgentState | None
 ) -> Iterator[Command]:
     """Append what a state has and the state before it has not; a list that begins anew replaces the old one."""
@@ -385,17 +358,3 @@ def append_commands(
 def _append(key: str, change: ListChange) -> Iterator[Command]:
     if change.items:
         yield ("RPUSH", key, *change.items)
-
-
-def session_key_names(scope: SessionScope, state: AgentState, executions: Sequence[str]) -> list[str]:
-    """Every key that lives as long as the session."""
-    keys, sections = scope.keys, state.store.sections
-    return [
-        keys.session,
-        keys.ctl,
-        keys.inbox,
-        keys.events,
-        *(keys.section(name, section.generation) for name, section in sections.items()),
-        *(keys.part(name, items.generation) for name, items in state.part_lists.items()),
-        *(keys.steps(execution_id) for execution_id in executions),
-    ]

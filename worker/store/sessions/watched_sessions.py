@@ -1,4 +1,4 @@
-"""A session as an action reads it under WATCH, before it decides."""
+"""A session as a transaction reads it under WATCH, before it decides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import StateUnreadable
+from ...errors import StateUnreadable, VersionConflict
 from ...state.agent_state import AgentState
 from ...state.execution.execution import ExecutionState
 from .. import fields
@@ -15,7 +15,7 @@ from ..cache import CachedSession
 from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction
-from ..records import NextState, StepRef
+from ..records import Claim, NextState, StepRef, claim_lost
 from . import loading
 from .loading import missing_error
 from .saving import Save, SessionSave
@@ -26,20 +26,23 @@ class WatchedSession:
     """A session under WATCH, without its state, as stored at one moment.
 
     Attributes:
+        version: 0 where there is no such session.
+        last: The mark of the step that was committed, or has begun to wait, last.
         now_ms: Redis time of the moment.
     """
 
     scope: SessionScope
     version: int
+    last: str
     bookkeeping: Bookkeeping
     control: ControlFields
     now_ms: int
 
     @staticmethod
     def reads(scope: SessionScope) -> list[Command]:
-        """Commands whose replies `parse` takes."""
+        """Three commands whose replies `parse` takes."""
         return [
-            ("HMGET", scope.keys.session, "version", *BOOKKEEPING),
+            ("HMGET", scope.keys.session, "version", "last", *BOOKKEEPING),
             control_command(scope.keys),
             scope.clock.now(),
         ]
@@ -51,12 +54,19 @@ class WatchedSession:
         Raises:
             SessionNotFound: There is no such session, or it has expired; `SessionDeleted` where somebody deleted it.
         """
-        (version, *bookkeeping), control, now = replies
-        if version is None:
+        found = cls.parse_if_there(scope, replies)
+        if not found.version:
             raise missing_error(scope.context, scope.session_id)
+        return found
+
+    @classmethod
+    def parse_if_there(cls, scope: SessionScope, replies: Sequence[Reply]) -> WatchedSession:
+        """Parse the replies to `reads`, for a step whose claim is checked next: a session that is gone has none."""
+        (version, last, *bookkeeping), control, now = replies
         return cls(
             scope=scope,
             version=fields.number(version),
+            last=fields.text(last),
             bookkeeping=Bookkeeping.read(*bookkeeping),
             control=ControlFields.read(control),
             now_ms=scope.clock.milliseconds(now),
@@ -71,6 +81,18 @@ class WatchedSession:
     def journal(self) -> str:
         """The key of that step's journal."""
         return self.scope.keys.journal(self.control.execution, self.control.step)
+
+    def check_claim(self, claim: Claim, version: int) -> None:
+        """Check that a claim is there, and that nobody has saved the session since the step has loaded it.
+
+        Raises:
+            ClaimLost: The session was claimed by another worker, or is gone.
+            VersionConflict: It has another version.
+        """
+        if not self.control.is_claimed_by(claim.id, claim.ref):
+            raise claim_lost(claim)
+        if self.version != version:
+            raise VersionConflict(f"session {claim.ref.session_id} is at version {self.version}, not {version}")
 
     def prepare_save(self, before: AgentState, next_state: NextState, **facts: Any) -> Save:
         """Make the commands that save the session's next version; `facts` are further fields of `SessionSave`."""

@@ -8,7 +8,6 @@ session at the same time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from ...errors import ActionRefused, SessionConflict, SessionDeleted
 from ...state.agent_state import AgentState
@@ -17,50 +16,15 @@ from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StorePart
 from ..control import ControlFields, control_command
-from ..database import Changed, Command, Reply, WatchedTransaction, Word
+from ..database import Command, Reply, WatchedTransaction
 from ..event_records import EventType, NewEvent
-from ..records import NextState, StepRef, new_change_id
-from ..transaction_retries import LOST_REPLIES
+from ..inbox import new_change_id
+from ..records import NextState, StepRef
+from ..session_records import ACTIVE, StoredSession
 from ..waking import begin_waiting
 from .loading import MARK, LoadVerbs
 from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
-
-ACTIVE: Final = "active"
-"""The status of a session that no action has changed."""
-SUSPENDED: Final = "suspended"
-SESSION_STATUS: Final = "session_status"
-FORKED_FROM: Final = "forked_from"
-_DEFINITION: Final = "session_definition"
-_FIELDS: Final = ("version", "agent", SESSION_STATUS, _DEFINITION, FORKED_FROM, "created", "updated")
-_TORN_READS: Final = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeSession:
-    """A session as the session runtime has it.
-
-    Attributes:
-        status: Of the session over all its executions.
-        definition: The plain-data form of its agent, as JSON; empty for a session that a client has submitted.
-        forked_from: The session that it is a fork of; "" for any other.
-        version: 0 before it is stored.
-        created_ms, updated_ms: Redis time; 0 before it is stored.
-    """
-
-    agent: str
-    state: AgentState
-    status: str = ACTIVE
-    definition: bytes = b""
-    forked_from: str = ""
-    version: int = 0
-    created_ms: int = 0
-    updated_ms: int = 0
-
-    def words(self) -> list[Word]:
-        """The fields of the session's hash, and their values."""
-        words: list[Word] = [SESSION_STATUS, self.status, _DEFINITION, self.definition]
-        return [*words, FORKED_FROM, self.forked_from] if self.forked_from else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +36,14 @@ class Saved:
         publish: Its first step, where it starts an execution and the transaction could not publish it.
     """
 
-    session: WholeSession
+    session: StoredSession
     publish: StepRef | None = None
 
 
 class WholeSessionVerbs(StorePart):
     """Creating, reading and replacing sessions as a whole."""
 
-    def create(self, session_id: str, session: WholeSession, *, queue: str | None = "") -> Saved:
+    def create(self, session_id: str, session: StoredSession, *, queue: str | None = "") -> Saved:
         """Store a new session, as the session runtime has it, as version 1; once.
 
         Args:
@@ -90,9 +54,9 @@ class WholeSessionVerbs(StorePart):
             StoreFull: Nothing was written.
         """
         creation = _Creation(scope=self._context.session(session_id), session=session, queue=queue)
-        return creation.scope.retry(creation.run, purpose="be created", lost_replies=LOST_REPLIES)
+        return creation.scope.apply_once(creation.run, "be created")
 
-    def save(self, session_id: str, session: WholeSession) -> Saved:
+    def save(self, session_id: str, session: StoredSession) -> Saved:
         """Store the next version of a session of which no execution runs or waits.
 
         Raises:
@@ -101,33 +65,7 @@ class WholeSessionVerbs(StorePart):
             ActionRefused: An execution runs or waits; nothing was written.
         """
         saving = _Saving(scope=self._context.session(session_id), session=session)
-        return saving.scope.retry(saving.run, purpose="be saved", lost_replies=LOST_REPLIES)
-
-    def whole(self, session_id: str) -> WholeSession:
-        """Read a session with status, definition and origin, at one version.
-
-        Raises:
-            SessionNotFound: There is no such session, or it has expired.
-            StateUnreadable: A part of it cannot be read.
-        """
-        scope = self._context.session(session_id)
-        for _ in range(_TORN_READS):
-            stored = LoadVerbs(self._context).load(session_id)
-            reads: list[Command] = [("HMGET", scope.keys.session, *_FIELDS), ("HGET", scope.keys.ctl, "held")]
-            found, held = self._context.database.pipeline("whole.read", reads)
-            version, agent, status, definition, forked_from, created, updated = found
-            if version is not None and fields.number(version) == stored.version:
-                return WholeSession(
-                    agent=fields.text(agent),
-                    state=stored.state,
-                    status=SUSPENDED if held else fields.text(status) or ACTIVE,
-                    definition=definition or b"",
-                    forked_from=fields.text(forked_from),
-                    version=stored.version,
-                    created_ms=fields.milliseconds(created),
-                    updated_ms=fields.milliseconds(updated),
-                )
-        raise Changed
+        return saving.scope.apply_once(saving.run, "be saved")
 
     def fork(self, session_id: str, fork_id: str, *, version: int | None = None) -> Saved:
         """Copy a session at its last commit under an id below its root. Nothing of its execution is copied.
@@ -139,7 +77,7 @@ class WholeSessionVerbs(StorePart):
             SessionConflict: It has another version, or the id of the fork is used already. Nothing was written.
             StateUnreadable: A part of the session cannot be read.
         """
-        source = self.whole(session_id)
+        source = LoadVerbs(self._context).load(session_id)
         if version not in (None, source.version):
             raise SessionConflict(
                 f"session {session_id} is at version {source.version}, and the request names version {version}; look "
@@ -164,7 +102,7 @@ class _Creation:
     """One creation and its attempts, told from others by their mark in `fingerprint`."""
 
     scope: SessionScope
-    session: WholeSession
+    session: StoredSession
     queue: str | None
     operation_id: str = field(default_factory=unique_hex)
 
@@ -209,21 +147,21 @@ class _Saving:
     """One save and its attempts, told from others by their operation id."""
 
     scope: SessionScope
-    session: WholeSession
+    session: StoredSession
     operation_id: str = field(default_factory=new_change_id)
     written: Saved | None = None
 
     def run(self) -> Saved:
         """Make one attempt."""
         scope, keys = self.scope, self.scope.keys
-        reads: list[Command] = [*WatchedSession.reads(scope), ("HMGET", keys.session, *_FIELDS)]
+        reads: list[Command] = [*WatchedSession.reads(scope), ("HGET", keys.session, MARK)]
         with scope.database.watch("save.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-            *session, stored = watched.replies
+            *session, created = watched.replies
             found = WatchedSession.parse(scope, session)
             if self.written is not None and self.operation_id in found.bookkeeping.operations:
                 return self.written
             self._check(found)
-            return self._save(found, stored, watched)
+            return self._save(found, created, watched)
 
     def _check(self, found: WatchedSession) -> None:
         name, wanted = self.scope.session_id, self.session.version
@@ -240,9 +178,9 @@ class _Saving:
                 "action that waits for the step, or stop the execution first"
             )
 
-    def _save(self, found: WatchedSession, stored: Reply, watched: WatchedTransaction) -> Saved:
+    def _save(self, found: WatchedSession, created: Reply, watched: WatchedTransaction) -> Saved:
         before = found.load_state(watched)
-        created_ms = fields.milliseconds(stored[_FIELDS.index("created")])
+        created_ms = fields.milliseconds(created)
         session = replace(
             self.session,
             state=self.session.state.following(before),
@@ -267,7 +205,7 @@ def _exists(session_id: str, version: int, stored: int) -> SessionConflict:
     )
 
 
-def _events(before: AgentState | None, saved: WholeSession, operation_id: str) -> tuple[NewEvent, ...]:
+def _events(before: AgentState | None, saved: StoredSession, operation_id: str) -> tuple[NewEvent, ...]:
     """Tell of the save, and of an execution that begins with it."""
     execution = saved.state.execution
     data = {"status": saved.status, "version": saved.version}

@@ -2,28 +2,21 @@
 
     WATCH session, ctl, journal → read everything → decide → MULTI claim, attempts+1, lease, due → EXEC
 
-The script compares the control fields and what else is expected, writes the claim, and reads what this process lacks
-where that is little. It may only grant what the way by WATCH would grant; whatever it does not expect, and a claim
-whose reply was lost, goes that way. The rest is read right behind it: nobody else saves a session whose claim is
-taken, and what is saved after its lease has another version than the commit expects.
+Whatever the script does not expect, and a claim whose reply was lost, goes that way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 from ... import crash_points
-from ...errors import StateTooNew, StateUnreadable
-from ...state.agent_state import AgentState
-from ...state.execution.status import ExecutionStatus
+from ...errors import StateUnreadable
 from .. import fields
-from ..bookkeeping import remembers
 from ..cache import CachedSession
-from ..context import SessionScope, StorePart
-from ..control import UNCLAIMED, ControlFields, abandoned_attempt, control_command
-from ..database import Changed, Command, Guard, Reply, WatchedTransaction
+from ..context import SessionScope, StorePart, TooManyConflicts
+from ..control import ControlFields, abandoned_attempt, control_command
+from ..database import Changed, Command, WatchedTransaction
 from ..event_records import EventType
 from ..events import tell
 from ..journal import Journal, read_journal
@@ -39,14 +32,8 @@ from ..records import (
     claim_lost,
 )
 from ..sessions import loading
-from ..sessions.saving import milliseconds
-from ..transaction_retries import TooManyConflicts
 from ..waking import resumed_event
-from .leases import LeaseVerbs
-
-_NOTHING_JOURNALED: Final = Journal()
-# Redis needs three times as long for what a script reads, so no more missed steps than these are read by the script.
-_STEPS_READ: Final = 4
+from .scripted_claims import ClaimRequest, claim_by_script
 
 
 class ClaimVerbs(StorePart):
@@ -65,12 +52,12 @@ class ClaimVerbs(StorePart):
             StateUnreadable: A part is damaged, and untouched. The claim may have been taken; its lease will end.
         """
         scope = self._context.session(ref.session_id)
-        request = _ClaimRequest(scope=scope, ref=ref, claim_id=claim_id, worker=worker, alone=alone)
-        claimed = _claim_by_script(request)
+        request = ClaimRequest(scope=scope, ref=ref, claim_id=claim_id, worker=worker, alone=alone)
+        claimed = claim_by_script(request)
         if claimed is not None:
             return claimed
         try:
-            return scope.retry(lambda: _claim_by_watch(request), purpose=f"claim step {ref.step}")
+            return scope.retry(lambda: _claim_by_watch(request), f"claim step {ref.step}")
         except TooManyConflicts:
             return NotClaimed(NotClaimedReason.BUSY)
 
@@ -82,7 +69,7 @@ class ClaimVerbs(StorePart):
         """
         scope = self._context.session(claim.ref.session_id)
         cached = scope.cache.get(scope.session_id)
-        return scope.retry(lambda: _reload(scope, claim, cached), purpose="be read")
+        return scope.retry(lambda: _reload(scope, claim, cached), "be read")
 
 
 def _reload(scope: SessionScope, claim: Claim, cached: CachedSession | None) -> LoadedSession:
@@ -109,70 +96,6 @@ def _reads_with_journal(scope: SessionScope, ref: StepRef, cached: CachedSession
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _ClaimRequest:
-    """A worker that wants to run a step.
-
-    Attributes:
-        claim_id: Fresh for each attempt; the same when it is asked again after a lost reply.
-        alone: Nothing else runs in this process.
-    """
-
-    scope: SessionScope
-    ref: StepRef
-    claim_id: str
-    worker: str
-    alone: bool
-
-    @property
-    def journal(self) -> str:
-        """The key of the step's journal."""
-        return self.scope.keys.journal(self.ref.execution_id, self.ref.step)
-
-    def begin_execution(self, now_ms: int) -> list[Command]:
-        """Commands that the first claim of an execution writes besides the claim."""
-        return [
-            ("HSET", self.scope.keys.ctl, "started", now_ms),
-            ("HSET", self.scope.keys.session, "status", "in_progress"),
-            *tell(self.scope, self.ref, EventType.EXECUTION_STARTED, {}),
-        ]
-
-    def grant(self, *, attempt: int, now_ms: int) -> Claim:
-        """The claim, once it is stored."""
-        return Claim(id=self.claim_id, worker=self.worker, ref=self.ref, attempt=attempt, now_ms=now_ms)
-
-    def is_next_in(self, state: AgentState) -> bool:
-        """Whether a session's state waits for this step."""
-        execution = state.execution
-        if execution is None or execution.status.is_terminal():
-            return False
-        return (execution.execution_id, execution.step_count + 1) == (self.ref.execution_id, self.ref.step)
-
-
-def make_first_claimed(
-    claim: Claim, session: CachedSession, started_ms: int, waiting: int | None = None, followed_until_ms: int = 0
-) -> Claimed:
-    """The first claim of a step: nothing is journaled, delayed or asked to stop.
-
-    Args:
-        started_ms: When the execution was claimed first.
-        waiting: Messages in the queue; None: not known.
-        followed_until_ms: As in `LoadedSession`.
-    """
-    loaded = LoadedSession(
-        session=session,
-        journal=_NOTHING_JOURNALED,
-        cancel=None,
-        attempts=claim.attempt,
-        delays=0,
-        delayed_since_ms=0,
-        started_ms=started_ms,
-        now_ms=claim.now_ms,
-        followed_until_ms=followed_until_ms,
-    )
-    return Claimed(claim, loaded, waiting)
-
-
 def _load_claimed(claim: Claim, session: CachedSession, control: ControlFields, journal: Journal) -> LoadedSession:
     """The session of a claim, as its control fields and its journal were read with it."""
     return LoadedSession(
@@ -190,183 +113,7 @@ def _load_claimed(claim: Claim, session: CachedSession, control: ControlFields, 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """The expectation of a worker that claims a step, and the reads that go with the claim.
-
-    Attributes:
-        point: The name of the round trip.
-        session: The session as this process has cached it; None: it has cached nothing that it could go on from.
-        is_current: `session` is what is stored, if the guards hold.
-        reads: Read by the script. Empty: whatever is missing is read behind it.
-    """
-
-    point: str
-    session: CachedSession | None = None
-    is_current: bool = False
-    guards: Sequence[Guard] = ()
-    writes: Sequence[Command] = ()
-    reads: Sequence[Command] = ()
-
-
-def _claim_by_script(request: _ClaimRequest) -> Claimed | None:
-    """Claim a step for the first time; None when anything is not as expected: nothing was decided.
-
-    Raises:
-        StateTooNew: A newer version of this package has written the session; the claim was given back.
-    """
-    now_ms = request.scope.clock.estimate_ms()
-    plan = None if now_ms is None else _plan(request, now_ms)
-    return None if plan is None or now_ms is None else _ScriptedClaim(request, plan, now_ms).run()
-
-
-def _plan(request: _ClaimRequest, now_ms: int) -> _Plan | None:
-    """Say what is expected, by what this process has cached of the session."""
-    scope, ref = request.scope, request.ref
-    latest = scope.cache.latest(scope.session_id)
-    if ref.legs or (latest is not None and _waits_at(latest.state, ref)):
-        return None  # its journal is there, which no script expects
-    if latest is not None and _steps_behind(latest.state, ref) == 0:
-        # The version alone does not tell: another worker's commit may have the same, and one that Redis lost.
-        lineage: Guard = (
-            ("HMGET", scope.keys.session, "version", "lineage"),
-            (latest.version, latest.bookkeeping.lineage),
-        )
-        return _Plan("claim.attempt", latest, is_current=True, guards=[lineage])
-    # A staged session may belong to a commit that fails. Only a committed one may be the base of an incremental read.
-    session = None if latest is None else scope.cache.get(scope.session_id)
-    behind = None if session is None else _steps_behind(session.state, ref)
-    if session is None or behind is None or not remembers(behind):
-        return _plan_unseen(request, now_ms)
-    if behind < 0:
-        return None
-    if behind <= _STEPS_READ:
-        return _Plan("claim.behind", session, reads=loading.reads(scope, ref.execution_id, session))
-    return _Plan("claim.first", session, guards=[_exists(request)])
-
-
-def _plan_unseen(request: _ClaimRequest, now_ms: int) -> _Plan | None:
-    """Expect a session that this process has not cached: at step 1 it may be new, and then it has one message."""
-    scope, ref = request.scope, request.ref
-    if scope.cache.has_met_newer:
-        return None
-    if ref.step > 1:
-        return _Plan("claim.first", guards=[_exists(request)])
-    return _Plan(
-        "claim.new",
-        guards=[_exists(request), (("HGET", scope.keys.ctl, "started"), (0,))],
-        writes=request.begin_execution(now_ms),
-        reads=loading.reads_of_new(scope, ref.execution_id),
-    )
-
-
-def _exists(request: _ClaimRequest) -> Guard:
-    return ("EXISTS", request.scope.keys.session), (1,)
-
-
-@dataclass(slots=True)
-class _ScriptedClaim:
-    """One claim by a script, from the comparison to the session that was read."""
-
-    request: _ClaimRequest
-    plan: _Plan
-    now_ms: int
-
-    def run(self) -> Claimed | None:
-        """Claim and load; None when nothing was decided, or the claim has to be looked at by a WATCH."""
-        scope, publisher = self.request.scope, self.request.scope.context.publisher
-        counting = publisher.count_commands(self.request.ref.queue)
-        writes = [*self._claim_commands(), *self.plan.writes, *counting]
-        replies = scope.database.compare_and_apply(
-            self.plan.point, [*self._unclaimed_guards(), *self.plan.guards], [*writes, *self.plan.reads]
-        )
-        if replies is None:
-            return None
-        crash_points.at("c1")
-        waiting = fields.number(replies[len(writes) - 1]) if counting else None
-        claim = self.request.grant(attempt=1, now_ms=scope.clock.milliseconds(replies[1]))
-        session = self.plan.session if self.plan.is_current else self._load(claim, replies[len(writes) :])
-        if session is None:
-            return None
-        execution = session.state.execution
-        assert execution is not None
-        started_ms = self.now_ms if execution.started_at is None else milliseconds(execution.started_at)
-        return make_first_claimed(claim, session, started_ms, waiting, fields.milliseconds(replies[2]))
-
-    def _unclaimed_guards(self) -> list[Guard]:
-        """Expect that nobody has begun the step."""
-        request = self.request
-        names = ("execution", "step", *UNCLAIMED)
-        expected = (request.ref.execution_id, request.ref.step, *UNCLAIMED.values())
-        return [
-            (("HMGET", request.scope.keys.ctl, *names), expected),
-            (("EXISTS", request.journal), (0,)),
-        ]
-
-    def _claim_commands(self) -> list[Command]:
-        """Commands of the claim; a full Redis refuses the first one. The next ones read the time, and who watches."""
-        request = self.request
-        return [
-            (
-                "HSET", request.scope.keys.ctl, "claim", request.claim_id, "worker", request.worker,
-                "attempts", 1, "nudges", 0,
-            ),
-            request.scope.clock.now(),
-            ("HGET", request.scope.keys.ctl, "watched"),
-            *request.scope.start_lease(request.claim_id, request.worker, self.now_ms),
-            ("HSET", request.journal, f"try:{request.claim_id}", self.now_ms),
-        ]  # fmt: skip
-
-    def _load(self, claim: Claim, replies: Sequence[Reply]) -> CachedSession | None:
-        """The session of a claim that was taken; None when it needs a closer look."""
-        scope, ref = self.request.scope, self.request.ref
-        try:
-            session = self._join(self.plan.session, replies, limited=self.plan.session is None) if replies else None
-            if session is None:
-                session = self._read_behind()
-        except StateTooNew:
-            # Not for this worker. From now on it looks before it claims what it does not hold.
-            scope.cache.has_met_newer = True
-            scope.cache.drop(ref.session_id)
-            LeaseVerbs(scope.context).release(claim, delay_ms=None, give_back=True)
-            raise
-        except StateUnreadable:
-            return None
-        return session if session is not None and self.request.is_next_in(session.state) else None
-
-    def _read_behind(self) -> CachedSession | None:
-        """Read in a round trip behind the claim what the script did not read."""
-        scope, ref = self.request.scope, self.request.ref
-        cached = None if self.plan.reads else self.plan.session
-        if cached is None:
-            scope.cache.drop(ref.session_id)  # it is not the beginning of what is read
-        replies = scope.database.transaction("claim.load", loading.reads(scope, ref.execution_id, cached))
-        return self._join(cached, replies)
-
-    def _join(
-        self, cached: CachedSession | None, replies: Sequence[Reply], *, limited: bool = False
-    ) -> CachedSession | None:
-        scope, execution_id = self.request.scope, self.request.ref.execution_id
-        return loading.join_replies(scope, execution_id, cached, replies, limited=limited)
-
-
-def _waits_at(state: AgentState, ref: StepRef) -> bool:
-    """Whether a state waits at this step."""
-    execution = state.execution
-    if execution is None or execution.status is not ExecutionStatus.WAITING:
-        return False
-    return (execution.execution_id, execution.step_count + 1) == (ref.execution_id, ref.step)
-
-
-def _steps_behind(state: AgentState, ref: StepRef) -> int | None:
-    """How many commits a state lacks in front of a step; negative: it has made it. None: of another execution."""
-    execution = state.execution
-    if execution is None or execution.status is not ExecutionStatus.IN_PROGRESS or execution.started_at is None:
-        return None
-    return ref.step - execution.step_count - 1 if execution.execution_id == ref.execution_id else None
-
-
-def _claim_by_watch(request: _ClaimRequest) -> ClaimResult:
+def _claim_by_watch(request: ClaimRequest) -> ClaimResult:
     """Look at a session and claim its step where that is allowed.
 
     Raises:
@@ -398,7 +145,7 @@ def _claim_by_watch(request: _ClaimRequest) -> ClaimResult:
 
 
 def _refuse(  # noqa: PLR0911 - a list of reasons, each on its line
-    request: _ClaimRequest, control: ControlFields, now_ms: int
+    request: ClaimRequest, control: ControlFields, now_ms: int
 ) -> NotClaimedReason | None:
     """Why a step cannot be claimed, from the control fields alone."""
     if not control.execution:
@@ -421,7 +168,7 @@ def _refuse(  # noqa: PLR0911 - a list of reasons, each on its line
 
 
 def _refuse_if_claimed_by_another(
-    request: _ClaimRequest, control: ControlFields, watched: WatchedTransaction
+    request: ClaimRequest, control: ControlFields, watched: WatchedTransaction
 ) -> NotClaimedReason | None:
     """Refuse if another claim's lease is alive, or may have expired during a Redis outage."""
     if not control.claim or control.claim == request.claim_id:
@@ -436,7 +183,7 @@ def _refuse_if_claimed_by_another(
     return None
 
 
-def _claim_commands(request: _ClaimRequest, control: ControlFields, claim: Claim, journal: Journal) -> list[Command]:
+def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim, journal: Journal) -> list[Command]:
     scope, ref = request.scope, request.ref
     commands: list[Command] = [
         (

@@ -12,38 +12,34 @@ attempt first asks whether this claim has already committed: by `last`, or by th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from ... import crash_points
-from ...errors import VersionConflict
 from .. import fields
-from ..bookkeeping import BOOKKEEPING, Bookkeeping
 from ..cache import CachedSession
 from ..children.ending import answer_parent, ended_state
 from ..context import SessionScope, StorePart
-from ..control import ControlFields, control_command, forget_waiting
+from ..control import ControlFields, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..inbox import read_inbox, trim_commands
 from ..records import (
     Claim,
     Claimed,
     Committed,
-    Hold,
     LoadedSession,
     NextState,
     Snapshot,
     StepRef,
     Transition,
-    claim_lost,
 )
 from ..requests.index import remove_commands
 from ..sessions.saving import SessionSave, next_step
-from ..transaction_retries import LOST_REPLIES
-from .claims import make_first_claimed
+from ..sessions.watched_sessions import WatchedSession
 from .journals import StepJournal
 from .leases import LeaseVerbs
+from .scripted_claims import make_first_claimed
 
 
 class CommitVerbs(StorePart):
@@ -82,7 +78,7 @@ class CommitVerbs(StorePart):
         attempts = _Commit(
             scope=scope, claim=claim, base=base, transition=transition, results=results, keep_claim=keep_claim
         )
-        return scope.retry(attempts.run, purpose=f"commit step {claim.ref.step}", lost_replies=LOST_REPLIES)
+        return scope.apply_once(attempts.run, f"commit step {claim.ref.step}")
 
 
 def commit_id(claim: Claim) -> str:
@@ -101,72 +97,6 @@ class _Prepared:
     commands: list[Command]
     session: CachedSession
     committed: Committed
-
-
-class _Staged:
-    """Tells the cache what the session becomes, before it does: the next message leaves inside the commit."""
-
-    __slots__ = ("_cache", "_prepared", "_session_id")
-
-    def __init__(self, scope: SessionScope, prepared: _Prepared) -> None:
-        self._cache = scope.cache
-        self._session_id = scope.session_id
-        self._prepared = prepared
-
-    def __enter__(self) -> None:
-        self._cache.stage(self._session_id, self._prepared.session)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._cache.unstage(self._session_id)
-        elif self._prepared.committed.next is None:
-            self._cache.drop(self._session_id)  # whoever comes back to it reads it once
-        else:
-            self._cache.put(self._session_id, self._prepared.session)
-
-
-@dataclass(frozen=True, slots=True)
-class _FoundBeside:
-    """The facts that a commit finds stored beside the state."""
-
-    bookkeeping: Bookkeeping
-    legs: int
-    hold: Hold | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The session as a commit reads it under its WATCH."""
-
-    version: int
-    last: str
-    bookkeeping: Bookkeeping
-    control: ControlFields
-    entries: Sequence[bytes]
-    now_ms: int
-
-    @classmethod
-    def read(cls, scope: SessionScope, replies: Sequence[Reply]) -> _Stored:
-        """Parse the replies to `_reads`."""
-        (version, last, *bookkeeping), control, entries, now = replies
-        return cls(
-            version=fields.number(version),
-            last=fields.text(last),
-            bookkeeping=Bookkeeping.read(*bookkeeping),
-            control=ControlFields.read(control),
-            entries=entries,
-            now_ms=scope.clock.milliseconds(now),
-        )
-
-
-def _reads(scope: SessionScope) -> list[Command]:
-    keys = scope.keys
-    return [
-        ("HMGET", keys.session, "version", "last", *BOOKKEEPING),
-        control_command(keys),
-        ("LRANGE", keys.inbox, 0, -1),
-        scope.clock.now(),
-    ]
 
 
 @dataclass(slots=True)
@@ -213,68 +143,83 @@ class _Commit:
             return None
         now_ms = max(estimate_ms, claim.now_ms)
         is_child = base.session.bookkeeping.parent is not None
-        snapshot = Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None, is_child=is_child)
+        snapshot = Snapshot(
+            state=base.session.state, inbox=(), entries=0, now_ms=now_ms, cancel=None, is_child=is_child
+        )
         next_state = self.transition(snapshot)
         if next_state.keep_journal:  # it has to hold the results first
             return None
         if is_child and ended_state(next_state) is not None:  # its parent gets an answer
             return None
-        found = _FoundBeside(bookkeeping=base.session.bookkeeping, legs=base.legs)
-        prepared = self._prepare(next_state, found, 0, now_ms)
+        prepared = self._prepare(next_state, now_ms)
         keys, ref = scope.keys, claim.ref
         guards: list[Guard] = [
-            (("HMGET", keys.session, "version"), (base.version,)),
+            (("HMGET", keys.session, "version"), (base.session.version,)),
             (("HMGET", keys.ctl, "execution", "step", "claim", "cancel"), (ref.execution_id, ref.step, claim.id, "")),
             (("EXISTS", keys.inbox), (0,)),
         ]
-        try:
-            with _Staged(self.scope, prepared):
-                replies = scope.database.compare_and_apply("commit.attempt", guards, prepared.commands)
-                if replies is None:
-                    raise Changed
-                crash_points.at("c7")
-        except Changed:
-            return None
-        return _with_watchers(prepared.committed, replies)
+        commands = prepared.commands
+        with contextlib.suppress(Changed):
+            return self._write(prepared, lambda: scope.database.compare_and_apply("commit.attempt", guards, commands))
+        return None
 
     def _commit_by_watch(self) -> Committed:
         scope, keys = self.scope, self.scope.keys
         journal = StepJournal(scope, self.claim)
         writes = journal.result_commands(self.results)
-        watching = (keys.session, keys.ctl, keys.inbox)
-        with scope.database.watch("commit.read", watching, [*writes, *_reads(scope)]) as watched:
+        reads: list[Command] = [*writes, *WatchedSession.reads(scope), ("LRANGE", keys.inbox, 0, -1)]
+        with scope.database.watch("commit.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
             if writes:
                 crash_points.at("c6")
-            stored = _Stored.read(scope, watched.replies[len(writes) :])
-            control = stored.control
+            *session, entries = watched.replies[len(writes) :]
+            stored = WatchedSession.parse_if_there(scope, session)
+            control, bookkeeping = stored.control, stored.bookkeeping
             if writes and (not control.is_at(self.claim.ref) or control.phase == "end"):
                 journal.expire_if_past()
             if stored.last == commit_id(self.claim) or self._is_in_steps(control, watched):
                 return self._repeat_answer(stored)
-            self._check(stored)
-            inbox = read_inbox(stored.entries, stored.bookkeeping.operations)
+            stored.check_claim(self.claim, self.base.session.version)
             next_state = self.transition(
                 Snapshot(
-                    state=self.base.state,
-                    inbox=inbox,
-                    entries=len(stored.entries),
+                    state=self.base.session.state,
+                    inbox=read_inbox(entries, bookkeeping.operations),
+                    entries=len(entries),
                     now_ms=stored.now_ms,
                     cancel=control.requested_stop,
-                    is_child=stored.bookkeeping.parent is not None,
+                    is_child=bookkeeping.parent is not None,
                 )
             )
-            found = _FoundBeside(bookkeeping=stored.bookkeeping, legs=control.legs, hold=control.hold)
-            prepared = self._prepare(next_state, found, len(stored.entries), stored.now_ms)
+            prepared = self._prepare(next_state, stored.now_ms, stored, entries=len(entries))
             prepared = self._with_parent(prepared, stored, next_state, watched)
-            with _Staged(self.scope, prepared):
-                replies = watched.commit("commit.exec", prepared.commands)
-                crash_points.at("c7")
-                if stored.bookkeeping.parent is not None and prepared.committed.next is None:
-                    crash_points.at("w5")
+            committed = self._write(prepared, lambda: watched.commit("commit.exec", prepared.commands))
+            if bookkeeping.parent is not None and committed.next is None:
+                crash_points.at("w5")
+            return committed
+
+    def _write(self, prepared: _Prepared, write: Callable[[], list[Reply] | None]) -> Committed:
+        """Write a commit. The cache has it before, since the next message leaves inside the commit.
+
+        Raises:
+            Changed: Nothing was written, or the reply was lost.
+        """
+        cache, session_id = self.scope.cache, self.scope.session_id
+        cache.stage(session_id, prepared.session)
+        try:
+            replies = write()
+            if replies is None:
+                raise Changed
+            crash_points.at("c7")
+        except BaseException:
+            cache.unstage(session_id)
+            raise
+        if prepared.committed.next is None:
+            cache.drop(session_id)  # who comes back to it reads it once
+        else:
+            cache.put(session_id, prepared.session)
         return _with_watchers(prepared.committed, replies)
 
     def _with_parent(
-        self, prepared: _Prepared, stored: _Stored, next_state: NextState, watched: WatchedTransaction
+        self, prepared: _Prepared, stored: WatchedSession, next_state: NextState, watched: WatchedTransaction
     ) -> _Prepared:
         """The commit with the answer to the parent's request, where it ends a child."""
         link, ended = stored.bookkeeping.link, ended_state(next_state)
@@ -284,52 +229,43 @@ class _Commit:
         committed = replace(prepared.committed, woken=parent_answer.publish)
         return replace(prepared, commands=[*prepared.commands, *parent_answer.commands], committed=committed)
 
-    def _check(self, stored: _Stored) -> None:
-        """Refuse a commit whose claim is gone, or whose session was saved."""
-        ref = self.claim.ref
-        if not stored.control.is_claimed_by(self.claim.id, ref):
-            raise claim_lost(self.claim)
-        if stored.version != self.base.version:
-            raise VersionConflict(f"session {ref.session_id} is at version {stored.version}, not {self.base.version}")
-
-    def _prepare(self, next_state: NextState, found: _FoundBeside, entries: int, now_ms: int) -> _Prepared:
+    def _prepare(
+        self, next_state: NextState, now_ms: int, stored: WatchedSession | None = None, *, entries: int = 0
+    ) -> _Prepared:
         """Make the commands of a commit, and what it answers.
 
         Args:
+            stored: The session as it is stored. None: as the step has loaded it, and it is not held.
             entries: Inbox entries that `next_state` has applied.
         """
         claim, base = self.claim, self.base
-        agent, queue = next_state.agent or (base.agent, claim.ref.queue)
+        legs, hold = (base.legs, None) if stored is None else (stored.control.legs, stored.control.hold)
+        agent, queue = next_state.agent or (base.session.agent, claim.ref.queue)
         following = next_step(claim.ref.session_id, next_state.state, queue)
         goes_on = following is not None and following.execution_id == claim.ref.execution_id
-        hold = found.hold if goes_on else None
         carried = self.keep_claim and goes_on and hold is None and next_state.agent is None
         save = SessionSave(
             scope=self.scope,
-            before=base.state,
+            before=base.session.state,
             next_state=next_state,
-            bookkeeping=found.bookkeeping,
-            version=base.version + 1,
+            bookkeeping=(stored or base.session).bookkeeping,
+            version=base.session.version + 1,
             now_ms=now_ms,
             extra=("last", commit_id(claim), *(("agent", agent) if next_state.agent else ())),
             carried=carried,
             queue=queue,
-            held_until_ms=hold.until_ms if hold else 0,
+            held_until_ms=hold.until_ms if hold and goes_on else 0,
         ).prepare()
-        session = CachedSession(
-            version=base.version + 1,
-            state=next_state.state,
-            size=base.session.size + save.size,
-            agent=agent,
-            bookkeeping=save.bookkeeping,
-        )
+        session = save.update(base.session, agent)
         # Commands that need memory come first: a script that has begun to write is not refused any more.
         commands = [*save.commands, *self._step_commands(next_state, entries, now_ms, carried=carried)]
-        commands += self._end_of_waiting(found, goes_on=goes_on)
+        # What the step's requests, and at the execution's end a hold, have left; usually nothing.
+        commands += forget_waiting(self.scope.keys, legs=legs, held=hold is not None and not goes_on)
+        commands += remove_commands(self.scope.keys.shard, base.journal.all_requests)
         if carried:  # its reply is the last one, see `_with_watchers`
             commands.append(("HGET", self.scope.keys.ctl, "watched"))
         committed = Committed(
-            version=session.version,
+            version=save.version,
             state=next_state.state,
             next=save.next,
             is_published=save.is_published or carried,
@@ -352,12 +288,6 @@ class _Commit:
             commands.append(("DEL", lease))
         return commands
 
-    def _end_of_waiting(self, found: _FoundBeside, *, goes_on: bool) -> list[Command]:
-        """Commands that remove what the step's requests, and at the execution's end a hold, have left; usually none."""
-        forgotten = forget_waiting(self.scope.keys, legs=found.legs, held=found.hold is not None and not goes_on)
-        asked = self.base.journal.all_requests
-        return [*forgotten, *remove_commands(self.scope.keys.shard, asked)] if asked else forgotten
-
     def _carry(self, session: CachedSession, following: StepRef, now_ms: int) -> Claimed:
         """The claim of the next step, which the commit takes along."""
         claim = Claim(id=self.claim.id, worker=self.claim.worker, ref=following, attempt=1, now_ms=now_ms)
@@ -375,7 +305,7 @@ class _Commit:
         step = fields.read_json(entry, "steps")
         return isinstance(step, dict) and cast("dict[str, object]", step).get("claim") == self.claim.id
 
-    def _repeat_answer(self, stored: _Stored) -> Committed:
+    def _repeat_answer(self, stored: WatchedSession) -> Committed:
         """Answer a commit that had happened before: what follows is what the session waits for now."""
         control, claim = stored.control, self.claim
         if control.phase != "run" or control.claim not in ("", claim.id):

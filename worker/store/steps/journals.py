@@ -16,13 +16,12 @@ from ... import crash_points
 from ...errors import StoreFull, StoreUnavailable
 from ...state.execution.status import ExecutionStatus
 from .. import fields
-from ..context import SessionScope, StorePart
+from ..context import SessionScope, StorePart, TooManyConflicts
 from ..database import Changed, Command, Reply, WatchedTransaction, Word
 from ..event_records import NewEvent
 from ..events import event_commands
 from ..journal import BeginRecord, begun_record, read_journal
 from ..records import Claim, claim_lost
-from ..transaction_retries import LOST_REPLIES, TooManyConflicts
 
 # The control fields that tell whether a step is past.
 _PLACE: Final = ("execution", "step", "phase")
@@ -118,7 +117,7 @@ class JournalVerbs(StorePart):
         """
         journal = self._journal(claim)
         try:
-            return journal.scope.retry(lambda: _drop_answer(journal, rejected), purpose="forget an answer")
+            return journal.scope.retry(lambda: _drop_answer(journal, rejected), "forget an answer")
         except TooManyConflicts:
             return False
 
@@ -129,7 +128,7 @@ class JournalVerbs(StorePart):
             ClaimLost: Another worker took over; nothing was written.
         """
         journal = self._journal(claim)
-        journal.scope.retry(lambda: _drop_results(journal, results), purpose="forget a result")
+        journal.scope.retry(lambda: _drop_results(journal, results), "forget a result")
 
     def begin_calls(
         self, claim: Claim, timeouts_ms: Mapping[int, int], at_ms: int, *, again: Collection[int] = ()
@@ -151,7 +150,7 @@ class JournalVerbs(StorePart):
             ("HMGET", journal.key, *(f"t{i}:s" for i in wanted)),
         ]
         replies = (
-            journal.scope.retry(lambda: _begin_again(journal, commands), purpose="begin a call")
+            journal.scope.retry(lambda: _begin_again(journal, commands), "begin a call")
             if again
             else journal.database.transaction("journal.begin", commands)
         )
@@ -280,7 +279,7 @@ class StepJournal:
         if place is not None and not self._is_past(place):
             return
         try:
-            self.scope.retry(self.expire, purpose="expire a journal", lost_replies=LOST_REPLIES)
+            self.scope.apply_once(self.expire, "expire a journal")
         except TooManyConflicts:
             return
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from .. import fields
-from ..context import SessionScope, StorePart
+from ..context import SessionScope, StorePart, TooManyConflicts
 from ..control import ControlFields, control_command
 from ..database import Command, Guard
 from ..event_records import EventType
 from ..events import tell
-from ..records import Claim, Renewal, StepRef
-from ..transaction_retries import TooManyConflicts
+from ..records import Claim, StepRef
 from ..waking import begin_waiting
 
 _REASON_CHARS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """The answer to a heartbeat for one claim; `followed_until_ms` as in `LoadedSession`."""
+
+    alive: bool
+    cancel: str | None
+    followed_until_ms: int = 0
 
 
 class LeaseVerbs(StorePart):
@@ -39,7 +47,7 @@ class LeaseVerbs(StorePart):
         """Take back a lease that has ended; False when another worker has the claim."""
         scope = self._context.session(claim.ref.session_id)
         try:
-            return scope.retry(lambda: _restore(scope, claim), purpose="take a lease back")
+            return scope.retry(lambda: _restore(scope, claim), "take a lease back")
         except TooManyConflicts:
             return False
 
@@ -56,7 +64,7 @@ class LeaseVerbs(StorePart):
         scope = self._context.session(claim.ref.session_id)
         reason = reason[:_REASON_CHARS]
         return scope.retry(
-            lambda: _release(scope, claim, delay_ms, give_back=give_back, reason=reason), purpose="give a claim back"
+            lambda: _release(scope, claim, delay_ms, give_back=give_back, reason=reason), "give a claim back"
         )
 
     def move(self, claim: Claim, queue: str) -> StepRef | None:

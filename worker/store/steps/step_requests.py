@@ -20,7 +20,6 @@ from ..events import event_commands
 from ..journal import Journal, read_journal
 from ..records import Claim, claim_lost
 from ..requests.index import closed_event, opened_event, remove_commands
-from ..transaction_retries import LOST_REPLIES
 from .journals import StepJournal
 
 
@@ -102,9 +101,7 @@ class StepRequestVerbs(StorePart):
         for request in requests:
             _check_size(request)
         asked = self._requests(claim)
-        opened = asked.scope.retry(
-            lambda: asked.open(requests, begins or {}), purpose="open a request", lost_replies=LOST_REPLIES
-        )
+        opened = asked.scope.apply_once(lambda: asked.open(requests, begins or {}), "open a request")
         crash_points.at("w0")
         return opened
 
@@ -124,9 +121,7 @@ class StepRequestVerbs(StorePart):
             ClaimLost: Another worker took over; nothing was written.
         """
         asked = self._requests(claim)
-        return asked.scope.retry(
-            lambda: asked.close(records, opens), purpose="close a request", lost_replies=LOST_REPLIES
-        )
+        return asked.scope.apply_once(lambda: asked.close(records, opens), "close a request")
 
     def stop_children(
         self, claim: Claim, places: Collection[tuple[int, int]], *, ending: bytes | None = None
@@ -142,9 +137,7 @@ class StepRequestVerbs(StorePart):
             ClaimLost: Another worker took over; nothing was written.
         """
         asked = self._requests(claim)
-        return asked.scope.retry(
-            lambda: asked.stop_children(places, ending), purpose="stop its children", lost_replies=LOST_REPLIES
-        )
+        return asked.scope.apply_once(lambda: asked.stop_children(places, ending), "stop its children")
 
 
 class _StepRequests(StepJournal):

@@ -12,17 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from ... import crash_points
-from ...errors import VersionConflict
+from ...moments import unix_ms
 from ...state.agent_state import AgentState
 from ...state.execution.children import MAX_TREE_SESSIONS
 from ...state.execution.requests import Request, RequestKind
 from ...state.execution.status import ExecutionStatus
 from .. import fields
-from ..bookkeeping import BOOKKEEPING, Bookkeeping
-from ..cache import CachedSession
+from ..bookkeeping import Bookkeeping
 from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_keys
 from ..context import SessionScope, StorePart
-from ..control import LONGEST_WAIT_MS, ControlFields, control_command
+from ..control import LONGEST_WAIT_MS, ControlFields
 from ..database import Command, WatchedTransaction, Word
 from ..event_records import EventType, NewEvent
 from ..journal import Journal, read_journal
@@ -30,8 +29,7 @@ from ..keys import request_note, root_of, tree_range
 from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition, claim_lost
 from ..requests.index import add_commands
 from ..session_records import REQUEST_KINDS
-from ..sessions.saving import Save, SessionSave, milliseconds
-from ..transaction_retries import LOST_REPLIES
+from ..sessions.watched_sessions import WatchedSession
 from .journals import StepJournal
 
 
@@ -106,7 +104,7 @@ class WaitVerbs(StorePart):
         attempts = _Wait(
             scope=scope, claim=claim, base=base, transition=transition, seen=seen, results=results, plan=plan
         )
-        result = scope.retry(attempts.run, purpose="wait", lost_replies=LOST_REPLIES)
+        result = scope.apply_once(attempts.run, "wait")
         if isinstance(result, StoredWait):
             crash_points.at("w1")
             if plan.new:
@@ -147,27 +145,27 @@ class _Wait:
         """Make one attempt."""
         scope, keys = self.scope, self.scope.keys
         reads: list[Command] = [
-            ("HMGET", keys.session, "version", "last", *BOOKKEEPING),
-            control_command(keys),
+            *WatchedSession.reads(scope),
             ("HGETALL", self._journal),
-            scope.clock.now(),
             *self._child_reads,
         ]
         watching = (keys.session, keys.ctl, keys.inbox, self._journal, *self._child_keys)
         with scope.database.watch("wait.read", watching, reads) as watched:
-            (version, last, *bookkeeping), control, journal, now, *children = watched.replies
-            found, stored = ControlFields.read(control), read_journal(journal)
-            if fields.text(last) == wait_id(self.claim) and found.phase == "wait":
-                return StoredWait(fields.number(version), found.not_before_ms, stored.open_requests)
-            self._check(found, fields.number(version))
-            is_stopped = found.requested_stop is not None and not self.plan.is_ending
+            journal, *children = watched.replies[3:]
+            found, stored = WatchedSession.parse_if_there(scope, watched.replies[:3]), read_journal(journal)
+            control = found.control
+            if found.last == wait_id(self.claim) and control.phase == "wait":
+                return StoredWait(found.version, control.not_before_ms, stored.open_requests)
+            if control.phase != "run":
+                raise claim_lost(self.claim)
+            found.check_claim(self.claim, self.base.version)
+            is_stopped = control.requested_stop is not None and not self.plan.is_ending
             if is_stopped or not stored.open_requests or stored.answers.keys() - self.seen.answers:
-                return RefusedWait(stored, found.requested_stop)
+                return RefusedWait(stored, control.requested_stop)
             refused = self._refuse_children(children)
             if refused:
-                return RefusedWait(stored, found.requested_stop, refused)
-            now_ms = scope.clock.milliseconds(now)
-            return self._apply(found, stored, Bookkeeping.read(*bookkeeping), now_ms, watched)
+                return RefusedWait(stored, control.requested_stop, refused)
+            return self._apply(found, stored, watched)
 
     # --- children ---------------------------------------------------------------------------------------------
 
@@ -204,45 +202,26 @@ class _Wait:
                 room -= 1
         return refused
 
-    def _check(self, control: ControlFields, version: int) -> None:
-        """Refuse a wait whose claim is gone, or whose session was saved or deleted."""
-        ref, base = self.claim.ref, self.base
-        if not control.is_claimed_by(self.claim.id, ref) or control.phase != "run":
-            raise claim_lost(self.claim)
-        if version != base.version:
-            raise VersionConflict(f"session {ref.session_id} is at version {version}, not {base.version}")
-
-    def _apply(
-        self,
-        control: ControlFields,
-        journal: Journal,
-        bookkeeping: Bookkeeping,
-        now_ms: int,
-        watched: WatchedTransaction,
-    ) -> StoredWait:
-        base, opened = self.base, journal.open_requests
+    def _apply(self, found: WatchedSession, journal: Journal, watched: WatchedTransaction) -> StoredWait:
+        base, opened, now_ms = self.base, journal.open_requests, found.now_ms
         made = [make(self.scope.context, child, now_ms) for child in self.plan.new]
         snapshot = Snapshot(state=base.state, inbox=(), entries=0, now_ms=now_ms, cancel=None)
         next_state = self.transition(snapshot)
         assert next_state.state.status is ExecutionStatus.WAITING, "the transition lets the execution wait"
         until_ms = self._until_ms(next_state.state, journal, now_ms)
         events = (*(each.event for each in made), self._event(opened, until_ms))
-        save = SessionSave(
-            scope=self.scope,
-            before=base.state,
-            next_state=replace(next_state, events=(*next_state.events, *events)),
-            bookkeeping=bookkeeping,
-            version=base.version + 1,
-            now_ms=now_ms,
+        save = found.prepare_save(
+            base.state,
+            replace(next_state, events=(*next_state.events, *events)),
             extra=("last", wait_id(self.claim)),
             work_changed=False,
-        ).prepare()
-        commands = [*save.commands, *self._step_commands(control, opened, until_ms)]
-        commands += [*self._callbacks(bookkeeping, opened, now_ms), *self._made_commands(made)]
+        )
+        commands = [*save.commands, *self._step_commands(found.control, opened, until_ms)]
+        commands += [*self._callbacks(found.bookkeeping, opened, now_ms), *self._made_commands(made)]
         watched.commit("wait.exec", commands)
-        self._cache(next_state.state, save)
+        self.scope.cache.put(self.scope.session_id, save.update(base.session, base.agent))
         return StoredWait(
-            version=base.version + 1,
+            version=save.version,
             until_ms=until_ms,
             open=opened,
             publish=tuple(each.publish for each in made if each.publish),
@@ -306,19 +285,8 @@ class _Wait:
                 times.append(request.expires_at_ms)
         execution = state.execution
         if execution is not None and execution.budget.deadline is not None and not self.plan.is_ending:
-            times.append(milliseconds(execution.budget.deadline))
+            times.append(unix_ms(execution.budget.deadline))
         return max(1, min([*times, now_ms + LONGEST_WAIT_MS]))
-
-    def _cache(self, state: AgentState, save: Save) -> None:
-        base = self.base
-        session = CachedSession(
-            version=base.version + 1,
-            state=state,
-            size=base.session.size + save.size,
-            agent=base.agent,
-            bookkeeping=save.bookkeeping,
-        )
-        self.scope.cache.put(self.scope.session_id, session)
 
 
 def _for_people(requests: Sequence[Request]) -> list[Request]:

@@ -1,0 +1,137 @@
+"""How a step or its execution ends before its time: by an interruption, a stop, a hold that is over, or a hook.
+
+A stop commits what there is; after every other interruption another worker takes over. A hook ends an execution by a
+stop signal or by the status of the state that it returns. The run carries that end to the commit, which makes it like
+any other end: with its events, its hooks, and the messages that came meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from ..guards import time_signals
+from ..hooks import HookContext, HookPoint
+from ..moments import moment
+from ..state.agent_state import AgentState
+from ..state.execution.execution import ExecutionState
+from ..state.execution.signals import StopReason, StopSignal
+from ..state.execution.status import ExecutionStatus
+from ..state.values.error_info import ErrorInfo
+from ..store.records import Claim, Hold
+from ..store.store import Store
+from .leases import Interruption
+from .outcome import RetryLater, TakenOver
+from .run import Run, milliseconds
+from .services import EngineServices
+
+_HOOK_FAILED: Final = ErrorInfo(kind="hook", message="a hook failed the execution")
+
+
+def release_and_retry(
+    store: Store, claim: Claim, why: str, *, delay_seconds: float | None = None, counts: bool = False
+) -> RetryLater:
+    """Release a claim; the step is due again after the delay.
+
+    Args:
+        why: For people, redacted.
+        delay_seconds: The step is delayed, which the session counts. None: any worker may have the step at once.
+        counts: The attempt counts towards the limit of attempts.
+    """
+    delay_ms = None if delay_seconds is None else milliseconds(delay_seconds)
+    publish = store.steps.release(claim, delay_ms=delay_ms, give_back=not counts, reason=why)
+    return RetryLater(ref=claim.ref, seconds=delay_seconds or 0.0, reason=why, publish=publish)
+
+
+def user_stop_signal() -> StopSignal:
+    """The signal of a stop that a client asked for."""
+    return StopSignal(reason=StopReason.USER_REQUESTED, message="stopped on request", source="client")
+
+
+def hold_signal(hold: Hold) -> StopSignal:
+    """The signal of a hold that nobody has ended in time."""
+    by = f" by {hold.by}" if hold.by else ""
+    why = f": {hold.reason}" if hold.reason else ""
+    message = f"suspended{by} and not resumed in time{why}"
+    return StopSignal(reason=StopReason.HOLD_EXPIRED, message=message, source="hold")
+
+
+def resolve_interruption(run: Run, services: EngineServices) -> Run:
+    """Stop or decide a run by the reason of its interruption. A decided run journals its results first."""
+    store = services.store
+    match run.lease.interruption:
+        case Interruption.CANCEL:
+            return run.stopping(user_stop_signal())
+        case Interruption.LIMIT:
+            return run.stopping(*time_signals(run.execution, moment(run.claim.now_ms)))
+        case Interruption.DRAIN:
+            return give_back(run, store, "this worker drains")
+        case Interruption.DEADLINE:
+            return give_back(run, store, "the step reached its deadline", counts=True)
+        case Interruption.LOST:
+            return _leave_to_new_owner(run, store)
+        # A lease that is no longer fresh, or a late function that has returned after all.
+        case None | Interruption.CALL:
+            return run if services.keeper.confirm(run.lease) else _leave_to_new_owner(run, store)
+        case _ as never:
+            assert_never(never)
+
+
+def give_back(run: Run, store: Store, why: str, *, counts: bool = False) -> Run:
+    """Release the run's claim, so that another worker may have the step at once.
+
+    Args:
+        counts: The attempt counts towards the limit of attempts.
+    """
+    return _journal_results(run, store).decide(release_and_retry(store, run.claim, why, counts=counts))
+
+
+def _leave_to_new_owner(run: Run, store: Store) -> Run:
+    """Decide a run whose claim is gone; the journal keeps what it has obtained."""
+    return _journal_results(run, store).decide(TakenOver(run.ref))
+
+
+def _journal_results(run: Run, store: Store) -> Run:
+    if run.obtained.unjournaled:
+        store.steps.record_results(run.claim, run.obtained.unjournaled)
+    return run.without_unjournaled()
+
+
+def run_state_hooks(run: Run, point: HookPoint) -> Run:
+    """Run the hooks of a point before or around the model call that may change only the state."""
+    stack = run.agent.hook_stack
+    return adopt_hook_context(run, stack.run(run.hook_context(point, run.state))) if stack.at(point) else run
+
+
+def adopt_hook_context(run: Run, context: HookContext) -> Run:
+    """The run with the state that hooks have made; stopping or failing, where they end the execution."""
+    before, state = run.execution, context.state
+    run = run.changed(state=state)
+    has_answered = context.point is HookPoint.BEFORE_STEP and context.response is not None
+    if has_answered and run.obtained.response is None and run.journal.answer is None:
+        run = run.with_response(context.response, is_given=True)
+    if context.stop_signals:
+        run = run.stopping(*context.stop_signals)
+    execution = state.execution
+    if execution is None or not execution.status.is_terminal():
+        return run
+    reopened = execution.with_end_taken_back(before.errors)
+    run = run.changed(state=state.with_context_and_execution(state.context, reopened))
+    if execution.status is ExecutionStatus.FAILED:
+        errors = execution.errors[len(before.errors) :]
+        return run.failing(errors[-1] if errors else _HOOK_FAILED, StopReason.ERROR_FORBADE)
+    return run.stopping(*signals_of_end(execution)).with_ending(status=execution.status)
+
+
+def error_of_end(state: AgentState) -> ErrorInfo | None:
+    """The error by which a hook has failed the execution of a state; None when it has not failed."""
+    if state.status is not ExecutionStatus.FAILED:
+        return None
+    return state.errors[-1] if state.errors else _HOOK_FAILED
+
+
+def signals_of_end(execution: ExecutionState) -> tuple[StopSignal, ...]:
+    """The signal of an execution that a hook has stopped without saying why."""
+    if execution.status is not ExecutionStatus.STOPPED or execution.continuation.stop_signals:
+        return ()
+    message = "a hook ended the execution"
+    return (StopSignal(reason=StopReason.STOP_REQUESTED, message=message, source="hook"),)
