@@ -12,7 +12,7 @@ from ..config.brokers import is_redis
 from ..config.celery import queues
 from ..config.settings import Settings
 from .consumer.bootstep import worker_bootstep
-from .consumer.step_consumer import consumer_step
+from .consumer.queue_consumer import consumer_step
 from .controls import LazyClient, register_controls
 from .producer import attach_settings, create_producer_app
 from .runtime import LazyRuntime

@@ -12,9 +12,10 @@ from kombu import Queue
 from ..config.celery import queues, step_queue
 from ..config.settings import Settings
 
-# kombu's defaults of `sep` and `priority_steps`; the first priority has no key of its own.
+# kombu's defaults of `sep`, `priority_steps` and `visibility_timeout`; the first priority has no key of its own.
 _SEPARATOR: Final = "\x06\x16"
 _PRIORITY_STEPS: Final = (0, 3, 6, 9)
+_VISIBILITY_SECONDS: Final = 3_600
 
 
 def broker_key_types(app: Celery, settings: Settings, names: Iterable[str] = ()) -> dict[str, str]:
@@ -23,7 +24,9 @@ def broker_key_types(app: Celery, settings: Settings, names: Iterable[str] = ())
     Args:
         names: Names of queues of agents besides the common one.
     """
-    types: dict[str, str] = {unacked_key(app): "hash", unacked_index_key(app): "zset"}
+    own_hash, own_index = record_keys(app, settings.control_queue)
+    hashes, indexes = (unacked_key(app), own_hash), (unacked_index_key(app), own_index)
+    types: dict[str, str] = {**dict.fromkeys(hashes, "hash"), **dict.fromkeys(indexes, "zset")}
     for queue in (*queues(settings), *(step_queue(settings, name) for name in names if name)):
         types |= queue_key_types(app, queue)
     return types
@@ -57,6 +60,17 @@ def unacked_index_key(app: Celery) -> str:
     """Return the sorted set of those messages by the time of their delivery, in seconds."""
     options = _options(app)
     return f"{_prefix(options)}{options.get('unacked_index_key', 'unacked_index')}"
+
+
+def record_keys(app: Celery, queue: str) -> tuple[str, str]:
+    """Return the hash of the messages that our own consumer took from a queue, and the sorted set of their times."""
+    name = f"{_prefix(_options(app))}{queue}.unacked"
+    return name, f"{name}_index"
+
+
+def visibility_seconds(app: Celery) -> float:
+    """Return after how long a message that is not acknowledged is delivered again."""
+    return float(_options(app).get("visibility_timeout", _VISIBILITY_SECONDS))
 
 
 def _options(app: Celery) -> Mapping[str, Any]:

@@ -38,7 +38,7 @@ from .observability.observers import Observers
 from .publishing import StepPublisher
 
 if TYPE_CHECKING:
-    from .consumer.step_consumer import StepConsumer
+    from .consumer.queue_consumer import QueueConsumer
 
 log = logging.getLogger(__name__)
 
@@ -184,13 +184,13 @@ class LazyRuntime:
 
     Attributes:
         queues: Names of the queues of steps that the worker takes; "" is the common one.
-        steps: What takes the steps of this worker; None where kombu does.
+        consumers: What takes the messages of our queues; none where kombu does.
     """
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self.settings = settings
-        self.steps: StepConsumer | None = None
+        self.consumers: tuple[QueueConsumer, ...] = ()
         self.queues: tuple[str, ...] = ("",)
         self.liveness = Liveness()
         self._lock = threading.Lock()

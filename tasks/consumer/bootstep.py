@@ -6,16 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from celery import Celery, bootsteps
 from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
 from celery.worker import state as worker_state
-from kombu import Queue
 
-from ...config.brokers import is_redis, takes_steps_itself
-from ...config.celery import is_our_queue, pool_name
+from ...config.brokers import takes_steps_itself
+from ...config.celery import pool_name
 from ...config.logs import configure_logging
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError, StoreUnavailable
@@ -26,18 +24,16 @@ from ..observability.server_policy import check_server
 from ..own_app import OwnApp
 from ..producer import APP_NAME
 from ..runtime import LazyRuntime, Runtime
-from .command_checks import CommandChecks
+from .command_checks import check_commands
 from .command_limits import limit_commands
-from .damaged_queues import DamagedQueues
+from .control_consumer import ControlConsumer
 from .exits import FORCE_MARGIN_SECONDS, exit_after, exit_when_slots_are_lost
 from .loop_watchdog import LoopWatchdog
 from .pool import TaskPool
-from .quarantine import Quarantine
+from .queue_commands import answer_for_queues
+from .queue_consumer import QueueConsumer
 from .revoking import Stop, turn_revokes_into_stops
-from .safe_decoding import install_safe_decoding
-from .safe_redelivery import install_safe_redelivery
 from .step_consumer import StepConsumer
-from .step_queues import answer_for_steps
 from .taken_queues import TakenQueues
 
 log = logging.getLogger(__name__)
@@ -86,15 +82,13 @@ class WorkerBootstep(bootsteps.StartStopStep):
         taken = self._taken
         if not taken.all:
             return  # a worker of an existing project that has nothing to do with agents
-        self._install_nets(taken.queues())
-        if is_redis(self._settings.broker):
-            damaged = DamagedQueues(self._app, taken, parent)
-            damaged.install()
-            self._closers.append(damaged.close)
-        if not taken.steps:
-            return
+        check_commands(self._app)
+        limit_commands(self._app)
         if takes_steps_itself(self._settings) and parent.hub is not None:
-            self._take_steps()
+            self._take_queues()
+        if not taken.steps:
+            self._open_consumers()
+            return
         self._runtime.settings = settings_as_started(self._settings, parent)
         worker_shutting_down.connect(self._on_shutdown, weak=False)
         if taken.has_others and not self._is_store_ready():
@@ -103,18 +97,30 @@ class WorkerBootstep(bootsteps.StartStopStep):
             wait_for_redis(self._runtime())
             self._begin(parent)
 
-    def _take_steps(self) -> None:
-        """Take the steps by our own consumer, once the store answers."""
-        self._runtime.steps = StepConsumer(self._app, self._runtime, self._taken.steps)
-        self._taken.leave_steps()
-        answer_for_steps(self._runtime.steps, self._taken.queues())
+    def _take_queues(self) -> None:
+        """Take our queues by consumers of our own, once they are opened."""
+        taken, consumers = self._taken, list[QueueConsumer]()
+        if taken.steps:
+            consumers.append(StepConsumer(self._app, self._runtime, taken.steps))
+        if taken.control is not None:
+            consumers.append(ControlConsumer(self._app, self._runtime, (taken.control,)))
+        self._runtime.consumers = tuple(consumers)
+        taken.set_aside()
+        if isinstance(self._app, OwnApp):  # kombu consumes nothing, and need not look at records of other apps
+            conf: Any = self._app.conf
+            conf.broker_transport_options = {**conf.broker_transport_options, "ack_emulation": False}
+        answer_for_queues(consumers, taken.queues())
+
+    def _open_consumers(self) -> None:
+        for consumer in self._runtime.consumers:
+            consumer.open()
 
     def _begin(self, parent: Any) -> None:
         """Let steps run: the store answers."""
-        if (steps := self._runtime.steps) is not None:
-            if isinstance(parent.pool, TaskPool):
-                self._runtime().runner.sticky.enable(steps)
-            steps.open()
+        for consumer in self._runtime.consumers:
+            if isinstance(consumer, StepConsumer) and isinstance(parent.pool, TaskPool):
+                self._runtime().runner.sticky.enable(consumer)
+        self._open_consumers()
         turn_revokes_into_stops(self._app, self._stop_session)
         self._start_threads(parent.pool)
 
@@ -164,14 +170,6 @@ class WorkerBootstep(bootsteps.StartStopStep):
             self._closers.pop(0)()
         self._runtime.close()
 
-    def _install_nets(self, ours: list[Queue]) -> None:
-        """Let nothing that somebody may write to the broker end this worker."""
-        quarantine = Quarantine(self._runtime)
-        install_safe_decoding(ours, CommandChecks(self._app), quarantine)
-        is_ours = partial(is_our_queue, self._settings) if isinstance(self._app, OwnApp) else None
-        install_safe_redelivery(self._settings.control_queue, quarantine, is_ours)
-        limit_commands(self._app)
-
     def _start_threads(self, pool: Any) -> None:
         settings, runtime = self._settings, self._runtime
         connection: Callable[[], Any] = self._app.connection_for_read
@@ -190,8 +188,8 @@ class WorkerBootstep(bootsteps.StartStopStep):
         return (current is not None and current.keeper.running > 0) or (isinstance(pool, TaskPool) and not pool.is_idle)
 
     def _on_shutdown(self, **_: Any) -> None:
-        if self._runtime.steps is not None:
-            self._runtime.steps.drain()
+        for consumer in self._runtime.consumers:
+            consumer.drain()
         if self._runtime.current is not None:
             self._runtime.current.drain()
         # A plain function that does not end would keep a threads pool, and with it the process, for ever.

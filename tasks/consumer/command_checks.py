@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, cast
 
 from celery import Celery
+from kombu.utils.encoding import bytes_to_str
 
-from .message_checks import InvalidMessage, check_json, decode_body, shown
+from .internals import check_subscriptions, subclass_channels
+from .message_checks import InvalidMessage, check_json, check_message, decode_body, describe_fault, parse_element, shown
+from .refusals import REMOTE_CONTROL, refusals
 
 LARGEST_COMMAND_BYTES: Final = 256_000
 _MAILBOX: Final = ".pidbox"
@@ -18,6 +22,30 @@ LONGEST_TEXT: Final = 1_000
 _NO_TEXT_WITH: Final = ("pattern", "matcher")
 
 
+def check_commands(app: Celery) -> None:
+    """Let the connections that an app makes from now on drop remote control and events that would end its worker.
+
+    kombu lets what it raises at `[]` or at a nesting bomb escape. With another broker than Redis nothing is checked.
+    """
+    checks = CommandChecks(app)
+
+    def check(answer: Any) -> bool:
+        parts = cast("list[Any]", answer) if isinstance(answer, list) else [b""]
+        if not bytes_to_str(parts[0]).endswith("message"):
+            return True
+        channel, data = parts[-2:]
+        try:
+            message = check_message(parse_element(data))
+            if checks.is_mailbox(bytes_to_str(channel)):
+                checks.check(message)
+        except Exception as error:  # noqa: BLE001 - whatever somebody thinks of must not end the worker
+            refusals.record(REMOTE_CONTROL, f"a command: {describe_fault(error)}")
+            return False
+        return True
+
+    subclass_channels(app, partial(check_subscriptions, check=check))
+
+
 class CommandChecks:
     """Checks what arrives in the mailbox of a worker, before Celery reads it."""
 
@@ -26,9 +54,9 @@ class CommandChecks:
         self._suffix = f".{namespace}{_MAILBOX}"
         self._reply_exchange = f"reply.{namespace}{_MAILBOX}"
 
-    def is_mailbox(self, queue: object) -> bool:
-        """Tell whether a queue carries remote control messages."""
-        return isinstance(queue, str) and queue.endswith(self._suffix)
+    def is_mailbox(self, channel: str) -> bool:
+        """Tell whether a channel of Redis carries remote control messages."""
+        return f".{channel}".endswith(self._suffix)
 
     def check(self, message: Mapping[str, Any]) -> None:
         """Check the form of a remote control message.

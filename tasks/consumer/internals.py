@@ -11,22 +11,18 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final
 
 import kombu.transport.redis as kombu_redis
 from celery.worker import control, state
-from kombu.transport import virtual
 
 log = logging.getLogger(__name__)
 
 _REDIS: Final = "kombu.transport.redis"
-_LOADS: Final = f"{_REDIS}:loads"
-_DELIVER: Final = f"{_REDIS}:Transport._deliver"
-_READ: Final = f"{_REDIS}:Channel._brpop_read"
-_REDELIVERY: Final = (f"{_REDIS}:Channel.QoS", f"{_REDIS}:QoS.restore_by_tag", f"{_REDIS}:QoS.restore_visible")
+_SUBCLIENT: Final = f"{_REDIS}:Channel.subclient"
 _BINDINGS: Final = (f"{_REDIS}:Channel._refresh_binding", f"{_REDIS}:Channel.sweep_bindings")
 _RESERVED: Final = "celery.worker.state:reserved_requests"
 _REVOKING: Final = ("celery.worker.state:active_requests", "celery.worker.state:revoked")
@@ -38,13 +34,11 @@ _PARSER: Final = "redis.connection:Connection._parser.parse_error"
 _LATER: Final = (*_BINDINGS, _STRATEGY, _BUFFER_LIMIT, _SOCKET, _PARSER)
 
 WITHOUT: Final[Mapping[str, str]] = {
-    **dict.fromkeys((_LOADS, _DELIVER), "malformed control messages end it"),
-    _READ: "a control queue of another type ends it",
-    **dict.fromkeys(_REDELIVERY, "a malformed unacknowledged record ends it"),
+    _SUBCLIENT: "malformed remote control ends it",
     **dict.fromkeys(_BINDINGS, "Flower needs a Redis user that may run scripts"),
     _RESERVED: "it fetches steps for slots that other tasks of the app have",
     **dict.fromkeys(_REVOKING, "a revoke in Flower does not stop a session"),
-    _STRATEGY: "kombu fetches its steps, one in each round trip",
+    _STRATEGY: "kombu fetches its messages, one in each round trip, without a record of those it has not ended",
     _BUFFER_LIMIT: "a step that sends the 24th event sends all of them",
     **dict.fromkeys((_SOCKET, _PARSER), "it uses the documented calls of redis-py, which take longer"),
 }
@@ -52,11 +46,6 @@ WITHOUT: Final[Mapping[str, str]] = {
 
 _redis: Final[Any] = kombu_redis
 _state: Final[Any] = state
-_VirtualQoS: Final[Any] = getattr(virtual, "QoS", None)
-# The originals, taken before this package replaces them; None where kombu has no such attribute.
-stock_loads: Final[Any] = getattr(_redis, "loads", None)
-stock_deliver: Final[Any] = getattr(_redis.Transport, "_deliver", None)
-stock_read: Final[Any] = getattr(_redis.Channel, "_brpop_read", None)
 
 _noted: dict[str, None] = {}
 _commands: dict[str, Callable[..., Any]] = {}
@@ -152,44 +141,63 @@ def has_known_strategy(consumer: Any, task: str) -> bool:
 # --- kombu's Redis transport ------------------------------------------------------------------------------------------
 
 
-def replace_decoding(loads: Callable[[Any], Any], deliver: Callable[[Any, Any, Any], None]) -> None:
-    """Let kombu decode and deliver elements by these functions, as far as it has such functions."""
-    if _has(_LOADS):
-        _redis.loads = loads
-    if _has(_DELIVER):
-        _redis.Transport._deliver = deliver
+def subclass_channels(app: Any, subclass: Callable[[Any], Any]) -> None:
+    """Let the connections to a Redis that an app makes from now on have channels of a subclass of kombu's.
+
+    Args:
+        subclass: Makes a class of the one that kombu has.
+    """
+
+    @cache
+    def subclass_transport(transport: Any) -> Any:
+        return type(transport.__name__, (transport,), {"Channel": subclass(transport.Channel)})
+
+    stock = app.amqp.Connection
+
+    def get_transport_cls(connection: Any) -> Any:
+        transport = stock.get_transport_cls(connection)
+        return subclass_transport(transport) if issubclass(transport, _redis.Transport) else transport
+
+    app.amqp.Connection = type(stock.__name__, (stock,), {"get_transport_cls": get_transport_cls})
 
 
-def replace_reading(read: Callable[..., Any]) -> None:
-    """Let kombu's channels read the answer to a BRPOP with this function."""
-    if _has(_READ):
-        _redis.Channel._brpop_read = read
+def check_subscriptions(stock: Any, check: Callable[[Any], bool]) -> Any:
+    """Return a subclass of a channel that drops what comes over a subscription and does not pass a check.
+
+    Args:
+        check: Takes redis-py's answer, a list of type, pattern, channel and data. kombu has not looked at it.
+    """
+
+    def open_subscriptions(channel: Any) -> Any:
+        subclient = stock.subclient.__get__(channel)
+        parse = subclient.parse_response
+
+        def parse_response(*args: Any, **options: Any) -> Any:
+            answer = parse(*args, **options)
+            return answer if check(answer) else None
+
+        subclient.parse_response = parse_response
+        return subclient
+
+    if not _has(_SUBCLIENT):
+        return stock
+    return type(stock.__name__, (stock,), {"subclient": cached_property(open_subscriptions)})
 
 
-def replace_redelivery(subclass: Callable[[Any], Any]) -> None:
-    """Let kombu's channels keep unacknowledged messages by a subclass of kombu's class for that."""
-    if _has(*_REDELIVERY):
-        _redis.Channel.QoS = subclass(_redis.Channel.QoS)
-
-
-def forget_locally(qos: Any, delivery_tag: str) -> None:
-    """Acknowledge a message in the memory of this process alone."""
-    _VirtualQoS.ack(qos, delivery_tag)
-
-
-def remember_locally(qos: Any, message: Any, delivery_tag: str) -> None:
-    """Keep an unacknowledged message in the memory of this process alone."""
-    _VirtualQoS.append(qos, message, delivery_tag)
-
-
-def replace_binding_scripts() -> None:
-    """Let kombu's channels keep the bindings of expiring queues by commands, and sweep none.
+def without_binding_scripts(stock: Any) -> Any:
+    """Return a subclass of a channel that keeps the bindings of expiring queues by commands, and sweeps none.
 
     For a process whose Redis user may run no scripts. The workers sweep: each consumes an expiring queue of its own.
     """
-    if _has(*_BINDINGS):
-        _redis.Channel._refresh_binding = staticmethod(_refresh_binding)
-        _redis.Channel.sweep_bindings = lambda channel, limit=100: 0  # pyright: ignore[reportUnknownLambdaType]
+    if not _has(*_BINDINGS):
+        return stock
+    commands: dict[str, Any] = {"_refresh_binding": staticmethod(_refresh_binding), "sweep_bindings": _sweep_nothing}
+    return type(stock.__name__, (stock,), commands)
+
+
+def _sweep_nothing(channel: Any, limit: int = 100) -> int:
+    del channel, limit
+    return 0
 
 
 def _refresh_binding(*, keys: Sequence[str], args: Sequence[Any], client: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Final
 
 from ...worker.errors import CeleryAgentsError
 from ..runtime import LazyRuntime
-from .message_checks import decode_text
 from .refusals import ELEMENT, refusals
 
 log = logging.getLogger(__name__)
@@ -26,7 +25,7 @@ class Quarantine:
         """Store the beginning of an element, and tell whether the store has taken it.
 
         Args:
-            element: Its bytes, its text, or what was decoded of it.
+            element: Its bytes, or what was decoded of it.
             source: As `refusals` names it.
         """
         refusals.record(source, reason)
@@ -40,7 +39,8 @@ class Quarantine:
 
 def _show(element: object) -> str:
     try:
-        shown = decode_text(element)
-        return shown if isinstance(shown, str) else json.dumps(shown, default=repr)
+        if isinstance(element, bytes):  # to show each wrong byte of a long text takes seconds
+            return element[:_PAYLOAD_CHARS].decode("utf-8", "backslashreplace")
+        return json.dumps(element, default=repr)
     except Exception as error:  # noqa: BLE001 - a text of it is the less important part
         return f"cannot be shown: {type(error).__name__}"

@@ -11,6 +11,11 @@ from .internals import reserved_count
 MOST_AT_ONCE: Final = 32
 
 
+def count_slots(consumer: Any) -> int:
+    """Return how many tasks the worker of a consumer of Celery runs at a time."""
+    return getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
+
+
 class Slots:
     """The slots of a Celery worker. A step takes one when it is delivered, and frees it with its acknowledgement."""
 
@@ -26,11 +31,6 @@ class Slots:
         # Celery drops tasks that wait for a rate limit when it connects again, and acknowledges none of them.
         self._steps = weakref.WeakSet[Any]()
 
-    @property
-    def limit(self) -> int:
-        """How many tasks the worker runs at a time."""
-        return getattr(self._consumer.controller, "max_concurrency", None) or self._consumer.pool.num_processes
-
     def take(self, message: object) -> None:
         """Count a step that is delivered, until `free` is called with the same message."""
         self._steps.add(message)
@@ -41,11 +41,11 @@ class Slots:
 
     def has_room(self) -> bool:
         """Tell whether another step would find a slot."""
-        return self._busy < self.limit
+        return self._busy < count_slots(self._consumer)
 
     def count_wanted(self) -> int:
         """Return how many messages to ask for: those that find a slot; an idle worker leaves all but one to others."""
-        limit, busy = self.limit, self._busy
+        limit, busy = count_slots(self._consumer), self._busy
         return min(limit - busy, MOST_AT_ONCE) if busy > 1 else min(limit - busy, 1)
 
     @property

@@ -1,4 +1,4 @@
-"""Fetching step messages from the lists of a Redis broker, over a connection that nothing else uses.
+"""Fetching messages from the lists of a Redis broker, over a connection that nothing else uses.
 
 A BRPOP waits for the next message. While the worker is at work and has further slots, an RPOP behind it on the same
 connection brings what else lies in the queue, in the same round trip. The fetcher waits by the functions of `fibers`,
@@ -35,11 +35,20 @@ _REFUSED_SECONDS: Final = 0.05
 
 
 class FetchedElement(NamedTuple):
-    """An element of a list that was taken out of it, with the broker's name of the queue and the list's key."""
+    """An element of a list that was taken out of it.
+
+    Attributes:
+        queue: The broker's name of its queue.
+        key: The list, where it goes if it is not delivered.
+        record: Name of its record among those that wait for their acknowledgement; "" without one.
+        is_redelivered: Whether another worker had taken it before.
+    """
 
     queue: str
     key: str
     data: bytes
+    record: str = ""
+    is_redelivered: bool = False
 
 
 class StepFetcher:
@@ -85,10 +94,10 @@ class StepFetcher:
             try:
                 self._fetch_once()
             except CeleryAgentsError as error:
-                log.warning("no steps are fetched: %s", error)
+                log.warning("no messages are fetched: %s", error)
                 fibers.sleep(_RETRY_SECONDS)
             except Exception as error:  # noqa: BLE001 - a worker that fetches nothing any more looks healthy
-                log.error("no steps are fetched: %s", describe_exception(error).message)
+                log.error("no messages are fetched: %s", describe_exception(error).message)
                 fibers.sleep(_RETRY_SECONDS)
         self._database.close()
 
@@ -110,20 +119,24 @@ class StepFetcher:
         if wanted <= 0:
             self._wait_for_slot()
             return
+        fetched = self._fetch(queues, wanted)
+        self._record_turn()
+        kept = [each for each in fetched if each.queue in self.queues and not self._is_ended]
+        if len(kept) < len(fetched) or (kept and not self._hand_over(kept)):
+            self._give_back(fetched)
+
+    def _fetch(self, queues: Mapping[str, Sequence[str]], wanted: int) -> list[FetchedElement]:
+        """Wait for the next message; bring others of a queue in the same round trip while the worker is at work."""
         order = self._order_queues(queues)
         commands: list[Command] = [("BRPOP", *_keys_of(queues[name] for name in order), BLOCK_SECONDS)]
         batch = FetchedElement(order[-1], queues[order[-1]][0], b"")
         if wanted > 1 and self._may_batch:
             commands.append(("RPOP", batch.key, wanted - 1))
         first, *others = self._database.exchange(commands)
-        self._record_turn()
-        fetched = [
+        return [
             *self._read_pop(queues, first),
             *(each for reply in others for each in self._read_batch(batch, reply)),
         ]
-        kept = [each for each in fetched if each.queue in self.queues and not self._is_ended]
-        if len(kept) < len(fetched) or (kept and not self._hand_over(kept)):
-            self._give_back(fetched)
 
     def _wait_for_slot(self) -> None:
         self._record_turn()

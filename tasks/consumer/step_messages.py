@@ -1,8 +1,7 @@
-"""Reading an element of a queue of steps as the message that Celery takes, after every check."""
+"""Reading an element of one of our queues as the message that Celery takes, after every check."""
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from kombu.message import Message
@@ -10,7 +9,8 @@ from kombu.utils.json import loads
 
 from ..names import STEP
 from .element_rules import admit
-from .message_checks import TYPED, InvalidMessage, check_message, check_size, decode_text, read_body_text
+from .message_checks import TYPED, InvalidMessage, check_message, parse_element, read_body_text
+from .step_fetcher import FetchedElement
 
 LARGEST_STEP_BYTES: Final = 64_000
 """Most bytes of a step message, which has one thousand: a worker holds one for each slot."""
@@ -19,7 +19,13 @@ _loads: Final[Any] = loads
 
 
 class DecodedMessage(Message):
-    """A message whose body is decoded already: Celery decodes one when it receives it and again when its task runs."""
+    """A message whose body is decoded already: Celery decodes one when it receives it and again when its task runs.
+
+    Attributes:
+        fetched: What it was read from; None for a message that did not travel.
+    """
+
+    fetched: FetchedElement | None = None
 
     def __init__(self, element: dict[str, Any], queue: str, body: Any) -> None:
         """
@@ -55,13 +61,7 @@ def read_element(queue: str, data: bytes) -> DecodedMessage:
     Raises:
         InvalidMessage: It is not taken; the text says why.
     """
-    text = decode_text(data)
-    check_size(text)
-    try:
-        decoded: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidMessage(f"not JSON: {type(error).__name__}") from None
-    element = check_message(decoded)
+    element = check_message(parse_element(data))
     args, kwargs, embed = admit(element)
     if element["headers"]["task"] == STEP and len(data) > LARGEST_STEP_BYTES:
         raise InvalidMessage(f"a step larger than {LARGEST_STEP_BYTES} bytes")

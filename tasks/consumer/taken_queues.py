@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any, Final
 
 from celery import Celery
@@ -23,6 +22,7 @@ class TakenQueues:
     Attributes:
         settings: The settings with the queues that the worker is restricted to.
         steps: The broker's names of the queues of steps, by the names that agents give them; "" is the common one.
+        control: The broker's name of the control queue; None where the worker does not take it.
     """
 
     def __init__(self, app: Celery, settings: Settings) -> None:
@@ -35,11 +35,11 @@ class TakenQueues:
             ConfigurationError: The worker would take steps, and knows no agent.
         """
         self._queues: Final[Any] = app.amqp.queues
-        self._control = settings.control_queue
         consumed: list[str] = list(self._queues.consume_from)
         chosen = {name: queue for queue in consumed if (name := settings.queue_name(queue)) is not None}
         self.settings = settings
         self.steps: dict[str, str] = {}
+        self.control = settings.control_queue if settings.control_queue in consumed else None
         if not chosen:
             return
         if "" not in chosen and settings.chosen_queues is None:
@@ -62,20 +62,15 @@ class TakenQueues:
     @property
     def all(self) -> tuple[str, ...]:
         """The broker's names of the queues of ours that the worker consumes: of steps, and the control queue."""
-        control = (self._control,) if self._control in self._queues.consume_from else ()
-        return (*self.steps.values(), *control)
+        return (*self.steps.values(), *([self.control] if self.control is not None else []))
 
     def queues(self) -> list[Queue]:
         """The declarations of these queues."""
         return [self._queues[name] for name in self.all]
 
-    def consumed(self) -> list[Queue]:
-        """The declarations of those that are not set aside."""
-        return [queue for queue in self.queues() if queue.name in self._queues.consume_from]
-
     @property
     def has_others(self) -> bool:
-        """Whether the worker consumes queues that are not ours."""
+        """Whether Celery's consumer takes queues that are not ours."""
         return bool(set(self._queues.consume_from) - set(self.all))
 
     def describe(self) -> str:
@@ -83,13 +78,9 @@ class TakenQueues:
         names = (name or DEFAULT_QUEUE for name in self.steps if not name.startswith(GROUP_MARK))
         return ", ".join(sorted(names))
 
-    def leave_steps(self) -> None:
-        """Let Celery's consumer leave the queues of steps alone."""
-        self._queues.deselect(list(self.steps.values()))
-
-    def set_aside(self, chosen: Sequence[str] | None = None) -> list[str]:
-        """Let Celery's consumer go without queues of ours, None: without all of them; gives their names."""
-        names = [name for name in (self.all if chosen is None else chosen) if name in self._queues.consume_from]
+    def set_aside(self) -> list[str]:
+        """Let Celery's consumer go without our queues; gives the names of those that it had."""
+        names = [name for name in self.all if name in self._queues.consume_from]
         self._queues.deselect(names)
         return names
 

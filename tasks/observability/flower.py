@@ -16,11 +16,6 @@ from ...worker.errors import ConfigurationError, MissingExtra
 if TYPE_CHECKING:
     from celery import Celery
 
-_OWN_KEYS: Final = {
-    "unacked_key": "flower.unacked",
-    "unacked_index_key": "flower.unacked_index",
-    "unacked_mutex_key": "flower.unacked_mutex",
-}
 # Our tasks have no positional arguments, so their column is left out.
 _COLUMNS: Final = "name,uuid,state,result,kwargs,received,runtime,worker"
 
@@ -44,14 +39,10 @@ def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str |
         raise MissingExtra("flower", "celery-agents flower")
     check_exposure(address, basic_auth)
     _check_port(address, port)
-    from ..consumer.internals import replace_binding_scripts, replace_redelivery
     from ..own_app import run_celery_command
     from .event_checks import check_events
 
     check_events()
-    # Its Redis user runs no scripts, and it has nothing to deliver again: kombu would look, and unlock by a script.
-    replace_redelivery(_without_redelivery)
-    replace_binding_scripts()
     for name in _OUR_OPTIONS:
         os.environ.pop(name, None)
     if basic_auth:
@@ -61,22 +52,19 @@ def run_flower(settings: Settings, *, address: str, port: int, basic_auth: str |
 
 
 def flower_app(settings: Settings) -> Celery:
-    """Create the Celery app of Flower, with keys of its own in Redis: a record among those of the workers is a task."""
+    """Create the Celery app of Flower, whose Redis user runs no scripts.
+
+    It acknowledges nothing. kombu would look for unacknowledged messages all the same, and unlock by a script.
+    """
     from ..app import create_app
+    from ..consumer.internals import subclass_channels, without_binding_scripts
 
     app = create_app(settings)
     conf: Any = app.conf
     if is_redis(settings.broker):
-        conf.broker_transport_options = {**conf.broker_transport_options, **_OWN_KEYS}
+        conf.broker_transport_options = {**conf.broker_transport_options, "ack_emulation": False}
+        subclass_channels(app, without_binding_scripts)
     return app
-
-
-def _without_redelivery(stock: Any) -> Any:
-    class QoSWithoutRedelivery(stock):
-        def restore_visible(self, *args: Any, **options: Any) -> None:
-            """Look for nothing."""
-
-    return QoSWithoutRedelivery
 
 
 def check_exposure(address: str, basic_auth: str | None) -> None:

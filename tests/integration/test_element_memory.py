@@ -19,7 +19,8 @@ from support.ledger import Ledger
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
-STEPS, CONTROL = "celery_agents.steps", "celery_agents.control"
+CONTROL = "celery_agents.control"
+RECORDS = f"{CONTROL}.unacked"
 MOST_BYTES = 512_000_000
 ELEMENTS = 60
 
@@ -84,7 +85,7 @@ def test_a_worker_stays_small_and_does_other_jobs(
         if number % (count // 3) == 0:
             job = client.submit("planned", plan(answer="fine"))
             assert job.result(timeout=60).final_response == "fine", worker.tail()
-    wait_until(lambda: redis_client.llen(CONTROL) == redis_client.hlen("unacked") == 0, "all are taken", 60)
+    wait_until(lambda: redis_client.llen(CONTROL) == redis_client.hlen(RECORDS) == 0, "all are taken", 60)
     peak = int(re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{worker.pid}/status").read_text())[0]) * 1024
     assert peak < MOST_BYTES, f"{peak / 1e6:.0f} MB"
     assert worker.alive

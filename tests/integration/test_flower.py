@@ -261,13 +261,12 @@ def _event_message(event: Any, number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_flower_has_keys_of_its_own_for_unacknowledged_messages(client: AgentClient) -> None:
+def test_flower_neither_makes_nor_restores_records_of_unacknowledged_messages(client: AgentClient) -> None:
     theirs, workers = (
         app.conf.broker_transport_options for app in (flower_app(client.settings), create_app(client.settings))
     )
-    for name in ("unacked_key", "unacked_index_key", "unacked_mutex_key"):
-        assert theirs[name].startswith("flower.")
-        assert name not in workers
+    assert theirs["ack_emulation"] is False
+    assert "ack_emulation" not in workers
     assert theirs["socket_timeout"] == workers["socket_timeout"]
 
 

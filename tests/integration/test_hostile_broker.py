@@ -24,6 +24,7 @@ from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
 STEPS, CONTROL = "celery_agents.steps", "celery_agents.control"
+RECORDS, TIMES = f"{CONTROL}.unacked", f"{CONTROL}.unacked_index"
 EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 FAR = "2099-01-01T00:00:00+00:00"
 PAST = "2001-01-01T00:00:00+00:00"
@@ -92,7 +93,7 @@ def test_a_consumer_tag_of_any_type_does_not_end_the_worker(attacker: Attacker) 
         wish["properties"]["delivery_info"]["consumer_tag"] = tag
         attacker.push(CONTROL, wish, wish)
     wait_until(lambda: attacker.broker.llen(CONTROL) == 0, "the wishes are taken", 10)
-    wait_until(lambda: attacker.broker.hlen("unacked") == 0, "and acknowledged", 20, details=attacker.worker.tail)
+    wait_until(lambda: attacker.broker.hlen(RECORDS) == 0, "and acknowledged", 20, details=attacker.worker.tail)
     attacker.works()
 
 
@@ -104,37 +105,37 @@ def test_a_forged_address_with_a_far_eta_is_quarantined_and_leaves_no_record(att
         wish["properties"]["delivery_info"] |= {"exchange": key, "routing_key": key}
         attacker.push(CONTROL, wish)
     assert all("eta=" in reason for reason in attacker.quarantined(len(keys), "each is quarantined"))
-    wait_until(lambda: attacker.broker.hlen("unacked") == 0, "no record of it is left", 10)
+    wait_until(lambda: attacker.broker.hlen(RECORDS) == 0, "no record of it is left", 10)
     attacker.works()
 
 
-def test_a_record_of_a_control_message_has_the_address_of_its_queue(
+def test_a_control_message_of_a_killed_worker_comes_again_from_its_queue_wherever_its_sender_wants_it(
     redis_url: str, redis_client: redis.Redis, new_worker: Callable[..., WorkerProcess], ledger: Any
 ) -> None:
     """The wish waits for its time, so that its record can be looked at."""
     worker = new_worker(env={**ledger.env, "CELERY_AGENTS_CONTROL_TASKS": "all"})
     attacker = Attacker(redis_url, redis_client, worker)
     wish = attacker.wish("celery_agents.stop", session_id="nobody")
-    wish["headers"]["eta"] = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + 30))
-    tag = wish["properties"]["delivery_tag"]
+    wish["headers"]["eta"] = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + 50))
     wish["properties"]["delivery_info"] = {"exchange": "x", "routing_key": {}, "consumer_tag": {}}
     attacker.push(CONTROL, wish)
-    wait_until(lambda: redis_client.hlen("unacked") == 1, "it is recorded", 10, details=worker.tail)
-    ((stored_tag, record),) = redis_client.hgetall("unacked").items()
-    message, exchange, key = json.loads(record)
-    assert (exchange, key) == ("", CONTROL)
-    assert message["properties"]["delivery_info"] == {"exchange": "", "routing_key": CONTROL}
-    assert stored_tag != tag, "another message with the same tag would share its record"
+    wait_until(lambda: redis_client.hlen(RECORDS) == 1, "it is recorded", 10, details=worker.tail)
+    (record,) = redis_client.hkeys(RECORDS)
+    assert record != wish["properties"]["delivery_tag"], "another message with the same tag would share its record"
     # The submitter's Redis user may add bindings of the control queue's exchange.
     redis_client.sadd(f"_kombu.binding.{CONTROL}", "\x06\x16".join((CONTROL, "", "celery")), "no binding")
     worker.kill()
-    redis_client.zadd("unacked_index", {stored_tag: 1})
+    redis_client.zadd(TIMES, {record: 1})
     other = new_worker(env={**ledger.env, "CELERY_AGENTS_CONTROL_TASKS": "all"})
     wait_until(
-        lambda: redis_client.hlen("unacked") == 1 and not redis_client.hexists("unacked", stored_tag),
-        "it is restored and taken again", 30, details=other.tail,
+        lambda: redis_client.hlen(RECORDS) == 1 and not redis_client.hexists(RECORDS, record),
+        "it is taken again", 30, details=other.tail,
     )  # fmt: skip
     assert redis_client.llen("celery") == 0
+    assert not redis_client.exists("unacked"), "what another app's worker would fail at is not among its records"
+    assert other.stop() == 0
+    assert redis_client.llen(CONTROL) == 1, "a worker that ends puts back what has not ended"
+    assert not redis_client.exists(RECORDS, TIMES)
 
 
 def test_a_forged_step_under_the_id_of_another_stops_nobody(attacker: Attacker) -> None:
@@ -205,16 +206,19 @@ def test_malformed_unacknowledged_records_end_no_worker_and_are_named(attacker: 
 
 def test_keys_of_another_type_end_no_worker_and_are_named(attacker: Attacker) -> None:
     # The worker goes on with what is left; whoever broke the keys may also delete the sessions.
-    broken = {"unacked": "list", "unacked_index": "string", CONTROL: "string", "unacked_mutex": "list"}
+    broken = {"unacked": "list", "unacked_index": "string", CONTROL: "string", RECORDS: "list", TIMES: "string"}
     for key, kind in broken.items():
         attacker.broker.delete(key)
         attacker.broker.set(key, "x") if kind == "string" else attacker.broker.rpush(key, "x")
     time.sleep(3)
     attacker.works()
     found = {
-        damage.key for damage in attacker.client.store.housekeeping.wrong_types({"unacked": "hash", CONTROL: "list"})
+        damage.key
+        for damage in attacker.client.store.housekeeping.wrong_types(
+            {"unacked": "hash", CONTROL: "list", RECORDS: "hash", TIMES: "zset"}
+        )
     }
-    assert found == {"unacked", CONTROL}
+    assert found == {"unacked", CONTROL, RECORDS, TIMES}
     attacker.broker.delete(*broken)
     attacker.push(CONTROL, attacker.wish("celery_agents.submit", agent="planned", message=plan(), session_id="by-name"))
     status = lambda: attacker.client.header("by-name").status  # noqa: E731
@@ -331,7 +335,16 @@ def test_doctor_names_each_broken_key_whichever_it_is(
     redis_url: str, redis_client: redis.Redis, doctor: Callable[[], dict[str, list[str]]]
 ) -> None:
     shard = ("due", "sessions", "failed", "ending", "callbacks", "dead", "sweeper")
-    keys = ["ca:agents", "ca:workers", "ca:shards", *(f"ca:{{0}}:{name}" for name in shard), STEPS, CONTROL, "unacked"]
+    keys = [
+        "ca:agents",
+        "ca:workers",
+        "ca:shards",
+        *(f"ca:{{0}}:{name}" for name in shard),
+        STEPS,
+        CONTROL,
+        "unacked",
+        RECORDS,
+    ]
     for key in keys:
         redis_client.flushall()
         if key in (STEPS, CONTROL):

@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 from ....config.brokers import shares_a_database
 from ....config.celery import is_our_queue
 from ....worker.redaction import redact
-from ...broker_keys import broker_key_types, unacked_key
-from ...consumer.safe_redelivery import examine_unacked, names_another_queue
+from ...broker_keys import broker_key_types, record_keys, unacked_key
+from ...consumer.kombu_records import examine_unacked, names_another_queue
 from .findings import Finding, Installation
 
 _SHOWN: Final = 20
@@ -47,7 +47,10 @@ def check_unacked(installation: Installation) -> Iterator[Finding]:
     if not shares_a_database(installation.settings):
         return
     key = unacked_key(installation.app)
-    count, records = installation.store.housekeeping.unacked_records(key)
+    old, records = installation.store.housekeeping.unacked_records(key)
+    count, _ = installation.store.housekeeping.unacked_records(
+        record_keys(installation.app, installation.settings.control_queue)[0]
+    )
     if installation.existing_app is None:
         is_ours = partial(is_our_queue, installation.settings)
         records = {tag: record for tag, record in records.items() if not names_another_queue(record, is_ours)}
@@ -56,7 +59,7 @@ def check_unacked(installation: Installation) -> Iterator[Finding]:
         advice = "a worker quarantines it after the visibility timeout; find out who writes to the broker"
         yield Finding.warn("unacknowledged message", f"{tag[:_TEXT_SHOWN]!r} in {key!r}: {redact(reason)}", advice)
     if not bad:
-        yield Finding.ok("unacknowledged", f"{count} control messages")
+        yield Finding.ok("unacknowledged", f"{old + count} control messages")
 
 
 def check_refused(installation: Installation) -> Iterator[Finding]:

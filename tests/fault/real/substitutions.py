@@ -43,6 +43,7 @@ WANTED: Final = (
 """Counts without which a run has shown nothing."""
 
 STEPS, CONTROL = "celery_agents.steps", "celery_agents.control"
+RECORDS, TIMES = f"{CONTROL}.unacked", f"{CONTROL}.unacked_index"
 MOST_MEMORY: Final = 512 * 1024 * 1024
 _AT_ONCE: Final = 200
 _PREY: Final = "prey"  # a session that may be damaged
@@ -193,10 +194,13 @@ class Siege:
 
     def _are_records_gone(self) -> bool:
         """End the visibility timeout, an hour, of messages whose acknowledgement met a key that was written over."""
-        left: list[Any] = list(self._broker.hkeys("unacked"))  # pyright: ignore[reportUnknownArgumentType]
-        if left:
-            self._broker.zadd("unacked_index", dict.fromkeys(left, 0))
-        return not left
+        is_left = False
+        for records, times in (("unacked", "unacked_index"), (RECORDS, TIMES)):
+            left: list[Any] = list(self._broker.hkeys(records))  # pyright: ignore[reportUnknownArgumentType]
+            if left:
+                self._broker.zadd(times, dict.fromkeys(left, 0))
+            is_left = is_left or bool(left)
+        return not is_left
 
     def _innocent(self) -> None:
         self.lab.submit(["keyed", "pure"], [call("unsafe", work=uuid.uuid4().hex, before=0.05)])
@@ -300,7 +304,7 @@ _PREY_FIELDS: Final = ("execution", "step", "claim", "phase", "attempts", "delay
                        "retries", "cancel", "delayed", "started", "worker", "legs", "held", "watched", "live",
                        "unoffered", "queue", "tasks")  # fmt: skip
 _PREY_HEADER: Final = ("status", "version", "agent", "parent", "notify", "llm", "head", "rest", "definition", "result")
-_REPLACED: Final = ("unacked", "unacked_index", "unacked_mutex", "ca:{0}:failed", "ca:{0}:callbacks", CONTROL, STEPS)
+_REPLACED: Final = ("unacked", "unacked_index", RECORDS, TIMES, "ca:{0}:failed", "ca:{0}:callbacks", CONTROL, STEPS)
 
 
 class Material:

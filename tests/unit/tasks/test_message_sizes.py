@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,9 +13,8 @@ from celery_agents.tasks.consumer.message_checks import (
     InvalidMessage,
     check_size,
     decode_body,
-    decode_text,
+    parse_element,
 )
-from celery_agents.tasks.consumer.safe_redelivery import MOST_HELD_BYTES, SafeQoS
 
 
 def test_what_stands_in_texts_is_no_value() -> None:
@@ -53,44 +50,17 @@ def test_the_body_in_a_message_is_counted_too() -> None:
         decode_body({"body": body, "properties": {"body_encoding": "base64"}})
 
 
-def test_of_a_refused_element_only_the_beginning_is_decoded() -> None:
-    for data, reason in ((b"x" * (LARGEST_BYTES + 1), "larger"), (b"{}" + b"\xff" * 1_000_000, "no UTF-8")):
-        text = decode_text(data)
-        assert len(text) < 10_000
-        with pytest.raises(InvalidMessage, match=reason):
-            check_size(text)
-    assert decode_text("ä".encode()) == "ä"
-    assert decode_text(7) == 7
-
-
-class PlainQoS:
-    """What kombu does, without Redis."""
-
-    def can_consume(self) -> bool:
-        return True
-
-    def append(self, message: Any, delivery_tag: str) -> None: ...
-
-    def ack(self, delivery_tag: str) -> None: ...
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None: ...
-
-
-def message(queue: str, size: int) -> Any:
-    return SimpleNamespace(body="x" * size, delivery_info={"routing_key": queue})
-
-
-@pytest.mark.parametrize("end", ["ack", "reject"])
-def test_no_further_message_is_taken_while_control_messages_fill_the_memory(end: str) -> None:
-    qos: Any = type("LimitedQoS", (SafeQoS, PlainQoS), {"control_queue": "control"})()
-    for number in range(20):
-        qos.append(message("reports", MOST_HELD_BYTES // 10), f"report-{number}")
-    assert qos.can_consume(), "what another queue brings is its app's affair"
-    for number in range(4):
-        qos.append(message("control", MOST_HELD_BYTES // 4), f"tag-{number}")
-    assert not qos.can_consume()
-    getattr(qos, end)("tag-2")
-    assert qos.can_consume()
-    for number in range(MOST_HELD_BYTES // 4_000):
-        qos.append(message("control", 0), f"small-{number}")
-    assert not qos.can_consume(), "many small ones fill it as well"
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"x" * (LARGEST_BYTES + 1), "larger"),
+        (b"{}" + b"\xff" * 1_000_000, "UnicodeDecodeError"),
+        (b"not json", "not JSON"),
+        (b"[" * 9_000, "RecursionError"),
+        (b'{"a": {"__type__": "datetime", "__value__": 7}}', "not JSON"),
+    ],
+)
+def test_what_is_no_json_in_utf_8_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(InvalidMessage, match=reason):
+        parse_element(data)
+    assert parse_element('"ä"'.encode()) == "ä"

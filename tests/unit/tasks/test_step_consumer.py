@@ -16,8 +16,8 @@ from celery import Celery
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.consumer.pool import TaskPool
+from celery_agents.tasks.consumer.queue_commands import answer_for_queues
 from celery_agents.tasks.consumer.step_consumer import StepConsumer
-from celery_agents.tasks.consumer.step_queues import answer_for_steps
 from celery_agents.tasks.message_template import MessageTemplate
 from celery_agents.tasks.names import PREFIX, STEP
 from celery_agents.tasks.observability.liveness import Liveness
@@ -286,7 +286,7 @@ def test_a_strategy_of_another_form_leaves_the_steps_to_kombu(
     made.open()
     made.connect(consuming)
     assert sorted(consuming.kombu_queues) == [QUEUE, GPU]
-    assert "kombu fetches its steps" in caplog.text
+    assert "kombu fetches its messages" in caplog.text
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def command(monkeypatch: pytest.MonkeyPatch, app: Celery, steps: StepConsumer) -
     data: Any = Panel.data
     for name in ("active_queues", "add_consumer", "cancel_consumer"):  # put back after the test
         monkeypatch.setitem(data, name, data[name])
-    answer_for_steps(steps, [app.amqp.queues[QUEUE]])
+    answer_for_queues([steps], [app.amqp.queues[QUEUE]])
     state = SimpleNamespace(consumer=SimpleNamespace(task_consumer=None))
     return lambda name, **arguments: data[name](state, **arguments)
 

@@ -84,10 +84,10 @@ def test_queues_that_are_set_aside_are_consumed_later() -> None:
     assert consumed(app) == {"celery", STEPS, f"{STEPS}.gpu", CONTROL}
 
 
-def test_celerys_consumer_leaves_the_steps_alone_and_the_worker_still_has_their_queues() -> None:
+def test_celerys_consumer_leaves_our_queues_alone_and_the_worker_still_has_them() -> None:
     app = create_app(settings())
     taken = TakenQueues(app, settings())
-    taken.leave_steps()
-    assert consumed(app) == {CONTROL}
+    assert {STEPS, f"{STEPS}.gpu", CONTROL} <= set(taken.set_aside())
+    assert list(app.amqp.queues.consume_from) == []
     assert {STEPS, f"{STEPS}.gpu", CONTROL} <= {queue.name for queue in taken.queues()}
-    assert taken.set_aside() == [CONTROL]
+    assert taken.set_aside() == []

@@ -1,4 +1,4 @@
-"""Remote control of the queues of steps: `active_queues`, `add_consumer` and `cancel_consumer`."""
+"""Remote control of our queues: `active_queues`, `add_consumer` and `cancel_consumer`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from kombu import Queue
 
 from .internals import wrap_remote_command
-from .step_consumer import StepConsumer
+from .queue_consumer import QueueConsumer
 
 
-def answer_for_steps(steps: StepConsumer, queues: Sequence[Queue]) -> None:
-    """Let this worker answer these commands for the queues that our own consumer takes.
+def answer_for_queues(consumers: Sequence[QueueConsumer], queues: Sequence[Queue]) -> None:
+    """Let this worker answer these commands for the queues that our own consumers take.
 
     Args:
         queues: Declarations of the worker's queues.
@@ -21,17 +21,19 @@ def answer_for_steps(steps: StepConsumer, queues: Sequence[Queue]) -> None:
 
     def list_queues(stock: Callable[..., Any]) -> Callable[..., Any]:
         def active_queues(state: Any, **arguments: Any) -> Any:
-            taken = [declared[name].as_dict(recurse=True) for name in steps.active_queues()]
+            taken = [declared[name].as_dict(recurse=True) for each in consumers for name in each.active_queues()]
             return [*stock(state, **arguments), *taken]
 
         return active_queues
 
     def take(command: Callable[..., Any], *, is_taken: bool, answer: str) -> Callable[..., Any]:
         def take_queue(state: Any, **arguments: Any) -> Any:
-            queue = arguments.get("queue")
-            if not isinstance(queue, str) or not steps.knows(queue):
+            queue: Any = arguments.get("queue")
+            known = [each for each in consumers if isinstance(queue, str) and each.knows(queue)]
+            if not known:
                 return command(state, **arguments)
-            steps.take_queue(queue, is_taken=is_taken)
+            for each in known:
+                each.take_queue(queue, is_taken=is_taken)
             return {"ok": f"{answer} {queue}"}
 
         return take_queue
