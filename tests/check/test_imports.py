@@ -76,7 +76,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.consumer": (
         "config tasks.agent_modules tasks.broker_keys tasks.housekeeping tasks.names tasks.observability "
         "tasks.own_app tasks.producer tasks.runtime tasks.step_message worker.concurrency worker.errors "
-        "worker.known_secrets worker.redaction worker.store"
+        "worker.known_secrets worker.redaction worker.store worker.unique"
     ),
     "tasks.controls": ("config tasks.client tasks.consumer tasks.names worker.errors worker.state worker.store"),
     "tasks.housekeeping": (
