@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ...config.celery import is_our_queue
 from ..broker_keys import record_keys, visibility_seconds
-from ..names import STOP
+from ..names import SUBMIT
 from .control_fetcher import ControlFetcher, ControlRecords
 from .kombu_records import restore_records
 from .queue_consumer import QueueConsumer
@@ -22,7 +22,7 @@ class ControlConsumer(QueueConsumer):
     A worker takes as many as it has slots, besides its steps; those that wait for their time are not counted.
     """
 
-    task: ClassVar[str] = STOP
+    task: ClassVar[str] = SUBMIT
     loop: ClassVar[str] = "control"
 
     @cached_property
