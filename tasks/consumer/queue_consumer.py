@@ -33,6 +33,7 @@ from .step_messages import DecodedMessage, read_element
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
+_END_SECONDS: Final = 2.0 * BLOCK_SECONDS
 
 
 class QueueConsumer:
@@ -63,6 +64,7 @@ class QueueConsumer:
         self._is_open = False
         self._consumer: Any = None
         self._fetcher: StepFetcher | None = None
+        self._threads: list[threading.Thread] = []
 
     # --- its life -----------------------------------------------------------------------------------------------------
 
@@ -92,8 +94,10 @@ class QueueConsumer:
             fetcher.end()
 
     def close(self) -> None:
-        """Let go of what was delivered and has not ended: the worker's pool has stopped."""
+        """End for good: the worker's pool has stopped. What a thread still takes meanwhile has gone back then."""
         self.disconnect()
+        for thread in self._threads:
+            thread.join(_END_SECONDS)
 
     def _begin(self) -> None:
         """Start a fetcher. The one before may wait in Redis for another second, and gives back what it gets."""
@@ -112,7 +116,9 @@ class QueueConsumer:
 
     def _start_fetcher(self, consumer: Any, fetcher: StepFetcher) -> None:
         del consumer
-        threading.Thread(target=fetcher.run, name=f"celery-agents-{self.loop}", daemon=True).start()
+        thread = threading.Thread(target=fetcher.run, name=f"celery-agents-{self.loop}", daemon=True)
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        thread.start()
 
     def _end(self) -> None:
         if self._fetcher is not None:

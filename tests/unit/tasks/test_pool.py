@@ -15,7 +15,7 @@ from celery.exceptions import WorkerLostError
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.consumer.pool import TaskPool
-from celery_agents.tasks.consumer.step_consumer import consumer_step
+from celery_agents.tasks.consumer.queue_consumer import consumer_step
 from celery_agents.tasks.names import STEP
 from celery_agents.tasks.runtime import LazyRuntime
 from celery_agents.worker.concurrency import fibers
