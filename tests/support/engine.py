@@ -52,7 +52,7 @@ from celery_agents.worker.store import (
 from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
 from celery_agents.worker.store.control import ControlFields, control_command
 from celery_agents.worker.store.memory.database import MemoryDatabase
-from celery_agents.worker.store.sessions.saving import SessionSave, next_step
+from celery_agents.worker.store.sessions.saving import SessionSave
 from celery_agents.worker.tools import tool
 
 BEGINNING_MS = 1_790_000_000_000
@@ -219,7 +219,7 @@ class Bench:
         """The step that is due, a woken or expired one included."""
         state = self.state(session_id)
         if state.status is not ExecutionStatus.WAITING:
-            return next_step(session_id, state)
+            return StepRef.due_in(session_id, state)
         context = self.store.context
         (reply,) = context.database.pipeline("test", [control_command(context.keys(session_id))])
         control = ControlFields.read(reply)

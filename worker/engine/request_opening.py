@@ -300,14 +300,12 @@ class RequestOpener:
         Args:
             has_begun: Its effect goes on elsewhere, and nobody will tell how it ends.
         """
+        times = CallTimes.at(self._services.redis_ms(run))
         if has_begun:
-            record = record_unknown(
-                run, planned, f"nobody can wait for it: {why}", CallTimes.at(self._services.redis_ms(run))
-            )
+            record = record_unknown(run, planned, f"nobody can wait for it: {why}", times)
             return run.with_record(planned.index, record)
         error = ErrorInfo(kind="request_refused", message=f"the call did not run: {why}")
-        record = record_error(run, planned, error, CallTimes.at(self._services.redis_ms(run)))
-        return run.with_record(planned.index, record)
+        return run.with_record(planned.index, record_error(run, planned, error, times))
 
 
 def next_request_id(run: Run, planned: PlannedCall) -> str:

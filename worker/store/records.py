@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from ..errors import ClaimLost, IdempotencyMismatch
 from ..state.agent_state import AgentState
 from ..state.execution.execution import ExecutionState
+from ..state.execution.status import ExecutionStatus
 from ..unique import unique_hex
 from .cache import CachedSession
 from .event_records import NewEvent
@@ -39,6 +40,15 @@ class StepRef:
     queue: str = ""
     root_task: str = field(default="", compare=False)
     parent_task: str = field(default="", compare=False)
+
+    @classmethod
+    def due_in(cls, session_id: str, state: AgentState, queue: str = "") -> StepRef | None:
+        """Name the step that is due in a session, with the queue for its message; None when nothing runs."""
+        execution = state.execution
+        if execution is None or execution.status.is_terminal() or execution.status is ExecutionStatus.WAITING:
+            return None
+        step, retries = execution.step_count + 1, execution.retries
+        return cls(session_id, execution.execution_id, step, retries=retries, queue=queue)
 
     @property
     def has_parent_task(self) -> bool:

@@ -58,20 +58,6 @@ def is_active(state: AgentState) -> bool:
     return state.status is not None and not state.status.is_terminal()
 
 
-def next_step(session_id: str, state: AgentState, queue: str = "") -> StepRef | None:
-    """The step that is due, with the queue for its message; None when nothing runs."""
-    execution = state.execution
-    if execution is None or execution.status.is_terminal() or execution.status is ExecutionStatus.WAITING:
-        return None
-    return StepRef(
-        session_id=session_id,
-        execution_id=execution.execution_id,
-        step=execution.step_count + 1,
-        retries=execution.retries,
-        queue=queue,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class SessionSave:
     """A save of one session: `next_state` over `before`, as `version`.
@@ -150,7 +136,7 @@ class SessionSave:
 
     def _next_step(self, state: AgentState) -> StepRef | None:
         """The step that is due; that of a child names the tasks above it."""
-        due, link = next_step(self.scope.session_id, state, self.queue or ""), self.bookkeeping.link
+        due, link = StepRef.due_in(self.scope.session_id, state, self.queue or ""), self.bookkeeping.link
         if due is None or link is None:
             return due
         parent_task = link.task_id if due.step == 1 else ""

@@ -35,7 +35,7 @@ from ..records import (
     Transition,
 )
 from ..requests.index import remove_commands
-from ..sessions.saving import SessionSave, next_step
+from ..sessions.saving import SessionSave
 from ..sessions.watched_sessions import WatchedSession
 from .journals import StepJournal
 from .leases import LeaseVerbs
@@ -241,7 +241,7 @@ class _Commit:
         claim, base = self.claim, self.base
         legs, hold = (base.legs, None) if stored is None else (stored.control.legs, stored.control.hold)
         agent, queue = next_state.agent or (base.session.agent, claim.ref.queue)
-        following = next_step(claim.ref.session_id, next_state.state, queue)
+        following = StepRef.due_in(claim.ref.session_id, next_state.state, queue)
         goes_on = following is not None and following.execution_id == claim.ref.execution_id
         carried = self.keep_claim and goes_on and hold is None and next_state.agent is None
         save = SessionSave(
