@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from pydantic_core import from_json
 
@@ -120,27 +120,35 @@ def with_unique_call_ids(response: ModelResponse) -> ModelResponse:
     return replace(response, parts=parts)
 
 
-def make_call_ids_unique(history: list[ModelMessage]) -> list[ModelMessage]:
+CallIds = list[tuple[str, str]]
+"""The id of each call of an answer as it was stored, and the one that it has in the conversation."""
+
+
+def make_call_ids_unique(history: list[ModelMessage], known: int = 0, ids: CallIds | None = None) -> CallIds:
     """Give each call of a history an id of its own within its answer, and its result the same one.
 
     They lack that where an earlier build stored equal ids as the model wrote them.
+
+    Args:
+        known: The number of messages that have them already.
+        ids: What was returned for those.
+    Returns:
+        The calls of the last answer whose ids have changed, as far as no result of theirs was found.
     """
-    ids: list[tuple[str, str]] = []
-    for place, message in enumerate(history):
+    ids = [] if ids is None else list(ids)
+    for place in range(known, len(history)):
+        message = history[place]
         if message.kind == "response":
-            if len(message.parts) == 1 and getattr(message.parts[0], "tool_call_id", True):
-                ids = []  # most answers: this runs over the whole history in each step
-                continue
             unique = with_unique_call_ids(message)
             calls = () if unique is message else zip(message.tool_calls, unique.tool_calls, strict=True)
             ids = [(given.tool_call_id, made.tool_call_id) for given, made in calls]
             history[place] = unique
         elif ids:
             history[place] = replace(message, parts=_pair_with_calls(message.parts, ids))
-    return history
+    return ids
 
 
-def _pair_with_calls(parts: Sequence[ModelRequestPart], ids: list[tuple[str, str]]) -> list[ModelRequestPart]:
+def _pair_with_calls(parts: Sequence[ModelRequestPart], ids: CallIds) -> list[ModelRequestPart]:
     """Give each result the id of its call: the first of that given id which has no result yet.
 
     Args:
@@ -283,11 +291,13 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
 
 def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[ModelMessage], _Since]:
     """The history up to the latest answer of a model, and what has come since."""
-    history: list[ModelMessage] = []
-    answer: Message | None = None
+    read, answered = _take_read_history(messages, execution_id)
+    history, ids, known = list(read.history), read.ids, len(read.history)
+    answer = messages[answered - 1] if answered else None
     since: list[Message] = []
     repeated: Mapping[str, Any] = {}
-    for message in messages:
+    for place in range(answered, len(messages)):
+        message = messages[place]
         if message.role is Role.TOOL and message.tool_call_id in repeated:  # in place of the result that failed
             since = [message if each.tool_call_id == message.tool_call_id else each for each in since]
             continue
@@ -298,12 +308,46 @@ def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[
         if repeated:
             continue
         if kept_of(message) is not None:  # it keeps the request that it answers
-            _PARSED.of(message, kept_messages_of).extend(history)
+            kept = _PARSED.of(message, kept_messages_of)
+            kept.extend(history)
+            known = known if kept.earlier is None else 0
         else:
             history += _convert(message, _read_since(answer, since, execution_id))
-        answer, since = message, []
-    make_call_ids_unique(history)
+        answer, answered, since = message, place + 1, []
+    ids = make_call_ids_unique(history, known, ids if known else None)
+    if answer is not None:
+        _HISTORIES.keep(answer, _ReadHistory(execution_id, tuple(messages[: answered - 1]), tuple(history), ids))
     return history, _read_since(answer, since, execution_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadHistory:
+    """The history up to an answer, as it was read for an execution.
+
+    Attributes:
+        before: The messages before the answer. Without it, which this is kept with as long as it lives.
+        ids: What `make_call_ids_unique` returned for the history.
+    """
+
+    execution_id: str = ""
+    before: tuple[Message, ...] = ()
+    history: tuple[ModelMessage, ...] = ()
+    ids: CallIds = field(default_factory=CallIds)
+
+
+def _take_read_history(messages: Sequence[Message], execution_id: str) -> tuple[_ReadHistory, int]:
+    """Find the latest answer whose history was read for this execution, and the number of messages up to it.
+
+    What is found is kept no longer: the reader keeps it with a later answer, or again. So a session has one history.
+    """
+    for place in range(len(messages) - 1, -1, -1):
+        read = _HISTORIES.get(messages[place])
+        if read is not None:
+            _HISTORIES.drop(messages[place])
+            # A capability may have replaced earlier messages; those that are the same objects are not compared.
+            if read.execution_id == execution_id and read.before == tuple(messages[:place]):
+                return read, place + 1
+    return _ReadHistory(), 0
 
 
 def _enqueued(said: Iterable[str]) -> list[Any]:
@@ -386,7 +430,7 @@ def is_rejected(kept: Mapping[str, Any] | None) -> bool:
     return kept is not None and bool(kept.get("rejected"))
 
 
-def _call_ids(answer: Message) -> list[tuple[str, str]]:
+def _call_ids(answer: Message) -> CallIds:
     """The id of each call of an answer as it is stored, with the one that it has in the conversation.
 
     They differ in answers that earlier builds stored with equal ids.
@@ -432,24 +476,35 @@ def kept_messages_of(message: Message) -> KeptMessages:
     return KeptMessages.read(kept)
 
 
-class _Parsed:
+class _Parsed(Generic[T]):
     """Keep what was made of messages as long as those live: a worker that keeps a session reads each of them once."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[weakref.ref[Message], Any]] = {}
+        self._made: dict[int, tuple[weakref.ref[Message], T]] = {}
 
     def of(self, message: Message, make: Callable[[Message], T]) -> T:
         """The same as `make(message)`, made once for each message object."""
+        found = self.get(message)
+        return self.keep(message, make(message)) if found is None else found
+
+    def get(self, message: Message) -> T | None:
+        """What was kept with a message; None: nothing."""
+        found = self._made.get(id(message))
+        return found[1] if found is not None and found[0]() is message else None
+
+    def keep(self, message: Message, value: T) -> T:
+        """Keep a value with a message, in place of an earlier one."""
         key = id(message)
-        found = self._made.get(key)
-        if found is not None and found[0]() is message:
-            return found[1]
-        value = make(message)
         self._made[key] = (weakref.ref(message, lambda _: self._made.pop(key, None)), value)
         return value
 
+    def drop(self, message: Message) -> None:
+        """Keep nothing with a message."""
+        self._made.pop(id(message), None)
 
-_PARSED: Final = _Parsed()
+
+_PARSED: Final = _Parsed[Any]()
+_HISTORIES: Final = _Parsed[_ReadHistory]()
 
 
 def _convert(message: Message, since: _Since) -> list[ModelMessage]:

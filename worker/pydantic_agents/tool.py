@@ -120,7 +120,9 @@ class PydanticTool:
         before = read_conversation(ctx.state.store.section(DEFAULT).messages, ctx.execution_id)
         counters = Counters(**kept["counters"])
         limits = limits_of(self.options, ctx.state.metadata)
-        history = make_call_ids_unique(KeptMessages.read(kept).extend(before.history[: before.known]))
+        added = KeptMessages.read(kept)
+        history = added.extend(before.history[: before.known])
+        make_call_ids_unique(history, before.known if added.earlier is None else 0)
         async with self.agent.iter(
             message_history=history,
             deps=deps_of(self.agent, self.options, ctx.state.metadata),

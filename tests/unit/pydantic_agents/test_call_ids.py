@@ -149,7 +149,11 @@ def test_a_session_that_an_earlier_build_stored_with_equal_ids_goes_on() -> None
         bench.run(session)
         messages = [as_stored_before(message) for message in bench.state(session).store.section().messages]
         assert Counter(message.tool_call_id for message in messages)["x"] == 2
-        history = read_conversation(messages, str(bench.execution(session).execution_id)).history
+        execution = str(bench.execution(session).execution_id)
+        assert read_conversation(messages, execution).history == conversation_of(bench, session).history
+        again = [as_stored_before(message) for message in messages]
+        for count in range(1, len(again) + 1):  # each reading goes on from the one before
+            history = read_conversation(again[:count], execution).history
         assert history == conversation_of(bench, session).history
 
 
