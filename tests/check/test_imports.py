@@ -383,7 +383,8 @@ def test_an_unknown_public_name_is_an_attribute_error() -> None:
         _ = celery_agents.agnet
 
 
-def test_a_name_that_left_the_root_is_still_found_with_a_warning_that_says_where_it_is() -> None:
-    with pytest.warns(DeprecationWarning, match=r"import AllOf from celery_agents\.worker\.capabilities"):
-        found = celery_agents.AllOf
-    assert found is importlib.import_module("celery_agents.worker.capabilities").AllOf
+@pytest.mark.parametrize(("name", "home"), celery_agents._HOMES.items())
+def test_a_name_that_left_the_root_is_still_found_with_a_warning_that_says_where_it_is(name: str, home: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"import {name} from celery_agents\.{re.escape(home)}"):
+        found = getattr(celery_agents, name)
+    assert found is getattr(importlib.import_module(f"celery_agents.{home}"), name)
