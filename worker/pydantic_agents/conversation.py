@@ -316,7 +316,9 @@ def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[
         answer, answered, since = message, place + 1, []
     ids = make_call_ids_unique(history, known, ids if known else None)
     if answer is not None:
-        _HISTORIES.keep(answer, _ReadHistory(execution_id, tuple(messages[: answered - 1]), tuple(history), ids))
+        before = tuple(messages[: answered - 1])
+        read = _ReadHistory(execution_id=execution_id, before=before, history=tuple(history), ids=ids)
+        _HISTORIES.keep(answer, read)
     return history, _read_since(answer, since, execution_id)
 
 
