@@ -37,16 +37,14 @@ from .conversation import (
     Conversation,
     KeptMessages,
     called_parts,
-    dump_messages,
-    dump_parts,
     kept_of,
-    load_messages,
     read_conversation,
     repeated_calls,
 )
 from .outputs import OUTPUT, dump_output, is_blank, text_of_output
 from .prices import has_price, price_of
 from .repeating import calls_to_repeat
+from .stored_messages import dump_messages, dump_parts, load_messages
 from .tool_options import TOOLS, ToolOptions
 from .usages import dump_usage, load_limits
 

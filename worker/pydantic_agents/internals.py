@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
-from .conversation import Counters, dump_messages, load_messages, with_unique_call_ids
+from .conversation import Counters, with_unique_call_ids
+from .stored_messages import dump_messages, load_messages
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart

@@ -22,17 +22,16 @@ from . import internals
 from .conversation import (
     ANSWER_AGAIN,
     KEY,
-    CallResult,
     Counters,
     KeptMessages,
     call_part,
     is_rejected,
     make_call_ids_unique,
     read_conversation,
-    write_result,
 )
 from .driver import deps_of, limits_of
 from .repeating import failure_of_call, is_approved, key_of
+from .stored_messages import CallResult, write_result
 from .tool_options import TOOLS, ToolOptions
 from .usages import dump_usage, load_usage
 
