@@ -473,7 +473,7 @@ class _Parsed(Generic[T]):
         return self.keep(message, make(message)) if found is None else found
 
     def get(self, message: Message) -> T | None:
-        """What was kept with a message; None: nothing."""
+        """Return the value kept with a message; None: there is none."""
         found = self._made.get(id(message))
         return found[1] if found is not None and found[0]() is message else None
 
