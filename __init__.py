@@ -5,13 +5,9 @@ The public names stand in `__init__.pyi` and are loaded on first use: importing 
 
 from __future__ import annotations
 
-import warnings
-from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from .worker.lazy_names import attach_names
-
-_load, __dir__, __all__ = attach_names(__name__, __file__)
 
 # Names that the root had before, by the module that has them; they are still found here, with a warning.
 _MOVED: Final = {
@@ -21,25 +17,25 @@ _MOVED: Final = {
     "tasks.client.stream_items": "StreamItem Transcript",
     "tasks.client.trees": "TreeEvent",
     "worker.capabilities": """
-        AllOf AnyOf CallbackSink CodeRule Condition ConditionResult ConfidenceMet CustomCondition FactFiles
-        FactStore FileSink Guardrail GuardrailContext GuardrailRule GuardrailVerdict HttpSink JsonRule MaxIterations
-        ModelRule NativeReasoning NoToolCalls OtlpSink ReasoningConfig ReflectionConfig RegexRule RuntimeProfile
-        Subagent TerminalTools TextMention TimeLimit TokenLimit ToolArchive ToolCache ToolCalled Trace TraceEvent
-        TraceSink TraceStatus
+        AllOf AnyOf Cadence CallbackSink CodeRule Condition ConditionResult ConfidenceMet CustomCondition
+        Disposition FactFiles FactStore FileSink Guardrail GuardrailContext GuardrailEvent GuardrailIncident
+        GuardrailPhase GuardrailResult GuardrailRule GuardrailVerdict HttpSink JsonRule MaxIterations MemoryFact
+        ModelRule NativeReasoning NoToolCalls OtlpSink Plan PlanEvent PlanStatus PlanStepRecord ReasoningConfig
+        ReflectionConfig ReflectionEvent ReflectionRecord ReflectionUsage RegexRule RuntimeProfile SmartEvent
+        SmartView Subagent SummarizationEvent SummaryRecord TerminalTools TextMention TimeLimit TokenLimit
+        ToolArchive ToolCache ToolCalled Trace TraceEvent TraceSink TraceStatus smart_event
     """,
     "worker.capability": "CommittedStep",
     "worker.drivers": "AuxiliaryRequest TokenPrice",
     "worker.guards": "GuardPoint Verdict",
     "worker.hooks": "AnswerUndecided",
     "worker.requests": "Grant TokenClaims UserQuestionAnswer UserQuestionItem UserQuestionOption",
+    "worker.run_state": "Assessment ReasoningStep RunReason RunView",
     "worker.session.snapshots": "SessionSnapshot",
     "worker.state": """
-        AgentStep Assessment Cadence ChildEnd ChildFailure Complete Disposition ErrorInfo Fail FinishReason
-        GuardrailEvent GuardrailIncident GuardrailPhase GuardrailResult InferenceUsage JoinRule ListPart MemoryFact
-        ParentLink PartItem PartScope Plan PlanEvent PlanStatus PlanStepRecord ReasoningStep ReflectionEvent
-        ReflectionRecord ReflectionUsage Remember Request RequestKind RequestStatus RequestSummary ResponseFormat
-        RunReason RunView SmartEvent SmartView StatePart StopReason StopSignal SummarizationEvent SummaryRecord
-        ToolOutcome smart_event
+        AgentStep ChildEnd ChildFailure Complete ErrorInfo Fail FinishReason InferenceUsage JoinRule ListPart
+        ParentLink PartItem PartScope Remember Request RequestKind RequestStatus RequestSummary ResponseFormat
+        StatePart StopReason StopSignal ToolOutcome
     """,
     "worker.state.reducers": """
         add_messages add_numbers append_list deep_merge_dict first_value last_value max_value merge_dict min_value
@@ -52,17 +48,5 @@ _MOVED: Final = {
         AgentTool AnswerRefused ApprovalContext CallPolicy OutcomeUnknown PassOn Replies UseValue UserQuestions
     """,
 }
-_HOMES: Final = {name: home for home, names in _MOVED.items() for name in names.split()}
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name, or with a warning one that the root does not have any more.
-
-    Raises:
-        AttributeError: There is no such name.
-    """
-    home = _HOMES.get(name)
-    if home is None:
-        return _load(name)
-    warnings.warn(f"import {name} from {__name__}.{home}", DeprecationWarning, stacklevel=2)
-    return getattr(import_module(f".{home}", __name__), name)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__, _MOVED)

@@ -419,6 +419,16 @@ def _is_injected(name: str, value: str) -> bool:
     return bool(_INJECTED.match(name.upper())) and (not own or "://" in value)
 
 
+def shown_queues(names: Iterable[object]) -> list[str]:
+    """Name the queues that a worker takes as people know them, without that of its group.
+
+    Args:
+        names: As the registry has them: "" is the common queue.
+    """
+    known = [name or DEFAULT_QUEUE for name in names if isinstance(name, str)]
+    return sorted(name for name in known if not name.startswith(GROUP_MARK))
+
+
 def _split_names(value: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in value.split(",") if name.strip())
 

@@ -209,5 +209,5 @@ def _keep(stage: Stage, job: Job, say: Callable[[str], None]) -> None:
     say(f"  export CELERY_AGENTS_REDIS_URL={stack.redis.url}")
     say(f"  {_program()} show {job.session_id}")
     pids = [worker.pid for worker in ours]
-    pids += [stage.ledger_process.pid, *([flower.pid] if flower else []), stack.redis.pid]
+    pids += [stage.ledger_process.pid, *([flower.pid] if flower else []), stack.redis.child.pid]
     say(f"End it with: kill {' '.join(map(str, pids))}\n")

@@ -80,7 +80,7 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
 
 
 def _register_refusals(app: Celery, settings: Settings, client: LazyClient, options: Mapping[str, Any]) -> None:
-    """Put what the settings do not accept into quarantine: whoever may write to the queue may name any session."""
+    """Put what the settings do not accept into quarantine: each writer to the queue may name any session."""
     for name in CONTROL:
         short = name.removeprefix(PREFIX)
         if settings.takes_control(short):
@@ -134,7 +134,7 @@ def _register_submit(app: Celery, settings: Settings, client: LazyClient, option
         except (InvalidInput, ActionRefused, IdempotencyMismatch) as error:
             if isinstance(error, IdempotencyMismatch) and session_id is not None and not continues:
                 _quarantine(client, SUBMIT, {"session_id": session_id, "agent": agent}, "send_message")
-            if _is_from_beat(self.request):  # nobody waits for the result of an entry
+            if _is_from_beat(self.request):  # no caller waits for the result of an entry
                 reason = f"an entry of beat for agent {str(agent)[:_NAME_CHARS]!r}: {error}"
                 client().store.housekeeping.quarantine(f"{SUBMIT} {self.request.id}", reason)
             raise
@@ -150,7 +150,7 @@ def _key_of_submit(request: Any, session_id: str | None, idempotency_key: str | 
     """The idempotency key of a submit by name: a message that comes twice must not be said twice.
 
     Raises:
-        InvalidInput: An entry of beat has a key, which is the same each time; or nobody could find the session.
+        InvalidInput: An entry of beat has a key, which is the same each time; or no caller could find the session.
     """
     if _is_from_beat(request):
         if idempotency_key is not None:

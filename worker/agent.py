@@ -134,9 +134,9 @@ class Agent:
         if any(each.name == self.name for each in handoffs):
             raise ConfigurationError(f"agent {self.name!r}: a handoff to itself leads nowhere; remove it")
         tools = (*self.tools, *(tool for each in given for tool in each.tools()), *map(HandoffTool, handoffs))
-        for name in ("max_children", "max_depth"):
-            wanted = [getattr(each, name) for each in given if isinstance(getattr(each, name, None), int)]
-            object.__setattr__(self, name, min(wanted, default=getattr(self, name)))
+        if of_children := [found for each in given if (found := each.child_limits()) is not None]:
+            object.__setattr__(self, "max_children", min(each.max_children for each in of_children))
+            object.__setattr__(self, "max_depth", min(each.max_depth for each in of_children))
         object.__setattr__(self, "toolset", ToolSet(tools))
         object.__setattr__(self, "mcp", check_servers(self.name, self.mcp))
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
@@ -246,7 +246,7 @@ class Agent:
 
     @cached_property
     def holds_live_text(self) -> bool:
-        """Whether nobody may see what the model writes before the hooks behind its answer have seen it."""
+        """Whether the text of the model is held back until the hooks behind its answer have seen it."""
         return any(each.holds_live_text() for each in self.capabilities)
 
     @cached_property
@@ -363,7 +363,7 @@ def _check_kinds(agent: Any) -> None:
 
 
 def _check_price(agent: Agent) -> None:
-    """Refuse a cost limit of a capability that nobody could keep, where the driver can be asked already."""
+    """Refuse a cost limit of a capability that cannot be kept, where the driver can be asked already."""
     wanted = [each.name for each in agent.capabilities if (limits := each.budget()) and limits.max_cost is not None]
     knows_price = getattr(agent.driver, "knows_price", None)
     if wanted and knows_price is not None and not knows_price(None):
@@ -500,7 +500,7 @@ def _agents_in(module: str) -> Iterator[Agent]:
 
 
 def as_agent(value: object, place: str) -> Agent | None:
-    """The agent itself, or the one that stands for a pydantic-ai agent with `CeleryDurability`; None for others.
+    """The agent itself, or the one made of a pydantic-ai agent with `CeleryDurability`; None for others.
 
     Args:
         place: Where the value was found, for errors.
@@ -518,16 +518,9 @@ _durable_agents: dict[int, Agent] = {}
 
 
 def _durable_agent(found: PydanticDefinition) -> Agent:
-    """The agent that stands for one of pydantic-ai; the same one for each name that a module gives it."""
+    """The agent made of one of pydantic-ai; the same one for each name that a module gives it."""
     if id(found.agent) not in _durable_agents:
-        made = Agent(
-            found.name,
-            driver=found.driver,
-            description=found.description,
-            budget=found.budget,
-            guards=found.guards,
-            queue=found.queue,
-        )
+        made = Agent(**found.fields)
         object.__setattr__(made, "toolset", found.toolset)
         _durable_agents[id(found.agent)] = made
     return _durable_agents[id(found.agent)]

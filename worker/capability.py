@@ -22,6 +22,7 @@ from .state.execution.children import ParentLink
 from .state.parts.list_part import ListPart
 from .state.parts.state_part import StatePart, check_defaults, check_part_name
 from .tools.approval import CallPolicy
+from .tools.delegation import ChildLimits
 from .tools.protocol import Tool
 from .tools.toolset import ToolSet
 
@@ -102,6 +103,10 @@ class Capability:
         """Tool calls of a step that run side by side, for an agent that does not say; None: the setting."""
         return None
 
+    def child_limits(self) -> ChildLimits | None:
+        """Limits of children in place of the agent's, of several the smaller ones; None: the agent's."""
+        return None
+
     def compiler(self) -> MessageCompiler | None:
         """A compiler in place of the default one, for an agent that names none. None: the default one."""
         return None
@@ -118,7 +123,7 @@ class Capability:
         return ()
 
     def holds_live_text(self) -> bool:
-        """Whether nobody may see what the model writes before the hooks behind its answer have seen it."""
+        """Whether the text of the model is held back until the hooks behind its answer have seen it."""
         return False
 
     def committed(self, step: CommittedStep) -> None:
@@ -258,14 +263,3 @@ def _checked_part(kind: type[Any]) -> str:
     if issubclass(kind, StatePart):
         check_defaults(kind)
     return check_part_name(kind)
-
-
-__all__ = [
-    "CallRules",
-    "Capability",
-    "CapableCompiler",
-    "call_hooks",
-    "check_capabilities",
-    "check_compilers",
-    "compiler_of",
-]

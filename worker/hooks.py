@@ -139,17 +139,9 @@ CHANGES: Final[Mapping[HookPoint, frozenset[str]]] = MappingProxyType(
 )
 """The values that a hook may change, by point; any other change is refused."""
 
-_POINTS_AFTER_CALLS: Final = frozenset(
-    {
-        HookPoint.AFTER_INFERENCE,
-        HookPoint.AFTER_TOOL,
-        HookPoint.AFTER_STEP,
-        HookPoint.ON_STOP,
-        HookPoint.AFTER_EXECUTION,
-        HookPoint.ON_ERROR,
-    }
-)
-
+_POINTS_BEFORE_CALLS: Final = (
+    HookPoint.BEFORE_EXECUTION, HookPoint.BEFORE_STEP, HookPoint.BEFORE_INFERENCE, HookPoint.BEFORE_TOOL,
+)  # fmt: skip
 _POINTS_OF_THE_END: Final = frozenset({HookPoint.ON_STOP, HookPoint.AFTER_EXECUTION, HookPoint.ON_ERROR})
 
 HookFunction = Callable[[HookContext], HookContext | None]
@@ -229,7 +221,7 @@ class HookStack:
         """
         for hook in self._at[context.point]:
             context = _run_hook(hook, context)
-            if context.stop_signals and context.point not in _POINTS_AFTER_CALLS:
+            if context.stop_signals and context.point in _POINTS_BEFORE_CALLS:
                 break
             if context.response is not None and context.point is HookPoint.BEFORE_STEP:
                 break
@@ -249,7 +241,7 @@ def _run_hook(hook: Hook, context: HookContext) -> HookContext:
     except AnswerUndecided:
         raise
     except Exception as error:
-        if context.point not in _POINTS_AFTER_CALLS:
+        if context.point in _POINTS_BEFORE_CALLS:
             raise
         log.warning(
             "hook %s at %s of session %s raised, its change is dropped: %s",

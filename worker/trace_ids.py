@@ -18,6 +18,3 @@ def derive_root_span_id(execution_id: str, retries: int) -> int:
 def derive_span_id(name: str) -> int:
     """Derive the id of a span from a name that is unique in all traces, 64 bits."""
     return int.from_bytes(hashlib.sha256(f"span:{name}".encode()).digest()[:8], "big") or 1
-
-
-__all__ = ["derive_root_span_id", "derive_span_id", "derive_trace_id"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from celery_agents import AgentClient
-from celery_agents.worker.state import PlanEvent, ReflectionEvent, SummarizationEvent, smart_event
+from celery_agents.worker.capabilities import PlanEvent, ReflectionEvent, SummarizationEvent, smart_event
 
 
 def watch(session: str) -> None:

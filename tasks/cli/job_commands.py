@@ -336,7 +336,7 @@ def _exit(result: Result) -> NoReturn:
 
 
 def _answer_text(answer: str) -> str:
-    """The answer as it is for a script; in a terminal, where our own lines stand beside it, indented."""
+    """The answer as it is for a script; in a terminal, which also shows lines of our own, indented."""
     return f"\n    {indent(answer)}" if sys.stdout.isatty() else clean(answer)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ...config.escaping import escape_line
+from ...config.settings import shown_queues
 from ...worker.errors import StoreForbidden, StoreUnavailable
 from .exits import ExitCode
 from .named_app import AppOption, choose_app, chosen_app
@@ -153,9 +154,7 @@ def _print_health(json: bool, value: dict[str, object]) -> None:
 
 
 def _worker_row(name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    from ..observability.queue_names import shown_queues
-
     busy = f"{facts['running']} of {facts['slots']}{', drains' if facts['draining'] else ''}"
-    queues, agents = ", ".join(shown_queues(facts)), ", ".join(sorted(facts["agents"]))
+    queues, agents = ", ".join(shown_queues(facts["queues"])), ", ".join(sorted(facts["agents"]))
     cells = (name, facts["version"], facts["pool"], busy, queues, agents)
     return tuple(clean(str(cell)) or "-" for cell in cells)

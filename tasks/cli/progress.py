@@ -127,8 +127,8 @@ def follow(
     """Show a job's events and the text of its steps until it ends, and return its result.
 
     Raises:
-        TimeoutError: The job has not ended in time; it goes on.
-        KeyboardInterrupt: Ctrl-C was pressed; the job goes on, and the terminal says how to look again.
+        TimeoutError: The job has not ended in time, and is not stopped.
+        KeyboardInterrupt: Ctrl-C was pressed; the job is not stopped, and the terminal says how to look again.
     """
     with _say_how_to_look_again(job.session_id):
         with screen(to_stderr=to_stderr) as opened:

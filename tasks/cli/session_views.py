@@ -58,7 +58,7 @@ def row(listed: ListedSession) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Facts that are stored of a session beside its state.
+    """Facts that are stored of a session apart from its state.
 
     Attributes:
         requests: Its requests; those of the step that waits are shown.
@@ -76,7 +76,7 @@ def session_lines(
 
     Args:
         reason: Why it has not ended yet; "" when it has.
-        beside: None: nothing beside its state is shown.
+        beside: None: nothing but its state is shown.
         verbose: Nothing is shortened.
     """
     created, changed = age(moment(header.created_ms)), age(moment(header.updated_ms))
@@ -259,7 +259,7 @@ def _rows(node: TreeNode, reasons: Mapping[str, str], depth: int) -> Iterator[tu
     cost = "" if node.cost is None else f"${node.cost:.4f}"
     reason = one_line(reasons.get(header.session_id, ""), _REASON_CHARS)
     mark = f"{'  ' * (depth - 1)}└ " if depth else ""
-    # A table puts a cell on one line and drops what stands before it, so the mark keeps the place.
+    # A table puts a cell on one line and drops the spaces before it, so the mark keeps the place.
     name = f"{mark}{header.session_id}".replace("  ", "· ")
     yield (name, header.agent, str(header.status), str(node.steps), str(node.tokens), cost, reason)
     for child in node.children:

@@ -117,7 +117,7 @@ def up(
       celery-agents up --agents my_service.agents --data-dir ./data --no-flower
     """
     from ..local.development import Development
-    from ..local.file_watcher import FileWatcher
+    from ..local.supervisor import FileWatcher
 
     refuse_app("up", "run the project's workers with celery -A as before")
     settings = settings_for(None, agents=agents, concurrency=concurrency)

@@ -402,7 +402,7 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
     ) -> Page:
         """List sessions by last update, newest first.
 
-        A loop over the page goes on with the pages that follow: `for header in client.list()`.
+        A loop over the page also reads the pages that follow: `for header in client.list()`.
 
         Args:
             status: pending, in_progress, waiting, completed, stopped, failed, parked or unreadable.
@@ -473,7 +473,7 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
     def _read_receivers(
         self, on_complete: object, webhook: str | None, on_request: object, request_webhook: str | None
     ) -> dict[str, Any] | None:
-        """Check who is to be told, and that workers can sign the webhooks; None: nobody is."""
+        """Check the receivers of callbacks, and that workers can sign the webhooks; None: there are none."""
         receivers = read_receivers(
             self.settings,
             on_complete=on_complete,
@@ -486,7 +486,7 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs):
         return receivers
 
     def _check_webhook(self, webhook: str | None, field: str = "webhook") -> None:
-        """Refuse a webhook that no live worker can sign; where none is alive, nobody knows."""
+        """Refuse a webhook that no live worker can sign; where none is alive, this cannot be known."""
         if webhook is None:
             return
         workers = self.store.registry.workers().values()

@@ -48,7 +48,7 @@ class HoldingVerbs(TreeVerbs):
         runs becomes suspended: an execution that a message starts begins nothing before the resume.
 
         Args:
-            reason: Shown wherever somebody asks why the session waits.
+            reason: Shown where the session is shown to wait.
             by: Who asks.
             until: When the hold ends, and the execution with it, 30 days from now at most. None: in 30 days.
             tree: Hold the sessions that its agents have started, too.

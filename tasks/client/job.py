@@ -45,9 +45,9 @@ class Job:
             from_id: Resume after this event. None: from the beginning of the execution.
             timeout: Seconds in all; None waits as long as it takes.
         Raises:
-            TimeoutError: The execution has not ended in time; it goes on.
+            TimeoutError: The execution has not ended in time, and is not stopped.
             SessionExpired: Its retention is over, and nothing of the session is left.
-            SessionDeleted: Somebody has deleted the session.
+            SessionDeleted: The session was deleted.
             InvalidInput: `from_id` is not the id of an event.
         """
         check_seconds(timeout)
@@ -68,7 +68,7 @@ class Job:
             after: Cursor of the last item that was seen, also by another process. None: from the beginning.
             timeout: Seconds in all; None waits as long as it takes.
         Raises:
-            TimeoutError: The execution has not ended in time; it goes on.
+            TimeoutError: The execution has not ended in time, and is not stopped.
             SessionExpired: Its retention is over, and nothing of the session is left.
             InvalidInput: `after` is no cursor.
         """
@@ -98,9 +98,9 @@ class Job:
         Args:
             timeout: Seconds; None waits as long as it takes.
         Raises:
-            TimeoutError: The execution has not ended in time; it goes on.
+            TimeoutError: The execution has not ended in time, and is not stopped.
             SessionExpired: Its retention is over, and nothing of the session is left.
-            SessionDeleted: Somebody has deleted the session.
+            SessionDeleted: The session was deleted.
         """
         check_seconds(timeout)
         result = self._read_result()

@@ -101,7 +101,7 @@ class RequestVerbs(ClientConnection):
 
         Args:
             answers: By request id: `Approve(args=…)`, `Deny(reason)` or `Answer(values)`; as JSON {"approve": true}.
-            by: Who answers; kept, and told to whoever answers too late.
+            by: Who answers; kept, and named to callers who answer too late.
             note: For the record; the model does not read it.
             expect: The digest of the arguments that were looked at; of several answers a dict by request id. An answer
                 to a request about other arguments is refused.
@@ -153,7 +153,7 @@ class RequestVerbs(ClientConnection):
             ttl: How long it is valid. None: as long as the request is open.
         Raises:
             ConfigurationError: The setting `token_secret` is missing.
-            InvalidInput: The request is a child's, which nobody answers.
+            InvalidInput: The request is a child's, which no caller answers.
         """
         about = request.summary if isinstance(request, FoundRequest) else request
         if about.kind is RequestKind.CHILD:
@@ -182,7 +182,7 @@ class RequestVerbs(ClientConnection):
         Args:
             scopes: What the bearer may do: chat, or submit (further messages), read, answer, stop.
             ttl: How long it is valid, an hour at most.
-            answer_to: The addressee whose requests the bearer may answer. None: only requests to nobody in particular.
+            answer_to: The addressee whose requests the bearer may answer. None: only requests without an addressee.
             subject: Who the bearer is, kept with what it does. None: `answer_to`, else the session.
         Raises:
             SessionNotFound: There is no such session, or it has expired.

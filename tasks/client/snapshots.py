@@ -183,11 +183,11 @@ class SnapshotVerbs(ClientConnection):
             SessionDeleted: A session of this id was deleted here.
             StateTooNew: A newer version of this package has taken the snapshot.
         """
-        from ...worker.session.snapshots import read_snapshot, restore
+        from ...worker.session.snapshots import read_snapshot
 
         found = read_snapshot(snapshot)
         name = read_session_id(session_id or found.session_id)
-        state = restore(found, context, merge=merge_context)
+        state = found.restored(context, merge=merge_context)
         session = StoredSession(
             agent=found.agent, state=state, status=found.status, definition=found.definition.encode()
         )

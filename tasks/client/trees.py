@@ -66,7 +66,7 @@ class TreeVerbs(ClientConnection):
             timeout: Seconds in all; None waits as long as it takes.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
-            TimeoutError: The execution has not ended in time; it goes on.
+            TimeoutError: The execution has not ended in time, and is not stopped.
         """
         check_seconds(timeout)
         header = self.store.sessions.header(read_session_id(session_id))

@@ -1,4 +1,4 @@
-"""`AguiRun`: a run of AG-UI. It follows an execution until that ends, or until somebody is asked."""
+"""`AguiRun`: a run of AG-UI. It follows an execution until that ends, or until it asks a person."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class WrittenText:
         return self.close() if self._first is not None and is_void(event, self._first) else []
 
     def close(self) -> list[core.BaseEvent]:
-        """End the message that has begun; its step goes on."""
+        """End the message that has begun; its step does not end."""
         if self._first is None:
             return []
         end = core.TextMessageEndEvent(message_id=_id(self._first))
@@ -98,7 +98,7 @@ class AguiRun:
         after: Cursor after which it begins. None: at the first event.
         has_joined: Whether its message, if any, is part of the execution by then.
         looks_first: The execution's end, or its wait, may be stored already, and not come after that event.
-        waits: The execution waits; whether somebody is asked meanwhile is looked at from time to time.
+        waits: The execution waits; open requests are looked for from time to time.
         with_history: Begin with the conversation: the caller does not say what it has seen, or may have text that was
             never committed.
         children: Subagents that have not ended by then, by their sessions.
@@ -264,7 +264,7 @@ class AguiRun:
         return [*ended, *([await self._history()] if ended else []), agui_events.custom_event(event)]
 
     async def _end(self) -> list[core.BaseEvent]:
-        """The end of the run, when the execution has ended or waits for somebody; else nothing."""
+        """The end of the run, when the execution has ended or asks a person; else nothing."""
         thread, execution = self.thread_id, self.execution_id
         result = await self.client.run(lambda client: client.store.sessions.outcome(thread, execution))
         if result is None:
@@ -276,7 +276,7 @@ class AguiRun:
         return [*await self._cut_text(), *left, agui_events.run_ended(thread, self.run_id, result)]
 
     async def _interruption(self) -> list[core.BaseEvent]:
-        """The end of the run by open requests; nothing when nobody is asked."""
+        """The end of the run by open requests; nothing when no person is asked."""
         asked = await self._read_requests()
         if not asked:
             return []

@@ -155,7 +155,7 @@ class _Interface:
             return response
 
     async def show_document(self, request: Request) -> Response:
-        """Show the OpenAPI document to whoever has a token."""
+        """Show the OpenAPI document to each caller with a token."""
         try:
             access = await self._rules.access_of(request, self._client)
         except HttpProblem as problem:
@@ -166,7 +166,7 @@ class _Interface:
 
 
 async def _show_index(request: Request) -> Response:
-    """Say what is served here, for somebody who opens the address in a browser."""
+    """Say what is served here, for people who open the address in a browser."""
     return JSONResponse({"name": "celery-agents", "described_at": f"{request.scope.get('root_path', '')}/openapi.json"})
 
 

@@ -37,7 +37,7 @@ _CHECK_SECONDS: Final = 15.0
 
 
 class Gap:
-    """Stands for events that are not stored any more."""
+    """Marks a place in a stream whose events are not stored any more."""
 
 
 _Delivery = tuple[Entry, str]
@@ -46,14 +46,14 @@ _Delivery = tuple[Entry, str]
 
 @dataclass(slots=True)
 class _Topic:
-    """A session that somebody reads, and how far the hub has read it."""
+    """A session with subscribers, and how far the hub has read it."""
 
     position: StreamPosition
     readers: set[_Reader] = field(default_factory=set["_Reader"])
 
     @property
     def is_live(self) -> bool:
-        """Whether somebody reads its live text."""
+        """Whether a subscriber reads its live text."""
         return any(reader.is_live for reader in self.readers)
 
 
@@ -206,7 +206,7 @@ class EventHub:
             await self._client.header(session_id)
         except SessionNotFound:
             return False
-        except CeleryAgentsError:  # Redis is away: nobody knows
+        except CeleryAgentsError:  # Redis is away, so it may be there
             return True
         return True
 
@@ -229,7 +229,7 @@ class EventHub:
                 del self._topics[session_id]
 
     async def _read(self) -> None:
-        """Read for everybody until nobody is left."""
+        """Read for all subscribers until none is left."""
         try:
             while self._topics:
                 positions = {session_id: topic.position for session_id, topic in self._topics.items()}
@@ -252,7 +252,7 @@ class EventHub:
     def _read_entries(
         self, store: Store, positions: Mapping[str, StreamPosition], live: Sequence[str]
     ) -> dict[str, list[_Delivery]]:
-        """Read what is new, and say of sessions whose live text is read that somebody follows them."""
+        """Read what is new, and renew the mark of sessions whose live text is followed."""
         now = time.monotonic()
         self._followed_at = {name: at for name, at in self._followed_at.items() if name in positions}
         for session_id in live:

@@ -57,6 +57,7 @@ class Child:
         keep_open: Sequence[int] = (),
     ) -> None:
         self.name = name
+        self.command = tuple(command)
         self.log = log
         with contextlib.ExitStack() as opened:
             output = None if log is None else opened.enter_context(log.open("ab"))

@@ -51,8 +51,6 @@ class DevStack:
         self._drain_seconds = drain_seconds
         self._logs = logs
         self._parts: list[tuple[Child, float]] = []
-        self._flower_port = 0
-        self._http_port = 0
         self._is_kept = False
 
     def start_worker(self, number: int | None = None) -> Child:
@@ -73,24 +71,16 @@ class DevStack:
         Args:
             credentials: `user:password` that the browser asks for.
         """
-        self._flower_port = free_port(preferred_port)
-        self.flower_url = f"http://{LOOPBACK}:{self._flower_port}"
+        port = free_port(preferred_port)
+        self.flower_url = f"http://{LOOPBACK}:{port}"
         self.environment["FLOWER_BASIC_AUTH"] = credentials
-        return self.restart_flower()
-
-    def restart_flower(self) -> Child:
-        """Start Flower on the port that it had."""
-        return self.start("flower", [*_COMMAND, "flower", "--port", str(self._flower_port)])
+        return self.start("flower", [*_COMMAND, "flower", "--port", str(port)])
 
     def start_http(self, preferred_port: int) -> Child:
         """Start the HTTP interface on the loopback interface, where it needs no token."""
-        self._http_port = free_port(preferred_port)
-        self.http_url = f"http://{LOOPBACK}:{self._http_port}"
-        return self.restart_http()
-
-    def restart_http(self) -> Child:
-        """Start the HTTP interface on the port that it had."""
-        return self.start("http", [*_COMMAND, "serve", "--address", f"{LOOPBACK}:{self._http_port}"])
+        address = f"{LOOPBACK}:{free_port(preferred_port)}"
+        self.http_url = f"http://{address}"
+        return self.start("http", [*_COMMAND, "serve", "--address", address])
 
     def start(self, name: str, command: Sequence[str], timeout_seconds: float = _STOP_SECONDS) -> Child:
         """Start a further part, with the stack's environment. It gets SIGTERM before the parts that started earlier."""
@@ -124,7 +114,7 @@ class DevStack:
         Raises:
             ChildEnded: One of them has ended.
         """
-        self.redis.check_alive()
+        self.redis.child.check_alive()
         for part, _ in self._parts:
             part.check_alive()
 

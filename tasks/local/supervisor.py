@@ -1,17 +1,22 @@
-"""Keep the parts of a development stack running: start what has ended again, with growing pauses."""
+"""Parts that have ended, Python files that change and a log that grows, for `celery-agents up`."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Final, TextIO
 
 from .child_processes import Child, ChildEnded
 
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _STEADY_SECONDS: Final = 20.0
+_SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"})
+_MOST_FILES: Final = 5_000
+_LOOK_SECONDS: Final = 0.5
 
 
 @dataclass
@@ -75,3 +80,74 @@ class SupervisedPart:
         self._restart_at = now + self._pause_seconds
         self.say(f"{self.name} {end}; it starts again in {self._pause_seconds:g} s")
         self._pause_seconds = min(self._pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+
+
+class FileWatcher:
+    """Compares the modification times of the Python files below a folder.
+
+    Polling needs no further library and works in every file system; a look at a thousand files takes milliseconds.
+
+    Args:
+        folder: Files below it are watched, apart from hidden folders and installed packages.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen = self._read_times()
+        self._next_look = 0.0
+
+    def find_changes(self) -> list[str]:
+        """Return the files that have changed, appeared or gone since the last call, relative to the folder."""
+        if time.monotonic() < self._next_look:
+            return []
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        before, self._seen = self._seen, self._read_times()
+        names = before.keys() | self._seen.keys()
+        return sorted(name for name in names if before.get(name) != self._seen.get(name))
+
+    def _read_times(self) -> Mapping[str, int]:
+        return dict(list(self._walk())[:_MOST_FILES])
+
+    def _walk(self) -> Iterator[tuple[str, int]]:
+        for folder, subfolders, names in os.walk(self._folder):
+            subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name not in _SKIPPED)
+            for name in names:
+                path = Path(folder, name)
+                if path.suffix == ".py":
+                    try:
+                        yield str(path.relative_to(self._folder)), path.stat().st_mtime_ns
+                    except OSError:  # it has gone meanwhile
+                        continue
+
+
+class LogFollower:
+    """Copies whole lines of a log file that were written since the last look.
+
+    Args:
+        path: The file; it may not exist yet.
+        output: Receives the lines.
+    """
+
+    def __init__(self, path: Path, output: TextIO) -> None:
+        self._path = path
+        self._output = output
+        self._position = 0
+
+    def skip(self) -> None:
+        """Leave out what was written up to now."""
+        self._position = self._size()
+
+    def copy(self) -> None:
+        """Copy what was written since the last look, up to the end of the last whole line."""
+        if self._size() <= self._position:
+            return
+        with self._path.open("rb") as stream:
+            stream.seek(self._position)
+            text = stream.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._position += len(whole)
+        self._output.write(whole.decode(errors="replace"))
+        self._output.flush()
+
+    def _size(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0

@@ -32,12 +32,10 @@ HEIGHT = {
     "worker.state.conversation": 3,
     "worker.state.execution": 3,
     "worker.state.parts": 3,
-    "worker.state.agent_context": 4,
     "worker.state.agent_fields": 4,
     "worker.state.agent_parts": 4,
     "worker.state.agent_state": 4,
     "worker.state.agent_view": 4,
-    "worker.state.views": 4,
     "worker.state.codec": 5,
     "worker.state": 6,
     "worker.known_secrets": 7,
@@ -124,7 +122,9 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
     "worker.concurrency": "config",
-    "worker.drivers": "config worker.errors worker.lazy_names worker.mcp worker.redaction worker.state worker.tools",
+    "worker.drivers": (
+        "config worker.errors worker.lazy_names worker.redaction worker.state worker.tool_schemas worker.tools"
+    ),
     "worker.engine": (
         "config worker.agent worker.capability worker.concurrency worker.crash_points worker.drivers "
         "worker.errors worker.guards worker.hooks worker.known_secrets worker.lazy_names worker.mcp "
@@ -135,7 +135,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "worker.known_secrets": "worker.secret_values",
     "worker.mcp": (
         "config worker.concurrency worker.errors worker.known_secrets worker.lazy_names worker.redaction "
-        "worker.requests worker.secret_values worker.state worker.tools"
+        "worker.requests worker.secret_values worker.state worker.tool_schemas worker.tools"
     ),
     "worker.pydantic_agents": (
         "worker.drivers worker.errors worker.guards worker.known_secrets worker.lazy_names worker.redaction "
@@ -143,7 +143,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.redaction": "worker.errors worker.known_secrets worker.state",
     "worker.requests": "worker.errors worker.lazy_names worker.state",
-    "worker.run_state": "worker.state",
+    "worker.run_state": "worker.errors worker.lazy_names worker.state",
     "worker.session": (
         "config worker.agent worker.capability worker.concurrency worker.drivers worker.engine worker.errors "
         "worker.lazy_names worker.moments worker.redaction worker.state worker.store worker.tools "
@@ -154,6 +154,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "config worker.concurrency worker.crash_points worker.errors worker.lazy_names worker.moments "
         "worker.redaction worker.state worker.tools worker.unique"
     ),
+    "worker.tool_schemas": "worker.state",
     "worker.tools": (
         "worker.errors worker.known_secrets worker.lazy_names worker.redaction worker.requests worker.state"
     ),
@@ -187,7 +188,7 @@ HOME = {
     "mcp": ("worker.mcp",),
     "mcp_types": ("worker.mcp",),
     "httpx2": ("worker.mcp",),
-    "jsonschema": ("worker.drivers", "worker.mcp", "worker.requests"),
+    "jsonschema": ("worker.drivers", "worker.requests", "worker.tool_schemas"),
     "flower": ("tasks",),
     "tornado": ("tasks",),
     "prometheus_client": ("tasks",),
@@ -383,8 +384,18 @@ def test_an_unknown_public_name_is_an_attribute_error() -> None:
         _ = celery_agents.agnet
 
 
-@pytest.mark.parametrize(("name", "home"), celery_agents._HOMES.items())
-def test_a_name_that_left_the_root_is_still_found_with_a_warning_that_says_where_it_is(name: str, home: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"import {name} from celery_agents\.{re.escape(home)}"):
-        found = getattr(celery_agents, name)
-    assert found is getattr(importlib.import_module(f"celery_agents.{home}"), name)
+MOVED: Final = [
+    (package, name, home)
+    for package in ("", "worker.state", "worker.run_state")
+    for home, names in importlib.import_module(f"{PACKAGE}.{package}".rstrip("."))._MOVED.items()
+    for name in names.split()
+]
+
+
+@pytest.mark.parametrize(("package", "name", "home"), MOVED)
+def test_a_name_that_left_a_package_is_still_found_with_a_warning_that_says_where_it_is(
+    package: str, name: str, home: str
+) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"import {name} from {re.escape(f'{PACKAGE}.{home}')}$"):
+        found = getattr(importlib.import_module(f"{PACKAGE}.{package}".rstrip(".")), name)
+    assert found is getattr(importlib.import_module(f"{PACKAGE}.{home}"), name)

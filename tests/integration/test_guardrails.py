@@ -10,7 +10,7 @@ import pytest
 
 from celery_agents import Result
 from celery_agents.tasks.client.stream_items import StreamItem
-from celery_agents.worker.state.views.guardrail_parts import REMOVED
+from celery_agents.worker.capabilities.guardrails.findings import REMOVED
 
 from support.guarded_agents import USAGE
 from support.lab import Lab

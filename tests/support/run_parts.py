@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from celery_agents.worker.capabilities import LoopDetection, Reflexion
+from celery_agents.worker.run_state.parts import Confidence, RepeatedCalls
 from celery_agents.worker.state import AgentState, StepExecution
-from celery_agents.worker.state.views.run_parts import Confidence, RepeatedCalls
 
 
 def problems_of_parts(state: AgentState) -> Iterator[str]:

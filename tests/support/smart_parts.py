@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from celery_agents.worker.capabilities import PlanStatus
+from celery_agents.worker.capabilities.smart.limits import LimitsUsed
 from celery_agents.worker.capabilities.smart.tool_archive import find_response
-from celery_agents.worker.state import AgentState, PlanStatus, ToolOutcome
-from celery_agents.worker.state.views.smart_parts import LimitsUsed
+from celery_agents.worker.state import AgentState, ToolOutcome
 
 from .smart_agents import STEPS, plan_calls, planned_calls
 

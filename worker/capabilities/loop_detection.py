@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ..capability import Capability
-from ..errors import ConfigurationError
 from ..guards import PROCEED, Guard, GuardPoint, GuardView, StopWith, Verdict
 from ..hooks import Hook, HookContext, HookPoint
+from ..run_state.parts import DEFAULT_LOOP_THRESHOLD, RepeatedCalls
+from ..run_state.reason import RunReason
 from ..state.agent_state import AgentState
-from ..state.views.run_parts import DEFAULT_LOOP_THRESHOLD, RepeatedCalls
-from ..state.views.run_reason import RunReason
-from .call_digest import digest_calls
+from ..state.execution.tool_calls import ToolCall
+from ..state.values.canonical import canonical_digest
+from .numbers import check_whole
 
 _SOURCE: Final = "LoopDetection"
 
@@ -22,7 +23,7 @@ _SOURCE: Final = "LoopDetection"
 class LoopDetection(Capability):
     """Stops an execution when as many steps as the threshold, one after another, make the same set of calls.
 
-    Calls are the same when their tools and arguments are; a step without calls begins anew. The execution ends as
+    Calls are the same when their tools and arguments are; a step without calls ends the row. The execution ends as
     stopped, with the reason `tool_loop`.
 
     Attributes:
@@ -32,7 +33,7 @@ class LoopDetection(Capability):
     threshold: int = DEFAULT_LOOP_THRESHOLD
 
     def __post_init__(self) -> None:
-        check_loop_threshold("LoopDetection(threshold)", self.threshold)
+        check_whole("LoopDetection(threshold)", self.threshold, least=2, of=" of steps")
 
     def parts(self) -> Sequence[Any]:
         """The last step's calls, and for how many steps they have been the same."""
@@ -82,11 +83,10 @@ class LoopDetection(Capability):
         return state.with_part(after, now=state.updated_at)
 
 
-def check_loop_threshold(field: str, threshold: object) -> None:
-    """Refuse a number of equal steps that is no loop.
+def digest_calls(calls: Iterable[ToolCall]) -> str:
+    """Derive 64 hex digits from the set of names and arguments; empty where there are no calls.
 
-    Raises:
-        ConfigurationError: It is no whole number from 2.
+    The order of the calls and of their arguments does not matter, and a call that is there twice counts once.
     """
-    if not isinstance(threshold, int) or isinstance(threshold, bool) or threshold < 2:
-        raise ConfigurationError(f"{field}={threshold!r:.60}: give a whole number of steps, from 2")
+    digests = sorted({canonical_digest([call.name, call.args]) for call in calls})
+    return canonical_digest(digests) if digests else ""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..capability import Capability
-from ..errors import ConfigurationError
 from ..hooks import Hook, HookContext, HookPoint
+from ..run_state.parts import Confidence, ReasoningStep, ReasoningSteps, ToolResult
 from ..state.agent_state import AgentState
 from ..state.execution.steps import AgentStep
 from ..state.execution.tool_calls import ToolExecution, ToolOutcome
-from ..state.views.run_parts import Confidence, ReasoningStep, ReasoningSteps, ToolResult
+from .numbers import check_whole
 
 _LAST: Final = -100  # after the hooks that reflect about the same step
 
@@ -28,9 +28,7 @@ class Reasoning(Capability):
     max_result_chars: int = 500
 
     def __post_init__(self) -> None:
-        chars = self.max_result_chars
-        if not isinstance(chars, int) or isinstance(chars, bool) or chars < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"Reasoning(max_result_chars)={chars!r:.60}: give a whole number, from 0")
+        check_whole("Reasoning(max_result_chars)", self.max_result_chars)
 
     def parts(self) -> Sequence[Any]:
         """The steps."""

@@ -12,24 +12,23 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..capability import Capability
-from ..errors import ConfigurationError
 from ..guards import PROCEED, Guard, GuardView, StopWith, Verdict
 from ..hooks import Hook, HookContext, HookPoint
-from ..state.agent_state import AgentState
-from ..state.conversation.messages import Message
-from ..state.execution.steps import AgentStep
-from ..state.execution.tool_calls import ToolOutcome
-from ..state.views.run import diminish
-from ..state.views.run_parts import (
+from ..run_state.parts import (
     DEFAULT_CONFIDENCE_THRESHOLD,
     DEFAULT_LOOP_THRESHOLD,
     Assessment,
     Confidence,
     ConfidenceHistory,
 )
-from ..state.views.run_reason import RunReason
-from .call_digest import digest_calls
-from .loop_detection import check_loop_threshold
+from ..run_state.reason import RunReason
+from ..run_state.view import diminish
+from ..state.agent_state import AgentState
+from ..state.conversation.messages import Message
+from ..state.execution.steps import AgentStep
+from ..state.execution.tool_calls import ToolOutcome
+from .loop_detection import digest_calls
+from .numbers import check_share, check_whole
 
 _SOURCE: Final = "Reflexion"
 
@@ -83,9 +82,8 @@ class Reflexion(Capability):
 
     def __post_init__(self) -> None:
         check_share("Reflexion(threshold)", self.threshold)
-        check_loop_threshold("Reflexion(loop_threshold)", self.loop_threshold)
-        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"Reflexion(every)={self.every!r:.60}: give a whole number of steps, from 1")
+        check_whole("Reflexion(loop_threshold)", self.loop_threshold, least=2, of=" of steps")
+        check_whole("Reflexion(every)", self.every, least=1, of=" of steps")
 
     def parts(self) -> Sequence[Any]:
         """The confidence with the last reflection, and the history of confidences."""
@@ -173,16 +171,6 @@ def is_alternating(recent: Sequence[str]) -> bool:
     if len(last) < _ALTERNATION_STEPS or "" in last:
         return False
     return last[0] == last[2] != last[1] == last[3]
-
-
-def check_share(field: str, value: object) -> None:
-    """Refuse a value outside of 0 to 1.
-
-    Raises:
-        ConfigurationError: It is no number from 0 to 1.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise ConfigurationError(f"{field}={value!r:.60}: give a number from 0 to 1")
 
 
 def _findings(step: AgentStep) -> str:

@@ -12,9 +12,17 @@ from ..capability import Capability, call_hooks
 from ..errors import ConfigurationError, InvalidInput
 from ..state.execution.budget import ExecutionBudget
 from ..state.execution.children import ChildFailure, JoinRule
-from ..state.values.frozen import FrozenDict
+from ..tools.agent_tool import DelegatedTool
 from ..tools.definition import FunctionTool, tool
-from ..tools.delegation import ContextRule, Delegation, MergeRules, check_child_limits, check_merge, check_rules
+from ..tools.delegation import (
+    ChildLimits,
+    ContextRule,
+    Delegation,
+    MergeRules,
+    check_child_limits,
+    check_merge,
+    check_rules,
+)
 from ..tools.effect import Effect
 from ..tools.protocol import Tool
 from ..tools.toolset import ToolSet
@@ -88,22 +96,22 @@ class Subagents(Capability):
         """The one tool `spawn_subagent`."""
         return (SpawnTool(self, _definition(self.agents)),)
 
+    def child_limits(self) -> ChildLimits:
+        """The limits of the capability, which go before the agent's."""
+        return ChildLimits(self.max_children, self.max_depth)
+
     def derive(self, parent: Agent) -> Sequence[Agent]:
         """The agents that workers offer together with the parent."""
         return [_derive(parent, each) for each in self.agents if isinstance(each, Subagent)]
 
 
 @dataclass(frozen=True, eq=False)
-class SpawnTool:
-    """The tool `spawn_subagent(subagent, prompt)`."""
+class SpawnTool(DelegatedTool):
+    """The tool `spawn_subagent(subagent, prompt)`; whether there is such a subagent is asked after the depth."""
 
     capability: Subagents
     definition: FunctionTool[..., Any]
     name: str = SPAWN_SUBAGENT
-    effect: Effect = Effect.KEYED
-    timeout: float | None = None
-    lookup: None = None
-    is_async: bool = False
 
     @property
     def description(self) -> str:
@@ -111,31 +119,9 @@ class SpawnTool:
         return self.definition.description
 
     @property
-    def parameters(self) -> FrozenDict:
-        """JSON Schema: the name of a subagent, and a prompt."""
-        return self.definition.parameters
-
-    @property
-    def max_result_chars(self) -> int:
-        """Characters of an answer that are stored and shown."""
-        return self.definition.max_result_chars
-
-    @property
     def merge(self) -> MergeRules:
         """How what children bring is combined with what the parent has."""
         return self.capability.merge
-
-    def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
-        """Validate the arguments; whether there is such a subagent is asked after the depth."""
-        return self.definition.bind(args)
-
-    def call(self, ctx: Any, bound: Mapping[str, Any]) -> Any:
-        """Refuse: a worker starts the agent instead.
-
-        Raises:
-            ConfigurationError: Always.
-        """
-        return self.definition.call(ctx, bound)
 
     def delegate(self, bound: Mapping[str, Any]) -> Delegation:
         """The work of a call.

@@ -10,9 +10,9 @@ from ..capability import Capability
 from ..errors import ConfigurationError
 from ..guards import PROCEED, Guard, GuardPoint, GuardView, StopWith, Verdict
 from ..hooks import Hook, HookContext, HookPoint
+from ..run_state.parts import TerminalToolNames
+from ..run_state.reason import RunReason
 from ..state.execution.tool_calls import ToolOutcome
-from ..state.views.run_parts import TerminalToolNames
-from ..state.views.run_reason import RunReason
 
 _SOURCE: Final = "TerminalTools"
 

@@ -18,7 +18,25 @@ from .protocol import InferenceRequest
 AnswerFunction: TypeAlias = "Callable[[AgentState], Answer | Awaitable[Answer]]"
 
 
-class FunctionDriver:
+class LocalDriver:
+    """The base of drivers that send no request; their answers are journaled as they are."""
+
+    def parse(self, raw: bytes) -> InferenceResponse:
+        """Read the answer; see `Driver.parse`."""
+        return read_response(raw)
+
+    def check(self) -> None:
+        """Nothing can be missing."""
+
+    def knows_price(self, settings: LLMConfig | None = None) -> bool:
+        """Yes: an answer without a cost counts as 0."""
+        return True
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+class FunctionDriver(LocalDriver):
     """Answers with what a function of the state returns; plain or async. For tests, rules, and models of your own.
 
     A `TimeoutError` or `ConnectionError` of the function counts as transient; other exceptions end the execution.
@@ -55,20 +73,6 @@ class FunctionDriver:
         except (Exception, SystemExit) as error:  # an exit would end the event loop, and all async work with it
             raise as_driver_error(error) from error
         return raw_answer(answer, request, self.name)
-
-    def parse(self, raw: bytes) -> InferenceResponse:
-        """Read the answer; see `Driver.parse`."""
-        return read_response(raw)
-
-    def check(self) -> None:
-        """Nothing can be missing."""
-
-    def knows_price(self, settings: LLMConfig | None = None) -> bool:
-        """Yes: an answer without a cost counts as 0."""
-        return True
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
 
 
 def call_function(function: Callable[[AgentState], Answer], state: AgentState) -> Answer:

@@ -7,17 +7,15 @@ from typing import TypeAlias
 
 from ..errors import ConfigurationError, DriverError
 from ..state.agent_state import AgentState
-from ..state.conversation.context import LLMConfig
-from ..state.execution.inference import InferenceResponse
-from .answers import Answer, raw_answer, read_response
-from .function import as_driver_error, call_function
+from .answers import Answer, raw_answer
+from .function import LocalDriver, as_driver_error, call_function
 from .protocol import InferenceRequest
 
 ScriptedAnswer: TypeAlias = "Answer | Exception | Callable[[AgentState], Answer]"
 """An answer, an error to raise, or a function of the state that gives the answer."""
 
 
-class ScriptedDriver:
+class ScriptedDriver(LocalDriver):
     """Gives the answers of a list, one a step.
 
     Which one is decided by the number of the step and nothing else, so that another worker, a second attempt and a
@@ -59,20 +57,6 @@ class ScriptedDriver:
             raise as_driver_error(answer) from answer.__cause__
         given = call_function(answer, request.state) if callable(answer) else answer
         return raw_answer(given, request, self.name)
-
-    def parse(self, raw: bytes) -> InferenceResponse:
-        """Read the answer; see `Driver.parse`."""
-        return read_response(raw)
-
-    def check(self) -> None:
-        """Nothing can be missing."""
-
-    def knows_price(self, settings: LLMConfig | None = None) -> bool:
-        """Yes: an answer without a cost counts as 0."""
-        return True
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
 
     def _auxiliary_answer(self, key: str) -> ScriptedAnswer:
         if key in self._auxiliary:

@@ -16,9 +16,8 @@ from ..state.values.error_info import ErrorInfo
 from ..state.values.frozen import FrozenDict, freeze, thaw
 from ..state.values.ids import ToolExecutionId
 from ..store.journal import BeginRecord
-from ..tools.approval import Approval
+from ..tools.approval import Approval, LaterResult
 from ..tools.effect import Effect
-from ..tools.later import LaterResult
 from ..tools.protocol import Tool
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_value
 from .run import Run

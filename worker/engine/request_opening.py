@@ -29,8 +29,7 @@ from ..state.execution.requests import (
 from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.error_info import ErrorInfo
 from ..state.values.frozen import FrozenDict
-from ..tools.approval import milliseconds_of, stored_rule
-from ..tools.later import LaterResult
+from ..tools.approval import LaterResult, milliseconds_of, stored_rule
 from ..tools.needs import NeedsAnswer, NeedsApproval, NeedsReply, NeedsResult, NeedsTime
 from ..tools.protocol import Tool
 from .asked_calls import MEMO, TIMER

@@ -23,7 +23,7 @@ from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.error_info import ErrorInfo
 from ..tools.context import ToolContext
 from ..tools.delegation import NeedsChildren
-from ..tools.lookup import LookupResult
+from ..tools.effect import LookupResult
 from ..tools.needs import NeedsReply, OutcomeUnknown
 from ..tools.replies import Replies
 from ..tools.stop import FailExecution, StopExecution

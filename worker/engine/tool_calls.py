@@ -14,8 +14,7 @@ from ..redaction import describe_exception, redact
 from ..state.execution.signals import StopReason
 from ..store.journal import BeginRecord
 from ..store.steps.journals import BeginResult
-from ..tools.effect import Effect
-from ..tools.lookup import LookupResult, LookupStatus
+from ..tools.effect import Effect, LookupResult, LookupStatus
 from ..tools.stop import StopExecution
 from .asked_calls import has_begun_elsewhere, has_later_result, is_superseded
 from .call_planning import CallPlanner

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..errors import StateUnreadable
-from .mending import MendedSchema, as_object_schema, mend
-from .schemas import problem_of
+from ..tool_schemas.checking import problem_of
+from ..tool_schemas.mending import MendedSchema, as_object_schema, mend
 from .server import MCPServer, local_form
 
 log = logging.getLogger(__name__)
@@ -124,14 +124,6 @@ def within_limits(server: str, tools: Iterable[RemoteTool]) -> ToolList:
     return ToolList.of(kept)
 
 
-@dataclass(frozen=True, slots=True)
-class UsableTool:
-    """A tool that the agent may call, with its arguments as the model is shown them."""
-
-    remote: RemoteTool
-    shown: MendedSchema
-
-
 @dataclass(slots=True)
 class ToolNotes:
     """Notes about odd tools of servers: each is in the log once, and `doctor` shows those of today.
@@ -168,8 +160,10 @@ class ToolNotes:
 
 def usable_tools(
     server: MCPServer, offered: ToolList, notes: ToolNotes, taken: Collection[str] = ()
-) -> list[UsableTool]:
-    """The tools that the agent may call, fit for every provider; of two with one name for the model the first.
+) -> list[tuple[RemoteTool, MendedSchema]]:
+    """The tools that the agent may call, each with its arguments as the model is shown them, fit for every provider.
+
+    Of two with one name for the model the first is taken.
 
     Args:
         notes: Gets what is left out and what is mended.
@@ -179,7 +173,7 @@ def usable_tools(
     if unknown:
         missing, known = ", ".join(map(repr, unknown)), ", ".join(offered.names()) or "none"
         notes.say_once(logging.WARNING, f"MCP server {server.name} has no tool that fits {missing}; it has: {known}")
-    usable: dict[str, UsableTool] = {}
+    usable: dict[str, tuple[RemoteTool, MendedSchema]] = {}
     left_out: list[str] = []
     for each in offered.tools:
         if not server.offers(each.name):
@@ -189,13 +183,13 @@ def usable_tools(
         if name in taken:
             found = f"the agent has another tool {name}"
         elif name in usable:
-            found = f"{usable[name].remote.name!r} has the same name for the model"
+            found = f"{usable[name][0].name!r} has the same name for the model"
         if isinstance(found, str):
             left_out.append(f"tool {each.name!r} is left out: {found}")
         else:
-            usable[name] = UsableTool(each, found)
-    mended = [f"tool {each.remote.name!r} is mended: {'; '.join(each.shown.changes)}" for each in usable.values()
-              if each.shown.changes]  # fmt: skip
+            usable[name] = (each, found)
+    mended = [f"tool {each.name!r} is mended: {'; '.join(shown.changes)}" for each, shown in usable.values()
+              if shown.changes]  # fmt: skip
     notes.replace(server.name, left_out, mended)
     return list(usable.values())
 

@@ -1,6 +1,6 @@
 """Limits of what a server sends: the size of a message, the pace of all of them, and the questions that wait.
 
-Reading more slowly holds a server up, since neither the library nor the operating system keeps much of what nobody has
+Reading more slowly holds a server up, since neither the library nor the operating system keeps much that is not
 read. So a server that floods a connection costs its own calls their time, and the worker nothing.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import httpx2
 from mcp.shared.message import SessionMessage
@@ -193,17 +193,31 @@ class LargeResponse(httpx2.Response):
         await super().aclose()
 
 
-class WatchedReader:
-    """The stream of a server's messages, read at a pace; it tells its end."""
+class _Watched:
+    """A stream of the connection, which is used like the one that it watches."""
 
-    def __init__(self, stream: Any, pace: Pace, open_questions: set[Any], on_end: Callable[[], None]) -> None:
+    def __init__(self, stream: Any, pace: Pace, open_questions: set[Any]) -> None:
         self._stream = stream
         self._pace = pace
         self._open_questions = open_questions
-        self._on_end = on_end
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._stream.__aexit__(*error)
+
+
+class WatchedReader(_Watched):
+    """The stream of a server's messages, read at a pace; it tells its end."""
+
+    def __init__(self, stream: Any, pace: Pace, open_questions: set[Any], on_end: Callable[[], None]) -> None:
+        super().__init__(stream, pace, open_questions)
+        self._on_end = on_end
 
     def __aiter__(self) -> WatchedReader:
         return self
@@ -232,24 +246,9 @@ class WatchedReader:
             if isinstance(message, JSONRPCResponse):
                 prepare_tools(message.result)
 
-    async def __aenter__(self) -> WatchedReader:
-        await self._stream.__aenter__()
-        return self
 
-    async def __aexit__(self, *error: Any) -> Any:
-        return await self._stream.__aexit__(*error)
-
-
-class WatchedWriter:
+class WatchedWriter(_Watched):
     """The stream of messages to a server: our requests, and answers to its questions."""
-
-    def __init__(self, stream: Any, pace: Pace, open_questions: set[Any]) -> None:
-        self._stream = stream
-        self._pace = pace
-        self._open_questions = open_questions
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
     async def send(self, item: SessionMessage) -> None:
         """Send one message."""
@@ -260,13 +259,6 @@ class WatchedWriter:
         await self._stream.send(item)
         if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
             self._open_questions.discard(item.message.id)
-
-    async def __aenter__(self) -> WatchedWriter:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> Any:
-        return await self._stream.__aexit__(*error)
 
 
 def prepare_tools(result: Any) -> None:

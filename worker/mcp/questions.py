@@ -1,4 +1,4 @@
-"""A server's questions: what a person is asked, and the answers as the server wants them back.
+"""Calls to a server as values, and its questions: what a person is asked, and the answers as the server wants them.
 
 A question becomes a request of the waiting step. Its memo holds what the server needs with the answer.
 """
@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from ..state.values.frozen import thaw
 from ..tools.needs import NeedsAnswer, NeedsTime
 from ..tools.replies import Memo
-
-if TYPE_CHECKING:
-    from .session import InputAnswer, InputNeeded, Question
 
 _STATE_PAUSE: Final = timedelta(seconds=1)
 _VISIT: Final[Mapping[str, Any]] = {
@@ -23,6 +20,79 @@ _VISIT: Final[Mapping[str, Any]] = {
     "properties": {"done": {"type": "boolean", "description": "True when the page was visited."}},
     "required": ["done"],
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question that a server asks before it goes on with a call.
+
+    Attributes:
+        key: The server's name of the question.
+        schema: JSON Schema of the answer; None for a visit to `url`.
+        url: The address that a person has to visit; "" for a form.
+    """
+
+    key: str
+    message: str
+    schema: Mapping[str, Any] | None
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InputNeeded:
+    """The server goes on when its questions are answered.
+
+    Attributes:
+        state: To be sent back with the answers; None where the server gave none.
+        is_repeated: The server asked during the call and was told that no answer comes now: the call is made again.
+        task_id: The task that asks; None for a call.
+    """
+
+    questions: tuple[Question, ...]
+    state: str | None = None
+    is_repeated: bool = False
+    task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRunning:
+    """The server works on a call as a task.
+
+    Attributes:
+        poll_seconds: Time after which the server wants to be asked.
+    """
+
+    task_id: str
+    poll_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class InputAnswer:
+    """The answer to a question: `action` is accept, decline or cancel."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class RemoteCall:
+    """One call, with what is known about it from earlier tries.
+
+    Attributes:
+        tool: The server's name of the tool.
+        key: The idempotency key.
+        answers: Answers by the server's names of its questions, with the state that belongs to them.
+        early: Answers to what the server asks during the call, in the order of the questions.
+        asked: Filled with what the server asked during the call and got no answer to.
+    """
+
+    tool: str
+    arguments: dict[str, Any]
+    key: str
+    answers: Mapping[str, InputAnswer] = field(default_factory=dict[str, InputAnswer])
+    state: str | None = None
+    early: list[InputAnswer] = field(default_factory=list[InputAnswer])
+    asked: list[Question] = field(default_factory=list[Question])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +155,6 @@ def answers_for_task(memos: Sequence[Memo]) -> tuple[Mapping[str, InputAnswer], 
 
 
 def _answers(memo: Memo) -> dict[str, InputAnswer]:
-    from .session import InputAnswer
-
     keys: list[str] = memo.value["keys"]
     if memo.reply is None:
         return {}
@@ -98,8 +166,6 @@ def _answers(memo: Memo) -> dict[str, InputAnswer]:
 
 
 def _answer(content: Any, *, is_visit: bool) -> InputAnswer:
-    from .session import InputAnswer
-
     if is_visit:
         return InputAnswer("accept" if content.get("done") else "decline")
     return InputAnswer("accept", content)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import mcp_types as types
@@ -16,6 +15,7 @@ from mcp import Client, MCPError
 from mcp.client.extension import ClientExtension, ResultClaim
 from pydantic import ValidationError
 
+from ..tool_schemas.checking import plain_schema, problem_of
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .credentials import Credentials
 from .lists import MAX_DESCRIPTION_CHARS, MAX_TOOLS, RemoteTool, ToolList, within_limits
@@ -31,7 +31,7 @@ from .outages import (
     ServerAway,
     ToolFailed,
 )
-from .schemas import plain_schema, problem_of
+from .questions import InputAnswer, InputNeeded, Question, RemoteCall, TaskRunning
 from .server import MCPServer
 
 _TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -102,83 +102,6 @@ async def _never_resolve(result: Any, context: Any) -> types.CallToolResult:
     raise AssertionError(f"a task is handed to the caller: {result!r:.60} {context!r:.60}")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question that a server asks before it goes on with a call.
-
-    Attributes:
-        key: The server's name of the question.
-        schema: JSON Schema of the answer; None for a visit to `url`.
-        url: The address that a person has to visit; "" for a form.
-    """
-
-    key: str
-    message: str
-    schema: Mapping[str, Any] | None
-    url: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class InputNeeded:
-    """The server goes on when its questions are answered.
-
-    Attributes:
-        state: To be sent back with the answers; None where the server gave none.
-        is_repeated: The server asked during the call and was told that nobody answers now: the call is made again.
-        task_id: The task that asks; None for a call.
-    """
-
-    questions: tuple[Question, ...]
-    state: str | None = None
-    is_repeated: bool = False
-    task_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRunning:
-    """The server works on a call as a task.
-
-    Attributes:
-        poll_seconds: Time after which the server wants to be asked.
-    """
-
-    task_id: str
-    poll_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class InputAnswer:
-    """The answer to a question: `action` is accept, decline or cancel."""
-
-    action: Literal["accept", "decline", "cancel"]
-    content: dict[str, Any] | None = None
-
-    def as_result(self) -> types.ElicitResult:
-        """The answer as the protocol has it."""
-        return types.ElicitResult(action=self.action, content=self.content)
-
-
-@dataclass(slots=True)
-class RemoteCall:
-    """One call, with what is known about it from earlier tries.
-
-    Attributes:
-        tool: The server's name of the tool.
-        key: The idempotency key.
-        answers: Answers by the server's names of its questions, with the state that belongs to them.
-        early: Answers to what the server asks during the call, in the order of the questions.
-        asked: Filled with what the server asked during the call and got no answer to.
-    """
-
-    tool: str
-    arguments: dict[str, Any]
-    key: str
-    answers: Mapping[str, InputAnswer] = field(default_factory=dict[str, InputAnswer])
-    state: str | None = None
-    early: list[InputAnswer] = field(default_factory=list[InputAnswer])
-    asked: list[Question] = field(default_factory=list[Question])
-
-
 KEY_META: Final = "celery-agents/idempotency-key"
 """The name in `_meta` under which a call carries its idempotency key."""
 
@@ -240,7 +163,7 @@ class ServerSession:
             ToolFailed: The tool itself says that it failed.
             MCPToolError: The server answered with an error.
         """
-        responses: Any = {name: answer.as_result() for name, answer in call.answers.items()} or None
+        responses: Any = {name: _as_result(answer) for name, answer in call.answers.items()} or None
         meta: Any = {KEY_META: call.key}
         self._running.append(call)
         try:
@@ -274,7 +197,7 @@ class ServerSession:
             ServerAway, ConnectionLost: They may not have reached the task; give them again.
             MCPToolError: The server did not take them.
         """
-        responses = {key: answer.as_result() for key, answer in answers.items()}
+        responses = {key: _as_result(answer) for key, answer in answers.items()}
         params = _UpdateParams(task_id=task_id, input_responses=responses)
         await self._ask(lambda: self._open.session.send_request(_UpdateTask(params=params), types.Result))
 
@@ -349,13 +272,13 @@ class ServerSession:
         return read_result(result)
 
     async def _answer_early(self, context: Any, params: Any) -> types.ElicitResult | types.ErrorData:
-        """Answer a question that comes during a call: from what is known already, else that nobody answers now."""
+        """Answer a question that comes during a call: from what is known already, else that no answer comes now."""
         del context
         if len(self._running) != 1:  # the protocol does not say which of several calls asks
             return types.ElicitResult(action="cancel")
         call = self._running[0]
         if call.early and not call.asked:
-            return call.early.pop(0).as_result()
+            return _as_result(call.early.pop(0))
         try:
             if len(call.asked) < _MAX_QUESTIONS:
                 call.asked.append(_question(str(len(call.asked)), params))
@@ -414,6 +337,10 @@ def _question(key: str, request: Any) -> Question:
             raise MCPToolError(problem)
         return Question(key, _cut(params.message), schema)
     raise MCPToolError(f"the server asks for {type(request).__name__}, which this client does not offer")
+
+
+def _as_result(answer: InputAnswer) -> types.ElicitResult:
+    return types.ElicitResult(action=answer.action, content=answer.content)
 
 
 def _cut(text: str, most: int = _MAX_TEXT_CHARS) -> str:

@@ -13,6 +13,8 @@ from ..errors import InvalidInput
 from ..requests.schemas import misfit
 from ..state.agent_state import AgentState
 from ..state.values.frozen import FrozenDict, freeze, thaw
+from ..tool_schemas.checking import find_errors, plain_schema
+from ..tool_schemas.mending import MendedSchema
 from ..tools.approval import Approval
 from ..tools.arguments import InvalidArguments
 from ..tools.context import ToolContext
@@ -21,14 +23,13 @@ from ..tools.needs import NeedsTime, OutcomeUnknown
 from ..tools.protocol import Lookup
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS
 from .connections import Connection, ServerConnections
-from .lists import RemoteTool, ToolList, UsableTool, usable_tools
+from .lists import RemoteTool, ToolList, usable_tools
 from .outages import AnswerUnreadable, ConnectionLost, MCPToolError, ServerAway, ToolFailed
-from .questions import answers_for_task, ask_person, earlier_answers
-from .schemas import find_errors, plain_schema
+from .questions import InputNeeded, RemoteCall, TaskRunning, answers_for_task, ask_person, earlier_answers
 from .server import MCPServer
 
 if TYPE_CHECKING:
-    from .session import RemoteCall, ServerSession, TaskRunning
+    from .session import ServerSession
 
 # A call is tried again so often before it gives its worker back.
 _TRIES_AT_ONCE: Final = 2
@@ -47,23 +48,23 @@ class MCPTool:
 
     Attributes:
         server: The server.
-        usable: The tool as the server describes it, and its arguments as the model is shown them.
+        remote: The tool as the server describes it.
+        shown: Its arguments as the model is shown them.
         offered: The list that the model was told of, to which the step is pinned.
     """
 
     server: MCPServer
-    usable: UsableTool
+    remote: RemoteTool
+    shown: MendedSchema
     offered: ToolList
     connections: ServerConnections = field(repr=False)
     parameters: FrozenDict = field(init=False, repr=False)
+    lookup: Lookup | None = None  # a task of the server is followed by its id
+    max_result_chars: int = DEFAULT_MAX_RESULT_CHARS
+    is_async: bool = True  # a call waits on the loop and keeps no thread
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", FrozenDict(self.usable.shown.parameters))
-
-    @property
-    def remote(self) -> RemoteTool:
-        """The tool as the server describes it."""
-        return self.usable.remote
+        object.__setattr__(self, "parameters", FrozenDict(self.shown.parameters))
 
     @property
     def name(self) -> str:
@@ -78,7 +79,7 @@ class MCPTool:
     @property
     def description(self) -> str:
         """The server's description, with the rules that the schema for the model cannot have."""
-        return "\n\n".join(filter(None, (self.remote.description, self.usable.shown.rules)))
+        return "\n\n".join(filter(None, (self.remote.description, self.shown.rules)))
 
     @property
     def effect(self) -> Effect:
@@ -103,22 +104,7 @@ class MCPTool:
     @property
     def edit_schema(self) -> Mapping[str, Any]:
         """JSON Schema of arguments that a person changes in an approval; the call checks them once more."""
-        return FrozenDict(plain_schema(self.usable.shown.parameters))
-
-    @property
-    def lookup(self) -> Lookup | None:
-        """None: a task of the server is followed by its id."""
-        return None
-
-    @property
-    def max_result_chars(self) -> int:
-        """Characters of a result that are stored and shown to the model."""
-        return DEFAULT_MAX_RESULT_CHARS
-
-    @property
-    def is_async(self) -> bool:
-        """True: a call waits on the loop and keeps no thread."""
-        return True
+        return FrozenDict(plain_schema(self.shown.parameters))
 
     def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
         """Check the arguments against the server's schema, but for its regular expressions, which the server checks.
@@ -150,8 +136,6 @@ class MCPTool:
                 call that must not be made twice, or the server was away afterwards for its whole `patience`.
             MCPToolError: The server answered with an error.
         """
-        from .session import InputNeeded, TaskRunning
-
         result = await self._obtain(ctx, bound)
         if isinstance(result, InputNeeded):
             ask_person(self.server.name, result)
@@ -216,8 +200,6 @@ class MCPTool:
                 raise type(error)(await self._explain(connection, session, str(error))) from error
 
     def _remote_call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> RemoteCall:
-        from .session import RemoteCall
-
         known = earlier_answers(ctx.replies.memos)
         return RemoteCall(
             self.remote.name, dict(bound), ctx.idempotency_key,
@@ -278,8 +260,8 @@ def tools_of(
         taken: Names that other tools of the agent have.
     """
     return [
-        MCPTool(server=server, usable=each, offered=offered, connections=connections)
-        for each in usable_tools(server, offered, connections.notes, taken)
+        MCPTool(server=server, remote=remote, shown=shown, offered=offered, connections=connections)
+        for remote, shown in usable_tools(server, offered, connections.notes, taken)
     ]
 
 

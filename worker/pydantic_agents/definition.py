@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..drivers.pricing import TokenPrice
 from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..errors import ConfigurationError
-from ..guards import Guard
-from ..state.execution.budget import ExecutionBudget
 from ..state.values.frozen import FrozenDict, freeze
 from ..tools.effect import Effect
 from ..tools.toolset import ToolSet
@@ -21,7 +19,6 @@ from .tool_options import ToolOptions, checked_effect, definitions_in
 if TYPE_CHECKING:
     from pydantic_ai import Agent
 
-    from .driver import PydanticAgentDriver
     from .durability import CeleryDurability
 
 
@@ -39,29 +36,18 @@ class KnownTool:
     parameters: FrozenDict
 
 
-@dataclass(frozen=True)
-class PydanticDefinition:
+class PydanticDefinition(NamedTuple):
     """A pydantic-ai agent as our agents are defined.
 
     Attributes:
         agent: The original.
-        name: Its name.
-        description: Its description; "" without one.
-        driver: Asks its model.
+        fields: The fields of our agent: its name, its description, the driver that asks its model, and its limits.
         toolset: Its tools, those included that are known at run time only.
-        budget: Limits of each execution.
-        guards: Further checks before the model is asked and before the next step.
-        queue: Name of a queue of its own; None is the common queue.
     """
 
     agent: Agent[Any, Any]
-    name: str
-    description: str
-    driver: PydanticAgentDriver
+    fields: Mapping[str, Any]
     toolset: ToolSet
-    budget: ExecutionBudget | None
-    guards: Sequence[Guard]
-    queue: str | None
 
 
 def definition_of(value: object, place: str) -> PydanticDefinition | None:
@@ -99,16 +85,15 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
     _check_capabilities(agent.name, options, capabilities)
     options.effect = checked_effect(f"agent {agent.name!r}: CeleryDurability", options.effect)
     known = _known_tools(agent, options.effect)
-    return PydanticDefinition(
-        agent=agent,
-        name=agent.name,
-        description=agent.description or "",
-        driver=PydanticAgentDriver(agent, options, {name: tool.options for name, tool in known.items()}),
-        toolset=PydanticToolSet(agent, options, known),
-        budget=options.budget,
-        guards=options.guards,
-        queue=options.queue,
-    )
+    fields = {
+        "name": agent.name,
+        "description": agent.description or "",
+        "driver": PydanticAgentDriver(agent, options, {name: tool.options for name, tool in known.items()}),
+        "budget": options.budget,
+        "guards": options.guards,
+        "queue": options.queue,
+    }
+    return PydanticDefinition(agent, fields, PydanticToolSet(agent, options, known))
 
 
 def _capabilities_in(capability: Any) -> Iterator[Any]:

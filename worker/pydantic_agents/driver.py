@@ -42,11 +42,10 @@ from .conversation import (
     repeated_calls,
 )
 from .outputs import OUTPUT, dump_output, is_blank, text_of_output
-from .prices import has_price, price_of
 from .repeating import calls_to_repeat
 from .stored_messages import dump_messages, dump_parts, load_messages
 from .tool_options import TOOLS, ToolOptions
-from .usages import dump_usage, load_limits
+from .usages import dump_usage, has_price, load_limits, price_of
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent, UnexpectedModelBehavior, UsageLimitExceeded

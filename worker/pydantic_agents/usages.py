@@ -1,4 +1,4 @@
-"""Usage and its limits of pydantic-ai as JSON, and back."""
+"""Usage of pydantic-ai, its limits and its price: as JSON, and back."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
+from ..drivers.pricing import cost_of, is_priced
 from ..state.values.frozen import thaw
 
 if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RunUsage, UsageLimits
+
+    from ..drivers.pricing import TokenPrice
 
 
 def dump_usage(usage: RunUsage) -> dict[str, Any]:
@@ -45,3 +49,35 @@ def load_limits(kept: Mapping[str, Any]) -> UsageLimits:
 def _with_decimal(kept: Mapping[str, Any], name: str) -> dict[str, Any]:
     given: dict[str, Any] = {key: thaw(value) for key, value in kept.items()}
     return given if given.get(name) is None else {**given, name: Decimal(str(given[name]))}
+
+
+def has_price(model: Any) -> bool:
+    """Whether the price list knows the model of an agent: all of them, where one falls back on others."""
+    if isinstance(model, str):
+        provider, _, name = model.partition(":")
+        return is_priced(provider, name)
+    candidates: Any = getattr(model, "models", None)
+    if candidates:
+        return all(map(has_price, candidates))
+    wrapped = getattr(model, "wrapped", None)
+    if wrapped is not None:
+        return has_price(wrapped)
+    provider, name = getattr(model, "system", None), getattr(model, "model_name", None)
+    return isinstance(provider, str) and isinstance(name, str) and is_priced(provider, name)
+
+
+def price_of(response: ModelResponse, model: Any, price: TokenPrice | None) -> float | None:
+    """The cost of an answer in US dollars; None where it is unknown.
+
+    Args:
+        model: The agent's.
+        price: What the agent's options say of it; it comes before all lists.
+    """
+    usage = response.usage
+    if price is not None:
+        return price.cost(usage)
+    if usage.cost is not None:
+        return float(usage.cost)  # a gateway says what it charges, or pydantic-ai has looked it up
+    asked = model.partition(":")[2] if isinstance(model, str) else getattr(model, "model_name", None)
+    provider = response.provider_name or (model.partition(":")[0] if isinstance(model, str) else "")
+    return cost_of(usage, provider, response.model_name, asked if isinstance(asked, str) else None)

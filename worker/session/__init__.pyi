@@ -10,12 +10,12 @@ from .actions import SessionRunner as SessionRunner
 from .actions import SuspendSession as SuspendSession
 from .actions import UpdateTask as UpdateTask
 from .actions import WriteMetadata as WriteMetadata
-from .controllers import AgentSessionStage as AgentSessionStage
-from .controllers import PassThroughSessionController as PassThroughSessionController
-from .controllers import SessionController as SessionController
-from .controllers import SessionHookStack as SessionHookStack
+from .events import AgentSessionStage as AgentSessionStage
 from .events import EventDispatcher as EventDispatcher
+from .events import PassThroughSessionController as PassThroughSessionController
 from .events import SessionActionExecuted as SessionActionExecuted
+from .events import SessionController as SessionController
+from .events import SessionHookStack as SessionHookStack
 from .events import SessionLoaded as SessionLoaded
 from .events import SessionLoadFailed as SessionLoadFailed
 from .events import SessionSaved as SessionSaved
@@ -23,6 +23,7 @@ from .events import SessionSaveFailed as SessionSaveFailed
 from .file_store import FileSessionStore as FileSessionStore
 from .inline_runner import InlineRunner as InlineRunner
 from .redis_store import RedisSessionStore as RedisSessionStore
+from .redis_store import WorkerRunner as WorkerRunner
 from .registry import CapabilityRegistry as CapabilityRegistry
 from .repository import SessionFactory as SessionFactory
 from .repository import SessionRepository as SessionRepository
@@ -35,4 +36,3 @@ from .values import AgentSessionInfo as AgentSessionInfo
 from .values import SessionId as SessionId
 from .values import SessionInfoList as SessionInfoList
 from .values import SessionStatus as SessionStatus
-from .worker_runner import WorkerRunner as WorkerRunner

@@ -1,13 +1,14 @@
-"""The events of the session runtime, and the dispatcher that tells listeners of them."""
+"""The stages of the session runtime with their controllers, and its events with the dispatcher that tells listeners."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
 
-from .values import SessionStatus
+from .values import AgentSession, SessionStatus
 
 E = TypeVar("E")
 
@@ -96,3 +97,53 @@ class EventDispatcher:
                     listener(event)
                 except Exception:  # noqa: BLE001 - a listener of the user's
                     self._log.exception("a listener of %s failed", type(event).__name__)
+
+
+class AgentSessionStage(StrEnum):
+    """The stages of the runtime. Changes in `AFTER_SAVE` and `AFTER_CREATE` are in the returned value only."""
+
+    BEFORE_CREATE = "before_create"
+    AFTER_CREATE = "after_create"
+    AFTER_LOAD = "after_load"
+    AFTER_ACTION = "after_action"
+    BEFORE_SAVE = "before_save"
+    AFTER_SAVE = "after_save"
+
+
+class SessionController(Protocol):
+    """Sees the session at each stage; what it raises ends the action."""
+
+    def on_stage(self, stage: AgentSessionStage, session: AgentSession) -> AgentSession:
+        """The session to go on with: the same one, or a changed one."""
+        ...
+
+
+class PassThroughSessionController:
+    """`SessionController` that changes nothing."""
+
+    def on_stage(self, stage: AgentSessionStage, session: AgentSession) -> AgentSession:
+        """The same session."""
+        return session
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHookStack:
+    """Controllers in order of their priority, as one controller; of equal ones, the first added goes first."""
+
+    _entries: tuple[tuple[int, SessionController], ...] = ()
+
+    @classmethod
+    def empty(cls) -> SessionHookStack:
+        """A stack without controllers."""
+        return cls()
+
+    def with_controller(self, controller: SessionController, priority: int = 0) -> SessionHookStack:
+        """The stack with one more controller; a higher priority runs earlier."""
+        entries = (*self._entries, (priority, controller))
+        return SessionHookStack(tuple(sorted(entries, key=lambda entry: -entry[0])))
+
+    def on_stage(self, stage: AgentSessionStage, session: AgentSession) -> AgentSession:
+        """Pass the session through all controllers."""
+        for _, controller in self._entries:
+            session = controller.on_stage(stage, session)
+        return session

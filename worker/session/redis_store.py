@@ -1,4 +1,5 @@
 """`RedisSessionStore`: sessions of the session runtime in the Redis keys that workers use; nothing is stored twice.
+`WorkerRunner` hands their executions to the workers.
 
 A session that an action gives an execution is due with the save, and workers run it. While it runs, its steps save the
 session. So a save is refused then, and actions that can wait go to the running step, which applies each of them once.
@@ -6,6 +7,7 @@ session. So a save is refused then, and actions that can wait go to the running 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ from pydantic import ValidationError
 from ..engine.transitions import operation_transition
 from ..errors import InvalidInput, SessionNotFound, StateUnreadable
 from ..moments import moment
+from ..state.agent_state import AgentState
 from ..state.conversation.messages import Message
 from ..state.values.ids import read_session_id
 from ..store.inbox import new_change_id
@@ -26,6 +29,7 @@ from .actions import (
     ChangeModel,
     ChangeSystemPrompt,
     ResumeSession,
+    SaveSession,
     SendMessage,
     SessionAction,
     SuspendSession,
@@ -33,6 +37,7 @@ from .actions import (
     WriteMetadata,
     read_text,
 )
+from .repository import SessionRepository
 from .store import first_version
 from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfoList, SessionStatus
 
@@ -120,7 +125,7 @@ class RedisSessionStore:
         for header in found.values():
             try:
                 if header.problem is None:
-                    readable.append(_info_of(header))
+                    readable.append(_info_of(header.session_id, header, header.session_status))
                 else:
                     unreadable.append((header.session_id, header.problem))
             except StateUnreadable as error:
@@ -200,15 +205,7 @@ def _whole(session: AgentSession) -> StoredSession:
 
 
 def _session(session_id: str, stored: StoredSession) -> AgentSession:
-    info = AgentSessionInfo(
-        session_id=read_session_id(session_id),
-        agent_name=stored.agent,
-        status=_status(stored.status),
-        version=stored.version,
-        created_at=moment(stored.created_ms),
-        updated_at=moment(stored.updated_ms),
-        parent_id=read_session_id(stored.forked_from) if stored.forked_from else None,
-    )
+    info = _info_of(session_id, stored, stored.status)
     return AgentSession(info=info, definition=_definition(stored), state=stored.state)
 
 
@@ -222,15 +219,15 @@ def _definition(stored: StoredSession) -> AgentDefinition:
         raise StateUnreadable("session_definition", "it is no definition of an agent") from None
 
 
-def _info_of(header: Header) -> AgentSessionInfo:
+def _info_of(session_id: str, stored: StoredSession | Header, status: str) -> AgentSessionInfo:
     return AgentSessionInfo(
-        session_id=read_session_id(header.session_id),
-        agent_name=header.agent,
-        status=_status(header.session_status),
-        version=header.version,
-        created_at=moment(header.created_ms),
-        updated_at=moment(header.updated_ms),
-        parent_id=read_session_id(header.forked_from) if header.forked_from else None,
+        session_id=read_session_id(session_id),
+        agent_name=stored.agent,
+        status=_status(status),
+        version=stored.version,
+        created_at=moment(stored.created_ms),
+        updated_at=moment(stored.updated_ms),
+        parent_id=read_session_id(stored.forked_from) if stored.forked_from else None,
     )
 
 
@@ -239,3 +236,47 @@ def _status(name: str) -> SessionStatus:
         return SessionStatus(name)
     except ValueError:
         raise StateUnreadable("session_status", f"it is {name[:40]!r}, which is no status") from None
+
+
+_BLOCK_MS: Final = 1_000
+
+
+class WorkerRunner:
+    """A `SessionRunner` that hands an execution to the workers, with the save that stores it.
+
+    Args:
+        store: Where the sessions are. None: nobody waits, and it is not needed.
+        timeout: Seconds to wait for the end; None: as long as it takes. Only with a store.
+
+    Without a store, `SendMessage` returns the session with its execution pending. With one, it waits, and returns the
+    session with the answer.
+    """
+
+    def __init__(self, store: Store | None = None, timeout: float | None = None) -> None:
+        self._store = store
+        self._timeout = timeout
+
+    def run(self, session: AgentSession, state: AgentState, save: SaveSession) -> AgentSession:
+        """Submit the execution of `state` to the workers; see `SessionRunner.run`.
+
+        Raises:
+            TimeoutError: It has not ended in time; it goes on.
+            SessionNotFound: The session was deleted meanwhile.
+        """
+        started = session.with_state(state)
+        if self._store is None:
+            return started
+        saved = save(started)
+        assert state.execution is not None
+        self._wait(self._store, saved.session_id, state.execution.execution_id)
+        return SessionRepository(RedisSessionStore(self._store)).load(saved.session_id)
+
+    def _wait(self, store: Store, session_id: str, execution_id: str) -> None:
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        position = "0"
+        while store.sessions.outcome(session_id, execution_id) is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"execution {execution_id} has not ended within {self._timeout:g} s; it goes on")
+            left_ms = _BLOCK_MS if deadline is None else round((deadline - time.monotonic()) * 1000)
+            events = store.sessions.watch(session_id, position, max(1, min(_BLOCK_MS, left_ms)))
+            position = events[-1].id if events else position

@@ -9,10 +9,12 @@ from ..errors import ActionRefused, SessionConflict
 from ..redaction import describe_exception
 from ..state.agent_state import AgentState
 from .actions import SessionAction, SteppedAction
-from .controllers import AgentSessionStage, PassThroughSessionController, SessionController
 from .events import (
+    AgentSessionStage,
     EventDispatcher,
+    PassThroughSessionController,
     SessionActionExecuted,
+    SessionController,
     SessionLoaded,
     SessionLoadFailed,
     SessionSaved,

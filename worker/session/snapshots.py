@@ -76,14 +76,18 @@ class SessionSnapshot(Value):
             context: Entries of the metadata; those that look like callbacks are left out.
             merge: Keep the entries of the snapshot that `context` does not name.
         Raises:
-            pydantic.ValidationError: It is no state.
-            StateTooNew: A newer version of this package has written it.
+            InvalidInput: The snapshot holds no state, or the context is no JSON.
+            StateTooNew: A newer version of this package has written the state.
         """
-        state = AgentState.from_dict(cast("dict[str, Any]", thaw(self.state)))
+        try:
+            state = AgentState.from_dict(cast("dict[str, Any]", thaw(self.state)))
+        except StateTooNew:
+            raise
+        except (ValidationError, StateUnreadable) as error:
+            raise InvalidInput("snapshot.state", str(error).splitlines()[0], "it is no state of a session.") from None
         if context is not None:
-            if not merge:
-                for key in state.context.metadata:
-                    state = state.without_metadata(key)
+            for key in () if merge else state.context.metadata:
+                state = state.without_metadata(key)
             for key, value in context.items():
                 if not is_callback_like(key):
                     state = state.with_metadata(key, value)
@@ -111,18 +115,3 @@ def read_snapshot(given: SessionSnapshot | Mapping[str, Any] | str | bytes) -> S
     except ValueError as error:
         advice = "give what `client.snapshot` has returned, or its JSON."
         raise InvalidInput("snapshot", str(error).splitlines()[0], advice) from None
-
-
-def restore(snapshot: SessionSnapshot, context: Mapping[str, Any] | None, *, merge: bool) -> AgentState:
-    """The state to go on with; see `SessionSnapshot.restored`.
-
-    Raises:
-        InvalidInput: The snapshot holds no state, or the context is no JSON.
-        StateTooNew: A newer version of this package has written the state.
-    """
-    try:
-        return snapshot.restored(context, merge=merge)
-    except StateTooNew:
-        raise
-    except (ValidationError, StateUnreadable) as error:
-        raise InvalidInput("snapshot.state", str(error).splitlines()[0], "it is no state of a session.") from None

@@ -6,6 +6,18 @@ capabilities keep, `codec` the split form that a store writes, `values` the base
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..lazy_names import attach_names
 
-__getattr__, __dir__, __all__ = attach_names(__name__, __file__)
+# Views of a state, and the parts of capabilities, are beside these.
+_MOVED: Final = {
+    "worker.capabilities": """
+        Cadence Disposition GuardrailEvent GuardrailIncident GuardrailIncidents GuardrailPhase GuardrailResult
+        JudgedMessages MemoryFact Plan PlanEvent PlanStatus PlanStepRecord ReflectionEvent ReflectionRecord
+        ReflectionUsage SmartEvent SmartView SummarizationEvent SummaryRecord smart_event without_blocked
+    """,
+    "worker.run_state": "Assessment ReasoningStep RunReason RunView",
+}
+
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__, _MOVED)

@@ -1,8 +1,7 @@
 """The fields of an agent's state, and the version of its stored form.
 
-`AgentState` consists of five layers, so that each can be read alone: these fields, its accessors (`agent_view`),
-the changes to its context (`agent_context`), its parts (`agent_parts`), and the changes to its execution
-(`agent_state`).
+`AgentState` consists of four layers, so that each can be read alone: these fields, its accessors (`agent_view`), the
+changes to its context and its parts (`agent_parts`), and the changes to its execution (`agent_state`).
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "metadata": "use AgentState.fresh(metadata={…}), or state.with_metadata(key, value)",
     }
 )
-"""Names that others give to what stands elsewhere here, with what to write instead."""
+"""Names that other libraries use for what is elsewhere here, with what to write instead."""
 
 _UNKNOWN_VERSION = 0
 """The version of stored data that name none."""

@@ -1,24 +1,83 @@
-"""Reading and changing the parts of the state that capabilities own."""
+"""The changes to an agent's context (messages, prompt, metadata, model), and the parts that capabilities own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Self
 
-from .agent_context import AgentWithContext
 from .agent_fields import schema_version_of
+from .agent_view import AgentView
+from .conversation.context import AgentContext, LLMConfig, ResponseFormat
+from .conversation.messages import DEFAULT, Message, MessageStore
 from .execution.execution import ExecutionState
 from .parts.state_part import PartScope, check_part_name
 from .parts.storage import NO_PARTS, AnyPart, Part, PartList, StoredParts
 from .values.field_types import utcnow
 from .values.frozen import FrozenMap
 
+_OF_EXECUTION = ".x"
 _NO_LISTS: Mapping[str, PartList] = FrozenMap[PartList]()
 
 
-class AgentWithParts(AgentWithContext):
-    """The parts of `AgentState`. Those of scope execution stand in the execution and end with it."""
+class AgentWithParts(AgentView):
+    """The context and the parts of `AgentState`. The running execution sees a changed context from its next step on.
+
+    Parts of scope execution are in the execution and end with it.
+    """
+
+    def with_context(self, context: AgentContext, *, now: datetime | None = None) -> Self:
+        """Replace the context; messages that do not continue the present ones replace them."""
+        if context.store is self.store:
+            return self._change(now, context=context)
+        store = context.store.after(self.store)
+        replaced = any(
+            store.section(name).generation != section.generation for name, section in self.store.sections.items()
+        )
+        execution = self.execution.with_steps_written_anew() if self.execution and replaced else self.execution
+        return self._change(now, context=context.with_store(store), execution=execution)
+
+    def with_user_message(self, message: str | Message, *, now: datetime | None = None) -> Self:
+        """Append a message from the user, untagged."""
+        return self.with_messages_added((Message.user(message) if isinstance(message, str) else message,), now=now)
+
+    def with_messages_added(
+        self, messages: Iterable[Message], section: str = DEFAULT, *, now: datetime | None = None
+    ) -> Self:
+        """Append messages to a section, the default one unless named."""
+        return self._change(now, context=self.context.with_messages_added(messages, section))
+
+    def with_messages(
+        self, messages: Iterable[Message], section: str = DEFAULT, *, now: datetime | None = None
+    ) -> Self:
+        """Replace the messages of a section, the default one unless named. Steps keep the messages they said."""
+        return self.with_message_store(self.store.replace(messages, section), now=now)
+
+    def with_message_store(self, store: MessageStore, *, now: datetime | None = None) -> Self:
+        """Replace the messages of all sections."""
+        return self.with_context(self.context.with_store(store), now=now)
+
+    def with_metadata(self, key: str, value: Any, *, now: datetime | None = None) -> Self:
+        """Set one entry of the metadata. Raises `InvalidInput`, with the path, when the value is no JSON."""
+        return self.with_context(self.context.with_metadata(key, value), now=now)
+
+    def without_metadata(self, key: str, *, now: datetime | None = None) -> Self:
+        """Remove one entry of the metadata."""
+        return self.with_context(self.context.without_metadata(key), now=now)
+
+    def with_system_prompt(self, prompt: str, *, now: datetime | None = None) -> Self:
+        """Set the session's own prompt; empty returns to the agent's."""
+        return self.with_context(self.context.with_system_prompt(prompt), now=now)
+
+    def with_response_format(self, response_format: ResponseFormat | None, *, now: datetime | None = None) -> Self:
+        """Set the shape of the final answer; None returns to the agent's."""
+        return self.with_context(self.context.with_response_format(response_format), now=now)
+
+    def with_llm_config(self, config: LLMConfig | None, *, now: datetime | None = None) -> Self:
+        """Set a model for this agent alone; None returns to the definition's model."""
+        return self._change(now, llm_config=config)
+
+    # --- parts ------------------------------------------------------------------------------------------------
 
     def part(self, kind: type[Part]) -> Part:
         """The part of this kind, or its default where the state holds none.
@@ -85,6 +144,3 @@ class AgentWithParts(AgentWithContext):
             changed["execution"] = execution.with_parts(stored)
         after = self._change(moment, **changed)
         return after._with(schema_version=schema_version_of(after.parts, after.execution))
-
-
-_OF_EXECUTION = ".x"

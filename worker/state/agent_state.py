@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from functools import cache
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidTransition, StateUnreadable
 from .agent_fields import schema_version_of
@@ -27,10 +29,20 @@ from .values.error_info import ErrorInfo
 from .values.field_types import utcnow
 from .values.frozen import FrozenDict
 from .values.ids import AgentId, ExecutionId
-from .views.run import RunView
-from .views.smart import SmartView
+
+if TYPE_CHECKING:
+    from ..capabilities.smart.smart_state import SmartView
+    from ..run_state.view import RunView
 
 _REPLACED = "only the newest generation of a section is stored; append where it is read later. Replaced since:"
+
+_WORKER: Final = __name__.removesuffix(".state.agent_state")
+
+
+@cache
+def _view(name: str) -> Any:
+    """The class of that name, which shows a state; the state imports no capability, so it is loaded when it is read."""
+    return resolve_name(f"{_WORKER}.{name}")
 
 
 class AgentState(AgentWithParts):
@@ -70,12 +82,12 @@ class AgentState(AgentWithParts):
     @property
     def run(self) -> RunView:
         """The state under the names of Locus, with builders."""
-        return RunView(self)
+        return _view("run_state.view:RunView")(self)
 
     @property
     def smart(self) -> SmartView:
         """The state under the names of `SmartState`."""
-        return SmartView(self)
+        return _view("capabilities.smart.smart_state:SmartView")(self)
 
     @property
     def messages(self) -> tuple[Message, ...]:

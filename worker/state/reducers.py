@@ -79,12 +79,12 @@ def add_numbers(current: Any, update: Any) -> Any:
 
 def max_value(current: Any, update: Any) -> Any:
     """The larger value; None is smaller than everything."""
-    return _only(current, update) if current is None or update is None else max(current, update)
+    return first_value(current, update) if current is None or update is None else max(current, update)
 
 
 def min_value(current: Any, update: Any) -> Any:
     """The smaller value; None is larger than everything."""
-    return _only(current, update) if current is None or update is None else min(current, update)
+    return first_value(current, update) if current is None or update is None else min(current, update)
 
 
 def first_value(current: Any, update: Any) -> Any:
@@ -110,10 +110,6 @@ def _is_set(value: object) -> bool:
 
 def _is_one(value: object) -> bool:
     return value is not None and not isinstance(value, list | tuple)
-
-
-def _only(current: Any, update: Any) -> Any:
-    return update if current is None else current
 
 
 def _is_message(value: object) -> bool:

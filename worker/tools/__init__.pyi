@@ -6,6 +6,7 @@ from .approval import Ask as Ask
 from .approval import CallPolicy as CallPolicy
 from .approval import Decision as Decision
 from .approval import ExpiryRule as ExpiryRule
+from .approval import LaterResult as LaterResult
 from .approval import PassOn as PassOn
 from .approval import UseValue as UseValue
 from .approval import as_decision as as_decision
@@ -17,6 +18,7 @@ from .arguments import InvalidArguments as InvalidArguments
 from .context import ToolContext as ToolContext
 from .definition import FunctionTool as FunctionTool
 from .definition import tool as tool
+from .delegation import ChildLimits as ChildLimits
 from .delegation import ContextRule as ContextRule
 from .delegation import DelegatingTool as DelegatingTool
 from .delegation import Delegation as Delegation
@@ -27,14 +29,13 @@ from .delegation import check_merge as check_merge
 from .delegation import check_rules as check_rules
 from .delegation import is_delegating as is_delegating
 from .effect import Effect as Effect
+from .effect import LookupResult as LookupResult
+from .effect import LookupStatus as LookupStatus
 from .handoff import Handoff as Handoff
 from .handoff import HandoffTool as HandoffTool
 from .handoff import SupportsHandoff as SupportsHandoff
 from .handoff import supports_handoff as supports_handoff
 from .identity import idempotency_key as idempotency_key
-from .later import LaterResult as LaterResult
-from .lookup import LookupResult as LookupResult
-from .lookup import LookupStatus as LookupStatus
 from .needs import AnswerRefused as AnswerRefused
 from .needs import NeedsAnswer as NeedsAnswer
 from .needs import NeedsApproval as NeedsApproval

@@ -26,8 +26,44 @@ def _ask(prompt: Annotated[str, Field(description=_PROMPT)]) -> str:
     raise ConfigurationError(f"an agent works on this call; a worker starts it, and nothing else can: {prompt:.40}")
 
 
+class DelegatedTool:
+    """The base of tools whose calls other agents work on: a worker starts these, and never runs `call`.
+
+    Attributes:
+        definition: The name, the description and the arguments for the model.
+    """
+
+    definition: FunctionTool[..., Any]
+    effect = Effect.KEYED  # the child is made once
+    timeout: float | None = None  # nothing runs in the caller's worker
+    lookup: Lookup | None = None  # the outcome of a call is always known
+    is_async = False
+
+    @property
+    def parameters(self) -> FrozenDict:
+        """JSON Schema of the arguments."""
+        return self.definition.parameters
+
+    @property
+    def max_result_chars(self) -> int:
+        """Characters of the answer that are stored and shown to the model."""
+        return self.definition.max_result_chars
+
+    def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
+        """Validate the arguments."""
+        return self.definition.bind(args)
+
+    def call(self, ctx: Any, bound: Mapping[str, Any]) -> Any:
+        """Refuse: a worker starts the agent instead.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        return self.definition.call(ctx, bound)
+
+
 @dataclass(frozen=True, eq=False)
-class AgentTool:
+class AgentTool(DelegatedTool):
     """A tool that another agent works on, in a session of its own. `Agent.as_tool` makes one of an agent.
 
     Attributes:
@@ -55,7 +91,7 @@ class AgentTool:
     expires: timedelta | None = None
     merge: MergeRules = field(default_factory=dict[Any, Any])
     approval: Approval = "never"
-    _definition: FunctionTool[..., Any] = field(init=False, repr=False)
+    definition: FunctionTool[..., Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         name = self.name or f"ask_{self.agent}".replace("-", "_")
@@ -68,49 +104,7 @@ class AgentTool:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "description", described)
         object.__setattr__(self, "merge", check_merge(where, self.merge))
-        object.__setattr__(self, "_definition", definition)
-
-    @property
-    def effect(self) -> Effect:
-        """Keyed: the child is made once."""
-        return Effect.KEYED
-
-    @property
-    def parameters(self) -> FrozenDict:
-        """JSON Schema of the one argument, `prompt`."""
-        return self._definition.parameters
-
-    @property
-    def timeout(self) -> float | None:
-        """None: nothing runs in the caller's worker; `expires` limits the child."""
-        return None
-
-    @property
-    def lookup(self) -> Lookup | None:
-        """None: the call's outcome is always known."""
-        return None
-
-    @property
-    def max_result_chars(self) -> int:
-        """Characters of the answer that are stored and shown to the model."""
-        return self._definition.max_result_chars
-
-    @property
-    def is_async(self) -> bool:
-        """False: it is never called."""
-        return False
-
-    def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
-        """Validate the prompt."""
-        return self._definition.bind(args)
-
-    def call(self, ctx: Any, bound: Mapping[str, Any]) -> Any:
-        """Refuse: a worker starts the agent instead.
-
-        Raises:
-            ConfigurationError: Always.
-        """
-        return self._definition.call(ctx, bound)
+        object.__setattr__(self, "definition", definition)
 
     def delegate(self, bound: Mapping[str, Any]) -> Delegation:
         """The work of a call."""

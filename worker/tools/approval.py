@@ -1,4 +1,4 @@
-"""Approval policies: they decide before a call whether it runs, is refused, or needs the approval of a person."""
+"""Approval policies: they decide before a call whether it runs, is refused, or asks a person; and rules of expiry."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UseValue:
 
 @dataclass(frozen=True, slots=True)
 class PassOn:
-    """An expired request is closed and asked again of somebody else.
+    """An expired request is closed, and another addressee is asked.
 
     Attributes:
         to: The next addressee.
@@ -56,7 +56,7 @@ class PassOn:
 
 
 ExpiryRule = Literal["deny", "approve", "fail"] | UseValue | PassOn
-"""The rule for a request that nobody answered in time.
+"""The rule for a request that was not answered in time.
 
 deny: it is refused, which the model reads. approve: the call runs as it was asked for. fail: the execution fails.
 """
@@ -68,7 +68,7 @@ class Ask:
 
     Attributes:
         to: The addressee, such as the name of a team. None: anybody. The inbox of requests is listed by it.
-        expires: The time in which somebody must answer. None: no end.
+        expires: The time in which it must be answered. None: no end.
         on_expiry: The rule for the end of that time.
         edits: The person may change the arguments.
         text: The question to the person; a sentence about the call when empty.
@@ -217,3 +217,40 @@ def as_decision(given: Any, owner: str) -> Decision:
     if given is True or given == "always":
         return Ask()
     raise ConfigurationError(f"{owner} returned {type(given).__name__}; return Ask(…), Deny(…), Allow(), True or False")
+
+
+@dataclass(frozen=True, slots=True)
+class LaterResult:
+    """The terms of a result that a service brings.
+
+    Attributes:
+        expires: The time in which it must come. None: no end.
+        on_expiry: The rule for the end of that time.
+    """
+
+    expires: timedelta | None = None
+    on_expiry: ExpiryRule = "deny"
+
+
+def check_later(name: str, result: str, expires: timedelta | None, on_expiry: ExpiryRule) -> LaterResult | None:
+    """The terms of a tool's later result; None for a tool that returns its result.
+
+    Raises:
+        ConfigurationError: They cannot be used; the text says what to do.
+    """
+    if result not in ("now", "later"):
+        raise ConfigurationError(f"tool {name}: result={result!r:.60} must be 'now' or 'later'")
+    if result == "now":
+        if expires is not None or on_expiry != "deny":
+            raise ConfigurationError(
+                f"tool {name}: expires= and on_expiry= belong to result='later'; for an approval, write them into "
+                "approval=Ask(…)"
+            )
+        return None
+    check_expiry(f"tool {name}", expires, on_expiry)
+    if on_expiry == "approve" or isinstance(on_expiry, PassOn):
+        raise ConfigurationError(
+            f"tool {name}: on_expiry={on_expiry!r:.60} is for approvals; a result that comes later has 'deny', 'fail' "
+            "or UseValue(…)"
+        )
+    return LaterResult(expires, on_expiry)

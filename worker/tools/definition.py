@@ -11,12 +11,11 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from ..errors import ConfigurationError
 from ..state.values.frozen import FrozenDict, freeze
-from .approval import Approval, ExpiryRule, check_approval
+from .approval import Approval, ExpiryRule, LaterResult, check_approval, check_later
 from .arguments import Arguments
 from .checks import check_effect, check_idempotent, check_lookup, check_max_result_chars, check_name, check_timeout
 from .context import ToolContext
 from .effect import Effect
-from .later import LaterResult, check_later
 from .protocol import Lookup
 from .results import DEFAULT_MAX_RESULT_CHARS
 from .signature import name_of, read_signature

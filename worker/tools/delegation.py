@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, Protocol, TypeGuard
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeGuard
 
 from ..errors import ConfigurationError, InvalidInput
 from ..state.agent_state import AgentState
@@ -88,7 +88,7 @@ class NeedsChildren(NeedsReply):
 
 
 def check_rules(where: str, context: object, on_failure: str, join: str, timeout: object) -> None:
-    """Check what somebody wants of a delegation.
+    """Check the rules of a delegation.
 
     Raises:
         ConfigurationError: A value cannot be used; the text says what to do.
@@ -101,6 +101,18 @@ def check_rules(where: str, context: object, on_failure: str, join: str, timeout
         raise ConfigurationError(f"{where}: join={join!r:.60} must be 'all' or 'first'")
     if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta()):
         raise ConfigurationError(f"{where}: timeout={timeout!r:.60} must be a timedelta above 0, or None")
+
+
+class ChildLimits(NamedTuple):
+    """The limits of an agent's children.
+
+    Attributes:
+        max_children: Children of one step that work at the same time, from 1.
+        max_depth: Levels of children below the root of a tree, from 0.
+    """
+
+    max_children: int
+    max_depth: int
 
 
 def check_child_limits(where: str, max_children: object, max_depth: object) -> None:

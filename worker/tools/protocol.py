@@ -7,8 +7,7 @@ from typing import Any, Protocol, cast
 
 from ..errors import ConfigurationError
 from .context import ToolContext
-from .effect import Effect
-from .lookup import LookupResult
+from .effect import Effect, LookupResult
 
 Lookup = Callable[[str, ToolContext], LookupResult | Awaitable[LookupResult]]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ....config.brokers import shares_a_database
 from ....config.celery import GREENLETS
-from ....config.settings import GROUP_MARK
+from ....config.settings import GROUP_MARK, shown_queues
 from ....config.version import __version__
 from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact
@@ -18,7 +18,6 @@ from ....worker.store.store import Store
 from ...broker_keys import queue_key
 from ...consumer.internals import WITHOUT
 from ...publishing import oldest_queued_ms
-from ..queue_names import shown_queues
 from ..request_reasons import describe_requests
 from .findings import Finding, Installation
 
@@ -58,7 +57,7 @@ def _examine_slots(name: str, facts: Mapping[str, Any]) -> Finding:
 
 def _describe_queues(facts: Mapping[str, Any]) -> str:
     """The queues that a worker takes, without that of its group."""
-    named = shown_queues(facts)
+    named = shown_queues(facts["queues"])
     return f"queue{'s' if len(named) > 1 else ''} {', '.join(named)}" if named else "no queue"
 
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Final
 
-from celery_agents.worker.state import RunReason
+from celery_agents.worker.run_state import RunReason
 
 from support.agents import call, plan
 from support.capable_agents import TERMINAL

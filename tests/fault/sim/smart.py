@@ -16,6 +16,8 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import (
     AgentLimits,
     Guardrail,
+    GuardrailIncidents,
+    GuardrailPhase,
     Guardrails,
     MemoryFacts,
     ModelRule,
@@ -31,8 +33,6 @@ from celery_agents.worker.drivers import InferenceRequest
 from celery_agents.worker.state import (
     AgentState,
     FinishReason,
-    GuardrailIncidents,
-    GuardrailPhase,
     InferenceResponse,
     InferenceUsage,
     Message,

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.capabilities import Summarization, ToolArchive
-from celery_agents.worker.capabilities.smart.summary_texts import local_summary, merge_facts, parse_summary
+from celery_agents.worker.capabilities import Summarization, SummarizationEvent, ToolArchive, smart_event
+from celery_agents.worker.capabilities.smart.compacted import Compaction, StableFact
+from celery_agents.worker.capabilities.smart.summarization import local_summary, merge_facts, parse_summary
 from celery_agents.worker.capabilities.smart.tokens import count_tokens, estimate_tokens
 from celery_agents.worker.capabilities.smart.tool_archive import find_response
 from celery_agents.worker.drivers import CallTool
@@ -22,11 +23,8 @@ from celery_agents.worker.state import (
     InferenceUsage,
     Message,
     Role,
-    SummarizationEvent,
     repair_pairs,
-    smart_event,
 )
-from celery_agents.worker.state.views.smart_parts import Compaction, StableFact
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench

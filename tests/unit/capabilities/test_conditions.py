@@ -25,15 +25,15 @@ from celery_agents.worker.capabilities import (
     TokenLimit,
     ToolCalled,
 )
-from celery_agents.worker.capabilities.observed_steps import observe
+from celery_agents.worker.capabilities.termination import observe
 from celery_agents.worker.errors import ConfigurationError, InvalidInput
+from celery_agents.worker.run_state import RunReason
 from celery_agents.worker.state import (
     AgentState,
     AgentStep,
     ExecutionBudget,
     InferenceResponse,
     Message,
-    RunReason,
     StopReason,
     StopSignal,
     ToolExecution,

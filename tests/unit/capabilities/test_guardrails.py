@@ -11,35 +11,35 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import (
     CodeRule,
+    Disposition,
     Guardrail,
     GuardrailContext,
+    GuardrailEvent,
+    GuardrailPhase,
     Guardrails,
     GuardrailVerdict,
     JsonRule,
     ModelRule,
     Reflection,
     RegexRule,
+    smart_event,
 )
+from celery_agents.worker.capabilities.guardrails.findings import REMOVED
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import RetryLater
 from celery_agents.worker.errors import ConfigurationError, DriverError
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import (
     AgentState,
-    Disposition,
     ExecutionBudget,
     ExecutionStatus,
     FinishReason,
-    GuardrailEvent,
-    GuardrailPhase,
     InferenceResponse,
     InferenceUsage,
     Role,
     StopReason,
     ToolCall,
-    smart_event,
 )
-from celery_agents.worker.state.views.guardrail_parts import REMOVED
 from celery_agents.worker.tools import StopExecution, tool
 
 from support.engine import Bench

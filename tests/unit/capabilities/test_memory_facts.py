@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.capabilities import FactFiles, MemoryFacts
+from celery_agents.worker.capabilities import FactFiles, MemoryFact, MemoryFacts
 from celery_agents.worker.capabilities.smart.memory_facts import active_facts, merge_fact
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError, StateUnreadable
-from celery_agents.worker.state import MemoryFact
 
 from support.engine import Bench
 from support.smart import Asked, finished, run_dying

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.capabilities import Planning
+from celery_agents.worker.capabilities import Plan, PlanEvent, Planning, PlanStatus, PlanStepRecord, smart_event
 from celery_agents.worker.capabilities.smart.planning import MANAGE, MAX_EVIDENCE_CHARS, MAX_PLAN_STEPS, apply_calls
 from celery_agents.worker.drivers import CallTool, ScriptedDriver
-from celery_agents.worker.state import AgentState, Plan, PlanEvent, PlanStatus, PlanStepRecord, ToolCall, smart_event
+from celery_agents.worker.state import AgentState, ToolCall
 
 from support.engine import Bench
 from support.smart import Asked, run_dying

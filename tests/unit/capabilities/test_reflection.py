@@ -9,24 +9,29 @@ import pytest
 
 from celery_agents.worker import crash_points
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.capabilities import NativeReasoning, ReasoningConfig, Reflection, ReflectionConfig
+from celery_agents.worker.capabilities import (
+    Cadence,
+    NativeReasoning,
+    ReasoningConfig,
+    Reflection,
+    ReflectionConfig,
+    ReflectionEvent,
+    ReflectionUsage,
+    smart_event,
+)
 from celery_agents.worker.capabilities.smart.reflection import says_the_same
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError, DriverError
 from celery_agents.worker.state import (
     AgentState,
-    Cadence,
     ExecutionBudget,
     ExecutionStatus,
     InferenceResponse,
     InferenceUsage,
     LLMConfig,
-    ReflectionEvent,
-    ReflectionUsage,
     Role,
     StopReason,
     ToolCall,
-    smart_event,
 )
 from celery_agents.worker.tools import tool
 

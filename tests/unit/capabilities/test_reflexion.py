@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.capabilities import LoopDetection, Reasoning, Reflexion, TerminalTools, Termination
-from celery_agents.worker.capabilities.call_digest import digest_calls
+from celery_agents.worker.capabilities.loop_detection import digest_calls
 from celery_agents.worker.errors import ConfigurationError
+from celery_agents.worker.run_state import Assessment
+from celery_agents.worker.run_state.parts import Confidence, RepeatedCalls
 from celery_agents.worker.state import (
     AgentState,
     AgentStep,
-    Assessment,
     InferenceResponse,
     Message,
     Role,
@@ -21,7 +22,6 @@ from celery_agents.worker.state import (
     ToolExecution,
     ToolOutcome,
 )
-from celery_agents.worker.state.views.run_parts import Confidence, RepeatedCalls
 
 from support.states import NOON, at, call, executed, failed
 

@@ -27,7 +27,8 @@ from celery_agents.worker.capabilities import (
 from celery_agents.worker.drivers import CallTool, InferenceRequest, ScriptedDriver
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
-from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionStatus, Message, RunReason, ToolOutcome
+from celery_agents.worker.run_state import RunReason
+from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionStatus, Message, ToolOutcome
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench, WorkerDied

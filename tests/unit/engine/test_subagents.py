@@ -19,6 +19,7 @@ from celery_agents.worker.guards import PROCEED, GuardView, Verdict
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import AgentState, Approve, Deny, RequestKind
 from celery_agents.worker.tools import AgentTool, Ask, CallPolicy, tool
+from celery_agents.worker.tools.delegation import ChildLimits
 
 from support.engine import Bench
 from support.trees import answering, children_of, register, run_tree
@@ -181,6 +182,30 @@ def test_an_agent_refuses_a_number_of_children_that_would_make_it_wait_for_ever(
         ConfigurationError, match=rf"agent 'lead': max_children={value!r} must be a whole number from 1"
     ):
         Agent("lead", driver=lambda _state: "", max_children=value)
+
+
+@dataclass(frozen=True)
+class Narrow(Capability):
+    """Limits children as a user's capability may; its own attribute of such a name means something else."""
+
+    max_children: int = 1
+
+    def child_limits(self) -> ChildLimits:
+        return ChildLimits(max_children=3, max_depth=2)
+
+
+def test_the_smallest_limits_of_the_capabilities_count_and_no_attribute_of_theirs() -> None:
+    def limits(*capabilities: Capability) -> tuple[int, int]:
+        agent = Agent("lead", driver=lambda _state: "", max_children=5, max_depth=1, capabilities=capabilities)
+        return agent.max_children, agent.max_depth
+
+    subagents = Subagents([Subagent("helper")], max_children=4, max_depth=0)
+    assert (limits(), limits(Narrow()), limits(subagents), limits(subagents, Narrow())) == (
+        (5, 1),
+        (3, 2),
+        (4, 0),
+        (3, 0),
+    )
 
 
 def deeper(name: str, **fields: Any) -> Agent:

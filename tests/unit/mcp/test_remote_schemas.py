@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.mcp import MCPServer, RemoteTool, ServerConnections, ToolList, tools_of
-from celery_agents.worker.mcp.schemas import find_errors, plain_schema, problem_of
+from celery_agents.worker.tool_schemas.checking import find_errors, plain_schema, problem_of
 from celery_agents.worker.tools import InvalidArguments
 
 URL = "https://crm.example/mcp"

@@ -21,7 +21,7 @@ from pydantic_ai.usage import RequestUsage, RunUsage
 from celery_agents import CeleryDurability, ExecutionBudget
 from celery_agents.worker.drivers import TokenPrice
 from celery_agents.worker.pydantic_agents.conversation import read_conversation
-from celery_agents.worker.pydantic_agents.prices import has_price, price_of
+from celery_agents.worker.pydantic_agents.usages import has_price, price_of
 from celery_agents.worker.state import DEFAULT
 
 from support.engine import Bench

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_agents.worker.errors import InvalidInput
+from celery_agents.worker.run_state import ReasoningStep, RunReason, RunView
 from celery_agents.worker.state import (
     AgentState,
     AgentStep,
@@ -20,9 +21,6 @@ from celery_agents.worker.state import (
     InferenceResponse,
     InferenceUsage,
     Message,
-    ReasoningStep,
-    RunReason,
-    RunView,
     StopReason,
     StopSignal,
     ToolExecution,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from celery_agents.worker.state import AgentState, Message, RequestKind, RequestSummary, SmartView
+from celery_agents.worker.capabilities import SmartView
+from celery_agents.worker.state import AgentState, Message, RequestKind, RequestSummary
 
 from support.states import NOON
 

@@ -11,9 +11,7 @@ import pytest
 
 from celery_agents.tasks.local.child_processes import Child, ChildEnded
 from celery_agents.tasks.local.development import ReadyStack
-from celery_agents.tasks.local.file_watcher import FileWatcher
-from celery_agents.tasks.local.log_follower import LogFollower
-from celery_agents.tasks.local.supervisor import SupervisedPart
+from celery_agents.tasks.local.supervisor import FileWatcher, LogFollower, SupervisedPart
 
 from support.wait import wait_until
 

@@ -17,15 +17,16 @@ from ...state.conversation.messages import DEFAULT, Message, Role
 from ...state.execution.inference import FinishReason, InferenceResponse
 from ...state.execution.signals import StopReason, StopSignal
 from ...state.values.frozen import thaw
-from ...state.views.guardrail_parts import (
+from ..smart.step_events import describe_record
+from .findings import (
     Disposition,
+    GuardrailEvent,
     GuardrailIncident,
     GuardrailIncidents,
     GuardrailPhase,
     JudgedMessages,
     without_blocked,
 )
-from ...state.views.smart_events import GuardrailEvent
 from .guardrail import Guardrail, GuardrailContext, NotJudged
 
 _SOURCE: Final = "Guardrails"
@@ -40,7 +41,7 @@ class Guardrails(Capability):
     A request that is blocked is not sent: the step has a notice as its answer, and the execution ends as stopped. The
     model never reads the message, nor in later executions. An answer that is blocked is replaced by a notice, with
     its calls, and the execution ends as well; `state.smart.guardrail_result` keeps its text. Where answers are judged,
-    nobody sees them while they are written.
+    they are not shown while they are written.
 
     Attributes:
         guardrails: Asked in order, all of them.
@@ -77,7 +78,7 @@ class Guardrails(Capability):
         return self
 
     def holds_live_text(self) -> bool:
-        """True with a guardrail for responses: nobody sees an answer before it is judged."""
+        """True with a guardrail for responses: no answer is shown before it is judged."""
         return self._has(GuardrailPhase.RESPONSE)
 
     def compile(self, state: AgentState, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -86,7 +87,8 @@ class Guardrails(Capability):
 
     def events(self, before: AgentState, after: AgentState) -> Sequence[Mapping[str, Any]]:
         """An event for each new incident."""
-        return [_event_of(each) for each in after.part(GuardrailIncidents)[len(before.part(GuardrailIncidents)) :]]
+        new = after.part(GuardrailIncidents)[len(before.part(GuardrailIncidents)) :]
+        return [describe_record(GuardrailEvent, each) for each in new]
 
     def _has(self, phase: GuardrailPhase) -> bool:
         return any(phase in each.phases for each in self.guardrails)
@@ -210,15 +212,3 @@ def _text_of(response: InferenceResponse) -> str:
     if response.content.strip() or response.output is None:
         return response.content
     return json.dumps(thaw(response.output), ensure_ascii=False)
-
-
-def _event_of(incident: GuardrailIncident) -> Mapping[str, Any]:
-    event = GuardrailEvent(
-        phase=incident.phase,
-        guardrail=incident.guardrail,
-        rule=incident.rule,
-        disposition=incident.disposition,
-        reason=incident.reason,
-        details=incident.details,
-    )
-    return event.to_dict()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from ...drivers.protocol import AuxiliaryRequest
@@ -14,7 +14,7 @@ from ...state.agent_state import AgentState
 from ...state.conversation.messages import Message
 from ...state.execution.inference import InferenceResponse
 from ...state.values.frozen import FrozenDict, freeze
-from ...state.views.guardrail_parts import Disposition, GuardrailIncident, GuardrailPhase
+from .findings import Disposition, GuardrailIncident, GuardrailPhase
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _REASON_CHARS: Final = 400
@@ -63,7 +63,7 @@ class GuardrailVerdict:
 
     Attributes:
         reason: Why, in a sentence; longer ones are cut at 400 characters.
-        details: JSON for whoever looks into the incident.
+        details: JSON for the readers of the incident.
     """
 
     disposition: Disposition
@@ -91,7 +91,7 @@ class NotJudged(Exception):
 
     Attributes:
         error: Why not: a `ModelCallRefused`, or a transient `DriverError`.
-        incident: The one that is recorded where nobody can ask later.
+        incident: The one that is recorded where no model can be asked later.
     """
 
     def __init__(self, error: Exception, incident: GuardrailIncident) -> None:
@@ -121,7 +121,7 @@ class Guardrail:
         on_violation: Called with each incident; what it returns counts in place of the disposition. None: as the rule
             says.
         on_error: The disposition of a rule that raises: `block` or `warn`.
-        message: What stands in place of an answer that is blocked. Empty: the guardrail and the reason.
+        message: The text in place of an answer that is blocked. Empty: the guardrail and the reason.
     """
 
     name: str
@@ -160,7 +160,7 @@ class Guardrail:
         """
         for place, rule in enumerate(self.rules):
             name = _name_of(rule, place)
-            own = _with_key(context, f"Guardrails.{self.name}.{place}.{context.phase}.{context.index or 0}")
+            own = replace(context, key=f"Guardrails.{self.name}.{place}.{context.phase}.{context.index or 0}")
             try:
                 verdict = self._ask(rule, own)
             except (DriverError, ModelCallRefused) as error:
@@ -233,10 +233,3 @@ def _as_verdict(given: Any) -> GuardrailVerdict:
 
 def _name_of(rule: GuardrailRule, place: int) -> str:
     return str(getattr(rule, "name", "") or getattr(rule, "__name__", "") or f"rule{place + 1}")
-
-
-def _with_key(context: GuardrailContext, key: str) -> GuardrailContext:
-    return GuardrailContext(
-        phase=context.phase, text=context.text, state=context.state, step=context.step, ask=context.ask,
-        message=context.message, index=context.index, key=key,
-    )  # fmt: skip

@@ -12,7 +12,7 @@ from ...drivers.protocol import AuxiliaryRequest
 from ...errors import ConfigurationError, InvalidInput
 from ...requests.schemas import check_schema, schema_of
 from ...state.conversation.messages import Message
-from ...state.views.guardrail_parts import Disposition
+from .findings import Disposition
 from .guardrail import GuardrailContext, GuardrailVerdict
 
 _SHOWN_CHARS: Final = 200

@@ -2,6 +2,6 @@
 
 The names are those of Cognipeer's agent SDK; see docs/coverage.md.
 
-Each is made of what the capabilities of users can use, too. Their parts are in `worker.state.views.smart_parts`, where
-the view reads them.
+Each is made of what the capabilities of users can use, too. Its module has its parts and its events; `smart_state`
+shows those of all.
 """

@@ -8,10 +8,94 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from ...run_state.parts import Share
 from ...state.agent_state import AgentState
 from ...state.conversation.messages import DEFAULT, Message, Role
-from ...state.views.smart_parts import Compaction, Summaries, SummaryRecord
+from ...state.parts.list_part import ListPart
+from ...state.parts.state_part import PartItem, PartScope, PartValue, StatePart
+from ...state.values.field_types import Count, Text, UtcDatetime
+from .tokens import ReflectionUsage
+
+
+class StableFact(PartValue):
+    """A fact that a summary keeps."""
+
+    key: Text
+    value: Text
+    confidence: Share = 0.8
+
+
+class SummaryRecord(PartItem):
+    """One summary of the beginning of the conversation. The messages that it covers stay in the session.
+
+    Attributes:
+        id: Follows from the execution and the step.
+        text: What the model reads in place of the covered messages.
+        covered_from: Index of the first message that this summary adds to the one before.
+        covered_upto: Index behind the last message that it covers.
+        source: `model`, or `local` where the model gave no usable summary.
+        usage: Tokens; None for a local one.
+    """
+
+    id: Text
+    text: Text
+    created_at: UtcDatetime
+    step: Count
+    covered_from: Count
+    covered_upto: Count
+    source: Text = "model"
+    stable_facts: tuple[StableFact, ...] = ()
+    active_goals: tuple[Text, ...] = ()
+    open_questions: tuple[Text, ...] = ()
+    discarded_obsolete: tuple[Text, ...] = ()
+    usage: ReflectionUsage | None = None
+
+
+class Summaries(ListPart[SummaryRecord]):
+    """The summaries of the session, in order; each covers what those before it cover."""
+
+    part_name = "smart_summaries"
+    scope = PartScope.SESSION
+
+
+class Compaction(StatePart):
+    """Which messages of the conversation the model no longer sees as they are.
+
+    Attributes:
+        generation: The generation of the conversation that the indexes belong to.
+        covered: Messages before this index are represented by the last summary.
+        archived: Tool results before this index are shown as handles.
+        pinned: Indexes of covered messages that the model still sees.
+        facts: What summaries have found, and not declared obsolete.
+        obsolete: Keys and values, as `key=value`, that must not come back.
+    """
+
+    part_name = "smart_compaction"
+    scope = PartScope.SESSION
+    generation: Count = 0
+    covered: Count = 0
+    archived: Count = 0
+    pinned: tuple[Count, ...] = ()
+    facts: tuple[StableFact, ...] = ()
+    obsolete: tuple[Text, ...] = ()
+
+
+class SummarizationEvent(PartValue):
+    """The beginning of the conversation was compacted.
+
+    Attributes:
+        archived: Tool results before this index are shown as handles.
+        covered: Messages before this index are represented by the summary.
+        summary_id: The new summary; None where only tool results were archived.
+    """
+
+    type: Literal["summarization"] = "summarization"
+    archived: Count
+    covered: Count
+    summary_id: Text | None = None
+
 
 Handle = Callable[[Message], Message]
 """Gives the form in which an archived tool result is shown; the same message where it stays as it is."""

@@ -16,15 +16,28 @@ from ...state.conversation.messages import Message, Role
 from ...state.execution.budget import ExecutionBudget
 from ...state.execution.execution import ExecutionState
 from ...state.execution.signals import StopReason, StopSignal
-from ...state.views.smart_parts import LimitsUsed
+from ...state.parts.state_part import StatePart
+from ...state.values.field_types import Count
+from ..numbers import check_whole
 from .step_events import new_step
-from .tokens import TokenCounter, check_whole, estimate_tokens, message_tokens
+from .tokens import TokenCounter, estimate_tokens, message_tokens
 
 _SOURCE: Final = "AgentLimits"
 _LAST: Final = -100  # after other hooks have chosen the tools of the request
 
 CostEstimator = Callable[..., float]
 """Gives US dollars; called with model_name, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens."""
+
+
+class LimitsUsed(StatePart):
+    """Counts of `AgentLimits` in this execution.
+
+    Attributes:
+        tool_calls: Every call that was asked for, whatever came of it.
+    """
+
+    part_name = "smart_limits"
+    tool_calls: Count = 0
 
 
 @dataclass(frozen=True)

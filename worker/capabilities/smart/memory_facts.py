@@ -1,28 +1,34 @@
-"""`MemoryFacts`: facts that the model remembers, in the session and, with a store, across sessions."""
+"""`MemoryFacts`: facts that the model remembers, in the session and, with a store as `FactFiles`, in others, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import fcntl
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from ...capability import Capability
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, StateUnreadable
 from ...hooks import Hook, HookContext, HookPoint
+from ...run_state.parts import Share
 from ...state.agent_state import AgentState
 from ...state.conversation.messages import Message
 from ...state.execution.tool_calls import ToolCall, ToolOutcome
-from ...state.values.field_types import utcnow
+from ...state.parts.state_part import PartScope, PartValue, StatePart
+from ...state.values.field_types import Amount, Text, UtcDatetime, utcnow
 from ...state.values.ids import ID_PATTERN
-from ...state.views.smart_parts import FactStatus, Memory, MemoryFact
 from ...tools.arguments import InvalidArguments
 from ...tools.context import ToolContext
 from ...tools.definition import tool
 from ...tools.protocol import Tool
-from .tokens import check_whole
+from ..numbers import check_whole
 
 REMEMBER_FACT: Final = "remember_fact"
 RECALL_FACTS: Final = "recall_facts"
@@ -32,6 +38,40 @@ _DESCRIPTION: Final = (
     "Remember a fact under a key. The same key with another value replaces the former fact; a value that was said "
     "before is confirmed. ttl_seconds is how long the fact counts."
 )
+
+
+class FactStatus(StrEnum):
+    """Whether a fact still holds."""
+
+    ACTIVE = "active"
+    OBSOLETE = "obsolete"
+
+
+class MemoryFact(PartValue):
+    """One fact that is remembered.
+
+    Attributes:
+        confidence: From 0 to 1.
+        updated_at: The last time it was said (UTC).
+        ttl_seconds: It counts no longer than this after `updated_at`; None: for good.
+        tags: Words to find it by.
+    """
+
+    key: Text
+    value: Text
+    confidence: Share = 0.5
+    status: FactStatus = FactStatus.ACTIVE
+    updated_at: UtcDatetime
+    ttl_seconds: Amount | None = None
+    tags: tuple[Text, ...] = ()
+
+
+class Memory(StatePart):
+    """The facts of the session, the newest last."""
+
+    part_name = "smart_memory"
+    scope = PartScope.SESSION
+    facts: tuple[MemoryFact, ...] = ()
 
 
 class FactStore(Protocol):
@@ -194,3 +234,54 @@ def _fact(given: Mapping[str, Any], now: datetime) -> MemoryFact:
         ttl_seconds=given["ttl_seconds"],
         updated_at=now,
     )
+
+
+@dataclass(frozen=True)
+class FactFiles:
+    """Keeps facts as JSON in a folder that the workers share; made for one machine. Each write is atomic.
+
+    Attributes:
+        folder: Made when the first fact is saved.
+        max_facts: So many facts a namespace keeps, the newest ones.
+    """
+
+    folder: Path | str
+    max_facts: int = 1_000
+
+    def load(self, namespace: str) -> Sequence[MemoryFact]:
+        """The facts of a namespace.
+
+        Raises:
+            StateUnreadable: The file is damaged.
+        """
+        path = self._path(namespace)
+        try:
+            return Memory.from_json(path.read_bytes()).facts
+        except FileNotFoundError:
+            return ()
+        except ValidationError as error:
+            raise StateUnreadable(f"file {path.name}", str(error.errors(include_url=False)[0]["msg"])) from None
+
+    def save(self, namespace: str, fact: MemoryFact) -> None:
+        """Merge a fact into a namespace."""
+        path = self._path(namespace)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock_file(path.with_suffix(".lock")):
+            facts = merge_fact(self.load(namespace), fact)[-self.max_facts :]
+            written = path.with_suffix(".new")
+            with written.open("wb") as file:
+                file.write(Memory(facts=facts).to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            written.replace(path)
+
+    def _path(self, namespace: str) -> Path:
+        return Path(self.folder) / f"{namespace}.json"
+
+
+@contextmanager
+def _lock_file(path: Path) -> Generator[None, None, None]:
+    """Keep other processes out; the lock ends with the process."""
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,19 +14,20 @@ from ...hooks import Hook, HookContext, HookPoint
 from ...state.agent_state import AgentState
 from ...state.conversation.messages import Message
 from ...state.execution.tool_calls import ToolCall, ToolOutcome
-from ...state.views.smart_events import PlanEvent
-from ...state.views.smart_parts import MANAGE_TODO_LIST, Plan, PlanStatus, PlanStepRecord
+from ...state.parts.state_part import PartScope, PartValue, StatePart
+from ...state.values.field_types import Count, Text, UtcDatetime
 from ...tools.arguments import InvalidArguments
 from ...tools.context import ToolContext
 from ...tools.definition import tool
 from ...tools.protocol import Tool
 from .step_events import new_step
 
+MANAGE_TODO_LIST: Final = "manage_todo_list"
 MAX_PLAN_STEPS: Final = 100
 MAX_EVIDENCE_CHARS: Final = 300
 MAX_TEXT_CHARS: Final = 2_000
 MAX_PLAN_BYTES: Final = 24_000
-"""Bytes of all steps together as JSON; the whole plan stands in the result of each call."""
+"""Bytes of all steps together as JSON; the result of each call has the whole plan."""
 
 _TEXTS: Final = ("title", "description", "step", "owner", "exit_criteria")
 
@@ -37,6 +39,74 @@ _DESCRIPTION: Final = (
 )
 Status = Literal["not-started", "in-progress", "completed", "blocked"]
 Operation = Literal["read", "write", "update"]
+
+
+class PlanStatus(StrEnum):
+    """How far a step of a plan is."""
+
+    NOT_STARTED = "not-started"
+    IN_PROGRESS = "in-progress"
+    COMPLETED = "completed"
+    BLOCKED = "blocked"
+
+
+class PlanStepRecord(PartValue):
+    """One step of a plan.
+
+    Attributes:
+        id: From 1, in the order of the plan.
+        step: The step in a sentence.
+        owner: `agent`, `user`, `tool`, or any other name.
+        exit_criteria: The condition under which the step is done.
+        evidence: Why it counts as done; at most 300 characters. None: none given.
+    """
+
+    id: Count
+    step: Text
+    owner: Text = "agent"
+    exit_criteria: Text = ""
+    evidence: Text | None = None
+    status: PlanStatus = PlanStatus.NOT_STARTED
+    title: Text | None = None
+    description: Text | None = None
+
+
+class Plan(StatePart):
+    """The plan of the session.
+
+    Attributes:
+        version: Counts the changes; 0 before the first plan.
+        last_updated: The time of the last change (UTC); None before the first plan.
+    """
+
+    part_name = "smart_plan"
+    scope = PartScope.SESSION
+    version: Count = 0
+    steps: tuple[PlanStepRecord, ...] = ()
+    last_updated: UtcDatetime | None = None
+
+    @property
+    def adherence_score(self) -> float:
+        """The share of completed steps, with two decimals; 1 for an empty plan."""
+        if not self.steps:
+            return 1.0
+        return round(sum(each.status is PlanStatus.COMPLETED for each in self.steps) / len(self.steps), 2)
+
+
+class PlanEvent(PartValue):
+    """The model has read or changed the plan.
+
+    Attributes:
+        source: `manage_todo_list`, or `system`.
+        todo_list: The plan after it; the durable plan is `state.smart.plan`.
+    """
+
+    type: Literal["plan"] = "plan"
+    source: Literal["manage_todo_list", "system"] = "manage_todo_list"
+    operation: Operation | None = None
+    todo_list: tuple[PlanStepRecord, ...] = ()
+    version: Count | None = None
+    adherence_score: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class PlanItem(BaseModel):

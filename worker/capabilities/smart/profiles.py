@@ -9,9 +9,10 @@ from typing import Any, Final, Literal
 
 from ...capability import Capability
 from ...errors import ConfigurationError
+from ..numbers import check_whole
 from .limits import AgentLimits
 from .summarization import Summarization
-from .tokens import TokenCounter, check_whole
+from .tokens import TokenCounter
 from .tool_archive import ToolArchive, ToolResponsePolicy
 
 ProfileName = Literal["fast", "balanced", "deep", "research", "custom"]
@@ -55,7 +56,7 @@ class RuntimeProfile:
 
     @classmethod
     def custom(cls, extends: str = "balanced", **changes: Any) -> RuntimeProfile:
-        """A profile of one's own, made of a built-in one.
+        """A new profile, made of a built-in one.
 
         Args:
             extends: The built-in profile that gives what is not changed.

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from ...errors import ConfigurationError
-from ...state.views.smart_parts import Cadence
-from .tokens import check_whole
+from ..numbers import check_whole
 
 Level = Literal["minimal", "low", "medium", "high"]
 Mode = Literal["separate", "piggyback"]
+
+
+class Cadence(StrEnum):
+    """The steps after which the model reflects.
+
+    Attributes:
+        OFF: After none.
+        EVERY_TURN: After each step.
+        AFTER_TOOL: After each step with tool calls.
+        ON_BRANCH: After a step whose set of called tools differs from that of the step with calls before it.
+        INITIAL_THEN_AFTER_TOOL: Before the first model call of an execution, then as `AFTER_TOOL`.
+    """
+
+    OFF = "off"
+    EVERY_TURN = "every_turn"
+    AFTER_TOOL = "after_tool"
+    ON_BRANCH = "on_branch"
+    INITIAL_THEN_AFTER_TOOL = "initial_then_after_tool"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ...capability import Capability
 from ...drivers.protocol import AuxiliaryRequest
@@ -16,16 +16,12 @@ from ...state.agent_state import AgentState
 from ...state.conversation.context import LLMConfig
 from ...state.conversation.messages import DEFAULT, Message, Role
 from ...state.execution.steps import AgentStep
-from ...state.views.smart_events import ReflectionEvent
-from ...state.views.smart_parts import (
-    Cadence,
-    ReflectionProgress,
-    ReflectionRecord,
-    Reflections,
-    ReflectionSummary,
-    ReflectionUsage,
-)
-from .reasoning_config import ReasoningConfig, ReflectionConfig
+from ...state.parts.list_part import ListPart
+from ...state.parts.state_part import PartItem, PartScope, PartValue, StatePart
+from ...state.values.field_types import Count, Flag, Text, UtcDatetime
+from .reasoning_config import Cadence, ReasoningConfig, ReflectionConfig
+from .step_events import describe_record
+from .tokens import ReflectionUsage
 
 _KEY: Final = "Reflection.note"
 _SUMMARY_KEY: Final = "Reflection.summary"
@@ -49,6 +45,87 @@ _PIGGYBACK: Final = (
     "The user does not see it."
 )
 _PIGGYBACK_QUESTION: Final = "what the last results mean for the task, and the best next step."
+
+
+class ReflectionRecord(PartItem):
+    """One note that the model made about its own work.
+
+    Attributes:
+        id: Follows from the execution and the step, so that a step that runs again makes the same one.
+        turn: Number of the step that it is about; 0 before the first.
+        created_at: UTC.
+        duration_ms: The time that the model took; None for a note that came with an answer.
+        anchor_message_index: Messages of the conversation before the note.
+        trigger: The cadence that asked for it.
+        usage: Tokens; None for a note that came with an answer.
+        tool_call_ids: The calls of the step.
+    """
+
+    id: Text
+    turn: Count
+    text: Text
+    created_at: UtcDatetime
+    duration_ms: Count | None = None
+    anchor_message_index: Count | None = None
+    trigger: Cadence | None = None
+    usage: ReflectionUsage | None = None
+    tool_call_ids: tuple[Text, ...] = ()
+
+
+class Reflections(ListPart[ReflectionRecord]):
+    """The notes of the session, in order."""
+
+    part_name = "smart_reflections"
+    scope = PartScope.SESSION
+
+
+class ReflectionProgress(StatePart):
+    """Counts of the cadence and its limits in this execution.
+
+    Attributes:
+        made: Notes of this execution.
+        calls: Tool calls of this execution; read by earlier versions.
+        calls_at_last: Tool calls when the last note was made; read by earlier versions.
+        turns: Steps with tool calls of this execution.
+        turns_at_last: Steps with tool calls when the last note was made.
+        tools: The set of tools that the last step with calls called, sorted.
+        has_branched: Whether that set differs from the one before it.
+    """
+
+    part_name = "smart_reflection"
+    made: Count = 0
+    calls: Count = 0
+    calls_at_last: Count = 0
+    turns: Count = 0
+    turns_at_last: Count = 0
+    tools: tuple[Text, ...] = ()
+    has_branched: Flag = False
+
+
+class ReflectionSummary(StatePart):
+    """The older notes in short, where they are summarized.
+
+    Attributes:
+        covered: Notes of the session, from the first, that the text covers.
+    """
+
+    part_name = "smart_reflection_summary"
+    scope = PartScope.SESSION
+    text: Text = ""
+    covered: Count = 0
+
+
+class ReflectionEvent(PartValue):
+    """The model has made a note about its work; the fields are those of its `ReflectionRecord`."""
+
+    type: Literal["reflection"] = "reflection"
+    id: Text
+    turn: Count
+    text: Text
+    trigger: Cadence | None = None
+    duration_ms: Count | None = None
+    usage: ReflectionUsage | None = None
+    tool_call_ids: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +193,7 @@ class Reflection(Capability):
         if self.resolved is None or not self.resolved.emit_events:
             return ()
         known, now = len(before.part(Reflections)), after.part(Reflections)
-        return [_event_of(record) for record in now[known:]] if len(now) > known else ()
+        return [describe_record(ReflectionEvent, record) for record in now[known:]] if len(now) > known else ()
 
     # --- cadence ----------------------------------------------------------------------------------------------
 
@@ -272,16 +349,3 @@ def _settings(state: AgentState, config: ReflectionConfig) -> LLMConfig:
     given = state.llm_config or LLMConfig()
     settings: Any = {**given.settings, "max_tokens": config.max_tokens}
     return LLMConfig(model=given.model, base_url=given.base_url, settings=settings)
-
-
-def _event_of(record: ReflectionRecord) -> Mapping[str, Any]:
-    event = ReflectionEvent(
-        id=record.id,
-        turn=record.turn,
-        text=record.text,
-        trigger=record.trigger,
-        duration_ms=record.duration_ms,
-        usage=record.usage,
-        tool_call_ids=record.tool_call_ids,
-    )
-    return event.to_dict()

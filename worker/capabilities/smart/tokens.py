@@ -1,18 +1,41 @@
-"""Estimates of tokens: how much of its context a model's request fills."""
+"""Tokens: estimates of how much of its context a model's request fills, and what auxiliary calls have used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ...errors import ConfigurationError
 from ...state.conversation.messages import Message
+from ...state.execution.usage import InferenceUsage
+from ...state.parts.state_part import PartValue
+from ...state.values.field_types import Count
 
 TokenCounter = Callable[[str], int]
 """Counts the tokens of a text; give the model's own tokenizer where the estimate is not good enough."""
 
 _ASCII_PER_TOKEN: Final = 4
 _OTHERS_PER_TOKEN: Final = 1.5
+
+
+class ReflectionUsage(PartValue):
+    """Tokens of one reflection. `cached_input_tokens` are part of `input_tokens`."""
+
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    cached_input_tokens: Count = 0
+    total_tokens: Count = 0
+    reasoning_tokens: Count = 0
+
+    @classmethod
+    def of(cls, usage: InferenceUsage) -> ReflectionUsage:
+        """The usage of an answer under these names."""
+        return cls(
+            input_tokens=usage.input + usage.cache_read + usage.cache_write,
+            output_tokens=usage.output,
+            cached_input_tokens=usage.cache_read,
+            total_tokens=usage.total,
+            reasoning_tokens=usage.reasoning,
+        )
 
 
 def estimate_tokens(text: str) -> int:
@@ -34,23 +57,3 @@ def message_tokens(message: Message, counter: TokenCounter) -> int:
     for call in message.tool_calls:
         tokens += counter(call.name) + counter(call.args_json())
     return tokens
-
-
-def check_whole(field: str, value: object, *, least: int = 0) -> None:
-    """Refuse what is no whole number from `least`.
-
-    Raises:
-        ConfigurationError: It names the field and the value.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigurationError(f"{field}={value!r:.60}: give a whole number, from {least}")
-
-
-def check_share(field: str, value: object) -> None:
-    """Refuse what is no number above 0 and up to 1.
-
-    Raises:
-        ConfigurationError: It names the field and the value.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
-        raise ConfigurationError(f"{field}={value!r:.60}: give a number above 0, up to 1")

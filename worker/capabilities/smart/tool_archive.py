@@ -14,17 +14,27 @@ from ...hooks import Hook, HookContext, HookPoint
 from ...state.agent_state import AgentState
 from ...state.conversation.compilers import MessageCompiler
 from ...state.conversation.messages import DEFAULT, Message, Role
-from ...state.views.guardrail_parts import without_blocked
-from ...state.views.smart_events import SummarizationEvent
-from ...state.views.smart_parts import GET_TOOL_RESPONSE, MANAGE_TODO_LIST, ArchiveUse, Compaction, Summaries
+from ...state.parts.state_part import StatePart
+from ...state.values.field_types import Count
 from ...tools.context import ToolContext
 from ...tools.definition import tool
 from ...tools.protocol import Tool
-from .compacted import CompactedConversation, compaction_of, newest_turn
-from .tokens import TokenCounter, check_whole, count_tokens, estimate_tokens
+from ..guardrails.findings import without_blocked
+from ..numbers import check_whole
+from .compacted import (
+    CompactedConversation,
+    Compaction,
+    Summaries,
+    SummarizationEvent,
+    compaction_of,
+    newest_turn,
+)
+from .planning import MANAGE_TODO_LIST
+from .tokens import TokenCounter, count_tokens, estimate_tokens
 
 ToolResponsePolicy = Literal["keep_full", "keep_structured", "summarize_archive", "drop"]
 
+GET_TOOL_RESPONSE: Final = "get_tool_response"
 DEFAULT_CRITICAL_TOOLS: Final = frozenset({"response", MANAGE_TODO_LIST, GET_TOOL_RESPONSE})
 SMALLEST_CONTEXT_TOKENS: Final = 200
 TRIGGER_SHARE: Final = 0.75
@@ -35,6 +45,13 @@ _DESCRIPTION: Final = (
     "Return a tool response that is shown as archived, or the arguments of its call. A long one comes in pieces: ask "
     "again with the offset that the answer names."
 )
+
+
+class ArchiveUse(StatePart):
+    """How often the model has fetched archived results in this execution."""
+
+    part_name = "smart_archive"
+    fetched: Count = 0
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,39 @@ from ...state.agent_state import AgentState
 from ...state.conversation.messages import DEFAULT
 from ...state.execution.steps import AgentStep
 from ...state.execution.tool_calls import ToolCall, ToolExecution, ToolOutcome
+from ...state.parts.state_part import PartScope, PartValue, StatePart
 from ...state.values.canonical import canonical_digest
-from ...state.views.smart_parts import CachedResult, CachedResults
+from ...state.values.field_types import Count, Flag, Text, UtcDatetime
+from ..numbers import check_whole
 from ..terminal_tools import check_tool_names
-from .tokens import check_whole
 
 _SOURCE: Final = "ToolCache"
+
+
+class CachedResult(PartValue):
+    """The place in the conversation of a result that is given again for an equal call.
+
+    Attributes:
+        key: Of the tool and its arguments.
+        generation: The generation of the conversation that the index belongs to.
+        index: Of the message with the result.
+        is_text: The result is a text; else it is JSON.
+        at: The time of the call (UTC).
+    """
+
+    key: Text
+    generation: Count = 0
+    index: Count
+    is_text: Flag = True
+    at: UtcDatetime
+
+
+class CachedResults(StatePart):
+    """The results that `ToolCache` keeps, the least recently made first."""
+
+    part_name = "smart_tool_cache"
+    scope = PartScope.SESSION
+    results: tuple[CachedResult, ...] = ()
 
 
 @dataclass(frozen=True)

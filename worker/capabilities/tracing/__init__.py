@@ -1,4 +1,4 @@
-"""Traces of executions for sinks: files, HTTP, OpenTelemetry and functions of one's own."""
+"""Traces of executions for sinks: files, HTTP, OpenTelemetry and functions of users."""
 
 from __future__ import annotations
 

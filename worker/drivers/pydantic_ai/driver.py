@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
@@ -31,9 +31,8 @@ from .setting_names import check_setting_names, refuse_background
 from .streaming import STREAM_OVERHEAD, EmittedText, StreamEnds, ask_streaming, emitted_text
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
 
     from ...tools.toolset import ToolSpec
@@ -52,21 +51,19 @@ class _Question:
     """All that goes to the provider."""
 
     model: Model
-    messages: list[ModelMessage]
-    settings: ModelSettings | None
-    parameters: ModelRequestParameters
+    sent: AcceptableRequest
     shape: OutputShape | None
 
     async def ask(self, timeout_seconds: float, text: EmittedText | None) -> ModelResponse:
-        """Send the question once; as a stream, where somebody takes its text."""
-        settings = self.settings
+        """Send the question once; as a stream, where its text is taken."""
+        sent = self.sent
         async with asyncio.timeout(timeout_seconds):
             if text is not None:
-                response = await ask_streaming(self.model, (self.messages, settings, self.parameters), text)
+                response = await ask_streaming(self.model, (sent.messages, sent.settings, sent.parameters), text)
             else:
-                response = await self.model.request(self.messages, settings, self.parameters)
+                response = await self.model.request(sent.messages, sent.settings, sent.parameters)
                 check_is_whole(response, rules_of(self.model), self.model.model_id, streamed=False)
-        return receive(response, self.parameters)
+        return receive(response, sent.parameters)
 
 
 class PydanticAIDriver:
@@ -181,13 +178,8 @@ class PydanticAIDriver:
         messages = model_messages(request.messages, marks_errors=model.system in _MARKS_ERRORS)
         settings: Any = request_settings(model, self._merged_settings(request.settings), request.timeout)
         sent = make_acceptable(AcceptableRequest(messages, settings, parameters), rules_of(model))
-        return _Question(
-            model=model,
-            messages=model.prepare_messages(sent.messages, sent.parameters),
-            settings=sent.settings,
-            parameters=sent.parameters,
-            shape=shape,
-        )
+        prepared = replace(sent, messages=model.prepare_messages(sent.messages, sent.parameters))
+        return _Question(model, prepared, shape)
 
     def _raw(self, response: ModelResponse, question: _Question, target: Target) -> bytes:
         cost = self._cost(response, target)

@@ -23,6 +23,7 @@ OUTPUT_TOOL: Final = "final_result"
 _ANY_OBJECT: Final = {"type": "object", "additionalProperties": True}
 _ANSWER_AGAIN: Final = "Correct this and give the whole answer again, in the form that was asked for."
 _DETAIL_CHARS: Final = 500
+_JOURNALED: Final = ("schema", "name", "any_object", "wrapped")
 _DESCRIPTION: Final = "The final answer. Use it once everything else is done."
 
 
@@ -73,17 +74,14 @@ class OutputShape:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON, to be journaled with the answer."""
-        return {"schema": self.schema, "name": self.name, "any_object": self.any_object, "wrapped": self.wrapped}
+        return {name: getattr(self, name) for name in _JOURNALED}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OutputShape:
         """Read what `as_dict` gave."""
-        return cls(
-            schema=FrozenDict(data["schema"]),
-            name=data["name"],
-            any_object=data["any_object"],
-            wrapped=data["wrapped"],
-        )
+        fields: dict[str, Any] = {name: data[name] for name in _JOURNALED}
+        fields["schema"] = FrozenDict(fields["schema"])
+        return cls(**fields)
 
     def read(self, text: str) -> Json:
         """The output in a text.

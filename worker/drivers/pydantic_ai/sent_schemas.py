@@ -1,7 +1,7 @@
 """Schemas of tools as a request sends them: one tool whose schema a provider refuses would fail the whole request.
 
-What becomes of a schema, and who refuses what, says `worker/mcp/mending.py`. One that cannot be mended is told in the
-description, and the tool takes any arguments: it checks them itself.
+`worker/tool_schemas/mending.py` says what becomes of a schema, and who refuses what. One that cannot be mended is told
+in the description, and the tool takes any arguments: it checks them itself.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ...mcp.mending import MendedSchema, as_object_schema, describe_rules, mend
-from ...mcp.schemas import problem_as_schema
 from ...redaction import whole_unicode
+from ...tool_schemas.checking import problem_as_schema
+from ...tool_schemas.mending import MendedSchema, as_object_schema, describe_rules, mend
 
 if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters

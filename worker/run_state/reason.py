@@ -7,8 +7,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from ..execution.signals import StopReason, StopSignal
-from ..values.frozen import FrozenDict
+from ..state.execution.signals import StopReason, StopSignal
+from ..state.values.frozen import FrozenDict
 
 _KEY: Final = "run_reason"
 
@@ -52,7 +52,7 @@ class RunReason(StrEnum):
 
     @classmethod
     def of_signal(cls, signal: StopSignal) -> RunReason:
-        """The reason that a stop signal stands for, whoever gave it."""
+        """The reason that a stop signal means, from any source."""
         named = signal.context.get(_KEY)
         known = cls.named(named) if isinstance(named, str) else None
         return known or _REASONS[signal.reason]

@@ -10,14 +10,14 @@ from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ...errors import InvalidInput
-from ..conversation.messages import DEFAULT, Message
-from ..execution.status import ExecutionStatus
-from ..execution.steps import AgentStep
-from ..execution.tool_calls import ToolExecution
-from ..execution.usage import InferenceUsage
-from ..values.frozen import FrozenDict
-from .run_parts import (
+from ..errors import InvalidInput
+from ..state.conversation.messages import DEFAULT, Message
+from ..state.execution.status import ExecutionStatus
+from ..state.execution.steps import AgentStep
+from ..state.execution.tool_calls import ToolExecution
+from ..state.execution.usage import InferenceUsage
+from ..state.values.frozen import FrozenDict
+from .parts import (
     Confidence,
     ConfidenceHistory,
     ConfidenceValue,
@@ -31,10 +31,10 @@ from .run_parts import (
     RepeatedCalls,
     TerminalToolNames,
 )
-from .run_reason import RunReason
+from .reason import RunReason
 
 if TYPE_CHECKING:
-    from ..agent_state import AgentState
+    from ..state.agent_state import AgentState
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -45,8 +45,8 @@ _CHARS_PER_TOKEN: Final = 4
 class RunFields(Generic[S]):
     """The fields and the builders of a run; a subclass says what its builders give.
 
-    Everything but the messages, the metadata and the agent's id belongs to the execution, and begins anew with the next
-    one. A builder on a state without an execution begins the next one, as a submit would.
+    Everything but the messages, the metadata and the agent's id belongs to the execution; the next one begins without
+    it. A builder on a state without an execution begins the next one, as a submit would.
 
     Attributes:
         state: The state that is shown.
@@ -102,7 +102,7 @@ class RunFields(Generic[S]):
 
     @property
     def max_iterations(self) -> int | None:
-        """The limit of steps: the budget's, or the default where nobody gave a budget; None is unlimited."""
+        """The limit of steps: the budget's, or the default where no budget was given; None is unlimited."""
         execution = self.state.execution
         if execution is None or execution.budget.max_steps is not None:
             return None if execution is None else execution.budget.max_steps

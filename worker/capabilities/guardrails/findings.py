@@ -1,20 +1,18 @@
-"""The parts behind `state.smart.guardrail_result`: what guardrails have found, and what the model must not read."""
+"""The findings of guardrails, as `state.smart.guardrail_result` shows them, and what the model must not read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final, Literal
 
-from ..conversation.messages import DEFAULT, Message
-from ..parts.list_part import ListPart
-from ..parts.state_part import PartItem, PartScope, StatePart
-from ..values.field_types import Count, Text
-from ..values.frozen import FrozenDict
-
-if TYPE_CHECKING:
-    from ..agent_state import AgentState
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import DEFAULT, Message
+from ...state.parts.list_part import ListPart
+from ...state.parts.state_part import PartItem, PartScope, PartValue, StatePart
+from ...state.values.field_types import Count, Text
+from ...state.values.frozen import FrozenDict
 
 REMOVED: Final = "[Removed: a guardrail has blocked this message.]"
 
@@ -67,6 +65,18 @@ class GuardrailIncident(PartItem):
     step: Count
     message_index: Count | None = None
     original: Text | None = None
+
+
+class GuardrailEvent(PartValue):
+    """A rule of a guardrail has found something; the fields are those of its `GuardrailIncident`."""
+
+    type: Literal["guardrail"] = "guardrail"
+    phase: GuardrailPhase
+    guardrail: Text
+    rule: Text
+    disposition: Disposition
+    reason: Text = ""
+    details: FrozenDict = FrozenDict()
 
 
 class GuardrailIncidents(ListPart[GuardrailIncident]):

@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from ..execution.tool_calls import ToolCall, ToolExecution
-from ..parts.list_part import ListPart
-from ..parts.state_part import PartItem, PartValue, StatePart
-from ..values.field_types import Count, Flag, Text, UtcDatetime
+from ..state.execution.tool_calls import ToolCall, ToolExecution
+from ..state.parts.list_part import ListPart
+from ..state.parts.state_part import PartItem, PartValue, StatePart
+from ..state.values.field_types import Count, Flag, Text, UtcDatetime
 
 DEFAULT_CONFIDENCE_THRESHOLD: Final = 0.85
 DEFAULT_LOOP_THRESHOLD: Final = 3

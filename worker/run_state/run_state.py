@@ -1,4 +1,4 @@
-"""`RunState` and `SmartState`: what Locus and Cognipeer's SDK call an agent's state, as values of their own."""
+"""`RunState`: what Locus calls an agent's state, as a value."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from .state.agent_state import AgentState
-from .state.conversation.messages import Message
-from .state.execution.budget import ExecutionBudget
-from .state.views.run import RunFields
-from .state.views.smart import SmartView
+from ..state.agent_state import AgentState
+from ..state.conversation.messages import Message
+from ..state.execution.budget import ExecutionBudget
+from .view import RunFields
 
 DEFAULT_MAX_ITERATIONS: Final = 20
 """The limit of iterations that the source document gives a state."""
 
 
-class _AroundAgentState:
+class AroundAgentState:
     """A value around an `AgentState`; names of it that the value lacks are read from it, with a warning."""
 
     __slots__ = ()
@@ -47,7 +46,7 @@ class _AroundAgentState:
         return getattr(self.state, name)
 
 
-class RunState(_AroundAgentState, RunFields["RunState"]):
+class RunState(AroundAgentState, RunFields["RunState"]):
     """One run of an agent, under the names of Locus. Immutable: every builder gives another one."""
 
     __slots__ = ()
@@ -85,21 +84,3 @@ class RunState(_AroundAgentState, RunFields["RunState"]):
 
     def _give(self, state: AgentState) -> RunState:
         return RunState.of(state)
-
-
-class SmartState(_AroundAgentState, SmartView):
-    """The state of a long task, under the names of Cognipeer's SDK. Immutable; capabilities fill its other fields."""
-
-    __slots__ = ()
-
-    def __init__(self, *, messages: Iterable[Message] = (), ctx: Mapping[str, Any] | None = None) -> None:
-        """Begin a state.
-
-        Args:
-            messages: The conversation so far.
-            ctx: JSON of the application: the metadata of the session.
-        Raises:
-            InvalidInput: A value does not fit; the error names the field.
-        """
-        state = AgentState.fresh(metadata=dict(ctx or {}))
-        super().__init__(state.with_messages_added(tuple(messages)))

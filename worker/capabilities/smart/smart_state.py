@@ -1,31 +1,30 @@
-"""`state.smart`: the state under the names of Cognipeer's agent SDK."""
+"""`state.smart` and `SmartState`: the state under the names of Cognipeer's agent SDK."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import Any, Final, get_args
 
-from ..conversation.messages import DEFAULT, Message
-from ..execution.requests import RequestKind, RequestSummary
-from ..execution.tool_calls import ToolExecution
-from ..values.frozen import FrozenDict
-from .guardrail_parts import GuardrailResult
-from .smart_parts import (
-    Compaction,
-    FactStatus,
-    Memory,
-    MemoryFact,
-    Plan,
-    ReflectionRecord,
-    Reflections,
-    Summaries,
-    SummaryRecord,
+from ...run_state.run_state import AroundAgentState
+from ...state.agent_state import AgentState
+from ...state.conversation.messages import DEFAULT, Message
+from ...state.execution.requests import RequestKind, RequestSummary
+from ...state.execution.tool_calls import ToolExecution
+from ...state.values.frozen import FrozenDict
+from ..guardrails.findings import GuardrailEvent, GuardrailResult
+from .compacted import Compaction, Summaries, SummarizationEvent, SummaryRecord
+from .memory_facts import FactStatus, Memory, MemoryFact
+from .planning import Plan, PlanEvent
+from .reflection import ReflectionEvent, ReflectionRecord, Reflections
+
+SmartEvent = PlanEvent | ReflectionEvent | SummarizationEvent | GuardrailEvent
+"""The events of the smart capabilities, as their data are in an event `capability` of the session's stream."""
+
+_KINDS: Final[Mapping[str, type[SmartEvent]]] = MappingProxyType(
+    {kind.model_fields["type"].default: kind for kind in get_args(SmartEvent)}
 )
-
-if TYPE_CHECKING:
-    from ..agent_state import AgentState
-
 _ASK_USER = "ask_user_question"
 
 
@@ -121,5 +120,33 @@ class SmartView:
         return self.state.execution.waiting_for if self.state.execution is not None else ()
 
 
+class SmartState(AroundAgentState, SmartView):
+    """The state of a long task, under the names of Cognipeer's SDK. Immutable; capabilities fill its other fields."""
+
+    __slots__ = ()
+
+    def __init__(self, *, messages: Iterable[Message] = (), ctx: Mapping[str, Any] | None = None) -> None:
+        """Begin a state.
+
+        Args:
+            messages: The conversation so far.
+            ctx: JSON of the application: the metadata of the session.
+        Raises:
+            InvalidInput: A value does not fit; the error names the field.
+        """
+        state = AgentState.fresh(metadata=dict(ctx or {}))
+        super().__init__(state.with_messages_added(tuple(messages)))
+
+
 def _execution_ids(messages: Sequence[Message]) -> list[str]:
     return [str(each.metadata["tool_execution_id"]) for each in messages if "tool_execution_id" in each.metadata]
+
+
+def smart_event(data: Mapping[str, Any]) -> SmartEvent | None:
+    """Read the data of an event `capability`; None for those of other capabilities.
+
+    Raises:
+        pydantic.ValidationError: The data do not fit their type.
+    """
+    kind = _KINDS.get(str(data.get("type")))
+    return None if kind is None else kind.from_dict(dict(data))

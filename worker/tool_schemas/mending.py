@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from .schemas import describe_excess
+from .checking import describe_excess
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _REFERENCE: Final = re.compile(r"#/(?:\$defs|definitions)/([A-Za-z0-9_.-]+)")
