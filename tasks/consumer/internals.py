@@ -11,13 +11,14 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final
 
 import kombu.transport.redis as kombu_redis
 from celery.worker import control, state
+from kombu.connection import ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,17 @@ def subclass_channels(app: Any, subclass: Callable[[Any], Any]) -> None:
         transport = stock.get_transport_cls(connection)
         return subclass_transport(transport) if issubclass(transport, _redis.Transport) else transport
 
-    app.amqp.Connection = type(stock.__name__, (stock,), {"get_transport_cls": get_transport_cls})
+    class Pool(ConnectionPool):
+        def new(self) -> Any:
+            connection: Any = super().new()  # of a class of kombu's own
+            connection.get_transport_cls = partial(get_transport_cls, connection)
+            return connection
+
+    def make_pool(connection: Any, limit: int | None = None, **options: Any) -> Any:
+        return Pool(connection, limit, **options)
+
+    changed: dict[str, Any] = {"get_transport_cls": get_transport_cls, "Pool": make_pool}
+    app.amqp.Connection = type(stock.__name__, (stock,), changed)
 
 
 def check_subscriptions(stock: Any, check: Callable[[Any], bool]) -> Any:

@@ -42,15 +42,15 @@ def installation(workers: dict[str, dict[str, Any]]) -> Installation:
 
 def test_a_missing_attribute_is_a_warning_that_names_worker_attribute_and_what_is_done_without() -> None:
     workers: dict[str, dict[str, Any]] = {
-        "host:1": {"missing": ["kombu.transport.redis.Channel._brpop_read", "celery.somewhere.unheard_of"]},
+        "host:1": {"missing": ["kombu.transport.redis:Channel.subclient", "celery.somewhere.unheard_of"]},
         "host:2": {"missing": []},
         "host:3": {},  # of an older version
     }
     first, second = check_library_attributes(installation(workers))
     assert (first.level, second.level) == (Level.WARN, Level.WARN)
     assert "host:1" in first.what
-    assert "kombu.transport.redis.Channel._brpop_read" in first.what
-    assert "a control queue of another type ends it" in first.what
+    assert "kombu.transport.redis:Channel.subclient" in first.what
+    assert "malformed remote control ends it" in first.what
     assert "celery.somewhere.unheard_of" in second.what
     assert "does without" in second.what
     assert first.advice
