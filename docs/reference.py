@@ -221,7 +221,7 @@ def commands() -> str:
     """The help of every command."""
     group: Any = typer.main.get_command(program)  # typer's own kind of click
     widths = {"terminal_width": _WIDTH, "max_content_width": _WIDTH}
-    parent = group.context_class(group, info_name="celery-agents", **widths)
+    parent = group.context_class(group, info_name="celery-agents", **{**group.context_settings, **widths})
     parts = [f"```\n{_help(group, parent)}\n```\n"]
     for name in group.list_commands(parent):
         command = group.get_command(parent, name)
