@@ -9,7 +9,7 @@ from ...config.celery import is_our_queue
 from ..broker_keys import record_keys, visibility_seconds
 from ..names import SUBMIT
 from .control_fetcher import ControlFetcher, ControlRecords
-from .kombu_records import restore_records
+from .kombu_records import KombuRecords
 from .queue_consumer import QueueConsumer
 from .slots import count_slots
 from .step_fetcher import FetchedElement, StepFetcher
@@ -44,7 +44,7 @@ class ControlConsumer(QueueConsumer):
             self._taken_keys(),
             self._records,
             visibility_seconds=visibility_seconds(self._app),
-            restore=partial(restore_records, self._app, database, self._quarantine, is_ours),
+            restore=KombuRecords(self._app, database, self._quarantine, is_ours).restore,
             count_wanted=lambda: self._records.count_wanted(count_slots(consumer)),
             hand_over=self._deliver_in_celerys_loop,
             record_turn=self._record_turn,

@@ -9,13 +9,15 @@ at what somebody has written into the queue.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ...worker.errors import CeleryAgentsError
-from ...worker.store.database import Command
+from ...worker.store.database import Command, Reply
 from ...worker.store.redis.database import RedisDatabase
 from ...worker.unique import unique_hex
 from .garbage_collection import MessageGarbage
@@ -27,30 +29,52 @@ log = logging.getLogger(__name__)
 MOST_HELD_BYTES: Final = 16_000_000
 """Bodies of control messages that a worker holds at a time; beyond, it takes no further message until one is done."""
 
+PUT_BACK: Final = """
+if redis.call('HGET', KEYS[1], ARGV[1]) and KEYS[3] then redis.call('RPUSH', KEYS[3], ARGV[2]) end
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+"""
+"""Moves the message of a record into a queue. Where Redis refuses the push, the script ends and the record stays.
+
+KEYS: hash and index of the records, and the list of the queue; without a list the record is removed. ARGV: the record's
+name, and the message.
+"""
+
 _HELD_BESIDE_BODY: Final = 4_000
+_MOST_UNREMOVED: Final = 1_000
 _LOOK_SECONDS: Final = 5.0
-# KEYS: hash and index of the records, then the lists of the queue. ARGV: the name of a new record, and the age in
-# seconds from which a record is taken again; "" looks for none.
+# What `exchange` returns for a command or a key that this user may not use, also within a script.
+_FORBIDDEN: Final = re.compile("no permissions|can't run this command|unknown command", re.IGNORECASE)
+# KEYS: hash and index of the records, then the lists of the queue. ARGV: the name of a new record, which changes with
+# each message, and the age in seconds from which a record is taken again; "" looks for none.
 _TAKE: Final = """
 local hash, index, now = KEYS[1], KEYS[2], tonumber(redis.call('TIME')[1])
-local function keep(data, is_again)
-  redis.call('HSET', hash, ARGV[1], data)
+local function keep(data)
   redis.call('ZADD', index, now, ARGV[1])
-  return {data, is_again}
+  redis.call('HSET', hash, ARGV[1], data)
 end
-redis.call('HLEN', hash)  -- a key of another type is an error before anything is taken
-redis.call('ZCARD', index)
+local taken = redis.call('HGET', hash, ARGV[1])
+if taken then return {taken, 0} end  -- the worker asks again, because the reply was lost
+-- A key of another type is an error before anything is taken. At the memory limit, Redis lets a script write on that
+-- has begun to write.
+redis.call('ZREM', index, ARGV[1])
 if ARGV[2] ~= '' then
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - ARGV[2], 'LIMIT', 0, 1)) do
     local data = redis.call('HGET', hash, name)
+    if data then keep(data) end
     redis.call('HDEL', hash, name)
     redis.call('ZREM', index, name)
-    if data then return keep(data, 1) end
+    if data then return {data, 1} end
   end
 end
 for i = 3, #KEYS do
-  local data = redis.call('RPOP', KEYS[i])
-  if data then return keep(data, 0) end
+  local data = redis.call('LINDEX', KEYS[i], -1)
+  if data then
+    redis.call('RPOP', KEYS[i], 0)  -- pops nothing, and is refused before there is a record
+    keep(data)
+    redis.call('RPOP', KEYS[i])
+    return {data, 0}
+  end
 end
 return false
 """
@@ -70,6 +94,8 @@ class ControlRecords:
         self._lock = threading.Lock()
         self._held: dict[str, FetchedElement] = {}
         self._later: set[str] = set()
+        self._unrecorded: set[str] = set()
+        self._unremoved = deque[str](maxlen=_MOST_UNREMOVED)
         self._garbage = MessageGarbage()
 
     def count_wanted(self, limit: int) -> int:
@@ -88,49 +114,78 @@ class ControlRecords:
             self._later.add(element.record)
 
     def acknowledge(self, element: FetchedElement) -> None:
-        """Remove the record of a message that is done. If Redis does not answer, the message comes once more."""
+        """Remove the record of a message that is done."""
         self.forget(element)
         self._garbage.add(len(element.data))
-        self._run(self._remove(element))
+        self.remove(element.record)
 
     def give_back(self, elements: Sequence[FetchedElement]) -> None:
-        """Put messages back where they were taken, in their order."""
-        commands: list[Command] = []
-        for each in reversed(elements):
-            self.forget(each)
-            commands += (("RPUSH", each.key, each.data), *self._remove(each))
-        self._run(commands)
+        """Put messages back where they were taken, in their order. One that Redis does not take keeps its record.
 
-    def give_back_all(self) -> None:
-        """Put back what this worker holds: Celery has forgotten it, or ends."""
-        self.give_back(tuple(self._held.values()))
+        One whose record is gone has ended meanwhile, or is another worker's.
+        """
+        recorded = [each for each in reversed(elements) if each.record not in self._unrecorded]
+        replies = self._exchange(
+            [("EVAL", PUT_BACK, 3, *self.keys, each.key, each.record, each.data) for each in recorded]
+        )
+        # No script may run, or a key of the records has another type: nothing is removed that was not pushed before.
+        rest = [each for each, reply in zip(recorded, replies, strict=False) if isinstance(reply, Exception)]
+        rest += [each for each in reversed(elements) if each.record in self._unrecorded]
+        pushed = self._run([("RPUSH", each.key, each.data) for each in rest])
+        refused = [isinstance(reply, Exception) for reply in pushed]
+        self.remove(*(each.record for each, stays in zip(rest, refused, strict=False) if not stays))
+        for each in elements:
+            self.forget(each)
+
+    def give_back_all(self, running: Collection[str] = ()) -> None:
+        """Put back what this worker holds: Celery has forgotten it, or ends.
+
+        Args:
+            running: Names of records that stay: their tasks run, and will acknowledge them.
+        """
+        self.give_back([each for each in tuple(self._held.values()) if each.record not in running])
 
     def add(self, element: FetchedElement) -> None:
         """Make the record of a message that was popped; without one it is delivered all the same."""
         hash_key, index = self.keys
         now = round(time.time())
-        self._run([("HSET", hash_key, element.record, element.data), ("ZADD", index, now, element.record)])
+        replies = self._run([("HSET", hash_key, element.record, element.data), ("ZADD", index, now, element.record)])
+        if not replies or isinstance(replies[0], Exception):
+            self._unrecorded.add(element.record)
 
     def forget(self, element: FetchedElement) -> None:
         """Count a message no more, and leave its record: it comes once more."""
         self._held.pop(element.record, None)
         self._later.discard(element.record)
+        self._unrecorded.discard(element.record)
 
-    def _remove(self, element: FetchedElement) -> Sequence[Command]:
+    def remove(self, *records: str) -> None:
+        """Remove records by their names, and those whose removal had failed. What fails now is tried again later."""
         hash_key, index = self.keys
-        return (("HDEL", hash_key, element.record), ("ZREM", index, element.record))
+        names, self._unremoved = [*records, *self._unremoved], deque[str](maxlen=_MOST_UNREMOVED)
+        replies = self._run([("HDEL", hash_key, *names), ("ZREM", index, *names)]) if names else names
+        if not replies or any(isinstance(reply, Exception) for reply in replies):
+            self._unremoved += names
 
-    def _run(self, commands: Sequence[Command]) -> None:
-        if not commands:
-            return
-        try:
-            with self._lock:
-                replies = self._database.exchange(commands)
-        except CeleryAgentsError as error:
-            replies = [error]
+    def _run(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        replies = self._exchange(commands)
         for reply in replies:
             if isinstance(reply, Exception):
-                refusals.record(REDELIVERY, f"a record of a control message cannot be changed: {reply}")
+                _note(reply)
+        return replies
+
+    def _exchange(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        """Run commands in one round trip; no replies: Redis has not answered."""
+        try:
+            with self._lock:
+                return self._database.exchange(commands) if commands else ()
+        except CeleryAgentsError as error:
+            _note(error)
+            return ()
+
+
+def _note(error: Exception) -> None:
+    refusals.record(REDELIVERY, f"a record of a control message cannot be changed: {error}")
 
 
 class ControlFetcher(StepFetcher):
@@ -156,7 +211,8 @@ class ControlFetcher(StepFetcher):
         self._records = records
         self._visibility_seconds = visibility_seconds
         self._restore = restore
-        self._looked_at = float("-inf")
+        self._looked_at = self._restored_at = float("-inf")
+        self._record = unique_hex()
 
     def _fetch(self, queues: Mapping[str, Sequence[str]], wanted: int) -> list[FetchedElement]:
         """Take what lies in the queues. While they are empty, a BRPOP waits, which leaves no record by itself."""
@@ -171,21 +227,27 @@ class ControlFetcher(StepFetcher):
         return popped
 
     def _take(self, queue: str, keys: Sequence[str]) -> FetchedElement | None:
-        looks = time.monotonic() - self._looked_at >= _LOOK_SECONDS
-        if looks:
+        now = time.monotonic()
+        looks = now - self._looked_at >= _LOOK_SECONDS
+        if now - self._restored_at >= _LOOK_SECONDS:
+            self._restored_at = now
+            self._records.remove()
             self._restore()
-        record, age = unique_hex(), round(self._visibility_seconds) if looks else ""
+        record, age = self._record, round(self._visibility_seconds) if looks else ""
         (reply,) = self._database.exchange([("EVAL", _TAKE, 2 + len(keys), *self._records.keys, *keys, record, age)])
         if isinstance(reply, Exception):
-            if "no permissions" in str(reply):
+            if _FORBIDDEN.search(str(reply)):
                 log.warning("no script may run, so control messages of a killed worker are lost: %s", reply)
                 self._may_batch = False
-            return None  # what else is wrong the BRPOP says
+            elif "WRONGTYPE" not in str(reply):  # the BRPOP says it
+                refusals.record(REDELIVERY, f"control messages are taken without records: {reply}")
+            return None
         data, is_again = reply or (None, 0)
         if looks and not is_again:
             self._looked_at = time.monotonic()
         if data is None:
             return None
+        self._record = unique_hex()
         return FetchedElement(queue=queue, key=keys[0], data=data, record=record, is_redelivered=bool(is_again))
 
     def _give_back(self, elements: Sequence[FetchedElement]) -> None:

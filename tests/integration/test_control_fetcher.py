@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ import redis
 
 from celery_agents.tasks.consumer.control_fetcher import MOST_HELD_BYTES, ControlFetcher, ControlRecords
 from celery_agents.tasks.consumer.internals import plain_socket
+from celery_agents.tasks.consumer.refusals import FETCH, refusals
 from celery_agents.tasks.consumer.step_fetcher import FetchedElement
 from celery_agents.worker.store.redis.database import RedisDatabase, connect_to_wait
 
+from support.fault_proxy import FaultProxy
+from support.redis_server import RedisServer
 from support.wait import wait_until
 
 QUEUE, HASH, INDEX = "control", "control.unacked", "control.unacked_index"
@@ -35,12 +39,12 @@ def waits_in_redis(client: redis.Redis) -> bool:
 class Worker:
     """Takes what a fetcher hands over, as far as it has room."""
 
-    def __init__(self, url: str, room: int = 100) -> None:
+    def __init__(self, url: str, room: int = 100, restore: Callable[[], object] = lambda: None) -> None:
         self.taken: list[FetchedElement] = []
         self.is_consuming = True
         self.records = ControlRecords(connect(url), (HASH, INDEX))
         self.fetcher = ControlFetcher(
-            connect(url), KEYS, self.records, visibility_seconds=VISIBILITY_SECONDS,
+            connect(url), KEYS, self.records, visibility_seconds=VISIBILITY_SECONDS, restore=restore,
             count_wanted=lambda: self.records.count_wanted(room), hand_over=self._take,
         )  # fmt: skip
         self._thread = threading.Thread(target=self.fetcher.run, daemon=True)
@@ -217,3 +221,177 @@ def test_a_user_who_may_run_no_scripts_is_served_with_records(
         limited.end()
     finally:
         redis_client.execute_command("ACL DELUSER limited")
+
+
+# --- what Redis refuses or does not answer ---------------------------------------------------------------------------
+
+
+@contextmanager
+def full(client: redis.Redis) -> Generator[None]:
+    """Let Redis refuse to take more."""
+    client.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+@contextmanager
+def user(client: redis.Redis, url: str, *rules: str) -> Generator[str]:
+    """A user who may do everything but what the rules take away."""
+    client.execute_command("ACL", "SETUSER", "limited", "on", "nopass", "~*", "&*", "+@all", *rules)
+    try:
+        yield url.replace("redis://", "redis://limited:any@")
+    finally:
+        client.execute_command("ACL", "DELUSER", "limited")
+
+
+def is_kept(client: redis.Redis, name: str) -> bool:
+    """Whether a message has a complete record, by which it is taken again."""
+    return client.hvals(HASH) == [name] and client.zrange(INDEX, 0, -1) == client.hkeys(HASH)
+
+
+@pytest.mark.parametrize("rules", [(), ("-@scripting",)], ids=["script", "no script"])
+@pytest.mark.parametrize("cause", ["full", "another type"])
+def test_a_message_that_redis_does_not_take_back_keeps_its_record(
+    new_worker: Callable[..., Worker], redis_client: redis.Redis, redis_url: str, cause: str, rules: tuple[str, ...]
+) -> None:
+    with user(redis_client, redis_url, *rules) as url:
+        redis_client.lpush(QUEUE, "a")
+        worker = new_worker(url)
+        worker.takes("a")
+        worker.end()
+        if cause == "full":
+            with full(redis_client):
+                worker.records.give_back_all()
+        else:
+            redis_client.set(QUEUE, "x")
+            worker.records.give_back_all()
+            redis_client.delete(QUEUE)
+        assert is_kept(redis_client, "a")
+        assert redis_client.llen(QUEUE) == 0
+        assert worker.records.count_wanted(1) == 1
+
+
+def test_a_message_that_ends_while_its_worker_gives_back_is_not_put_back(
+    new_worker: Callable[..., Worker], redis_client: redis.Redis
+) -> None:
+    redis_client.lpush(QUEUE, "a", "b")
+    worker = new_worker()
+    worker.takes("a", "b")
+    worker.end()
+    worker.records.acknowledge(worker.taken[0])
+    worker.records.give_back(worker.taken)
+    assert redis_client.lrange(QUEUE, 0, -1) == ["b"]
+    assert not redis_client.exists(HASH, INDEX)
+
+
+def test_a_message_without_a_record_goes_back_all_the_same(
+    new_worker: Callable[..., Worker], redis_client: redis.Redis
+) -> None:
+    redis_client.set(HASH, "x")
+    redis_client.lpush(QUEUE, "a")
+    worker = new_worker()
+    worker.takes("a")
+    worker.end()
+    redis_client.delete(HASH)
+    worker.records.give_back_all()
+    assert redis_client.lrange(QUEUE, 0, -1) == ["a"]
+    assert not redis_client.exists(HASH, INDEX)
+
+
+def test_a_message_that_is_taken_at_the_memory_limit_has_a_record(
+    new_worker: Callable[..., Worker], redis_client: redis.Redis
+) -> None:
+    redis_client.lpush(QUEUE, "a")
+    with full(redis_client):
+        worker = new_worker()
+        worker.takes("a")
+        assert is_kept(redis_client, "a")
+
+
+@pytest.mark.parametrize("command", ["hset", "zadd"])
+def test_no_message_is_popped_that_the_script_may_not_record(
+    redis_url: str, redis_client: redis.Redis, command: str
+) -> None:
+    with user(redis_client, redis_url, f"-{command}", "-brpop") as url:
+        redis_client.lpush(QUEUE, "a")
+        worker = Worker(url)
+        wait_until(lambda: refusals.counts.get(FETCH, 0) > 2, "it has tried", LIMIT_SECONDS)
+        worker.end()
+        assert redis_client.lrange(QUEUE, 0, -1) == ["a"]
+    redis_client.flushdb()
+
+
+@pytest.mark.parametrize("rule", ["-eval", "resetkeys ~control*", "-zadd", "-hset", "-rpop"])
+def test_a_user_whom_redis_refuses_the_script_in_any_words_is_asked_once(
+    new_worker: Callable[..., Worker], redis_client: redis.Redis, redis_url: str, rule: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    keys = "resetkeys" in rule
+    with user(redis_client, redis_url, *(("resetkeys", "~control", "~control:9") if keys else (rule,))) as url:
+        redis_client.lpush(QUEUE, *"abc")
+        limited = new_worker(url)
+        limited.takes(*"abc")
+        limited.end()
+    assert caplog.text.count("no script may run") == 1
+
+
+def test_an_acknowledgement_that_redis_has_not_answered_is_sent_again(
+    redis_server: RedisServer, redis_client: redis.Redis
+) -> None:
+    proxy = FaultProxy(redis_server.port).start()
+    try:
+        records = ControlRecords(connect(redis_server.url(port=proxy.port)), (HASH, INDEX))
+        for name in ("a", "b"):
+            records.add(FetchedElement(QUEUE, QUEUE, name.encode(), name))
+        proxy.swallow_command(commands={"HDEL"})
+        records.acknowledge(FetchedElement(QUEUE, QUEUE, b"a", "a"))
+        assert redis_client.hlen(HASH) == 2
+        records.acknowledge(FetchedElement(QUEUE, QUEUE, b"b", "b"))
+        assert not redis_client.exists(HASH, INDEX)
+    finally:
+        proxy.end()
+
+
+def test_an_idle_worker_sends_its_lost_acknowledgement_again(redis_url: str, redis_client: redis.Redis) -> None:
+    redis_client.lpush(QUEUE, "a")
+    worker = Worker(redis_url)
+    worker.takes("a")
+    with user(redis_client, redis_url, "-hdel") as url:
+        worker.records._database = connect(url)
+        worker.records.acknowledge(worker.taken[0])
+        assert redis_client.hvals(HASH) == ["a"]
+        redis_client.execute_command("ACL", "SETUSER", "limited", "+hdel")
+        wait_until(lambda: not redis_client.exists(HASH, INDEX), "it is removed", LIMIT_SECONDS)
+        worker.end()
+
+
+def test_a_message_whose_reply_was_lost_is_delivered_in_the_next_turn_and_once(
+    new_worker: Callable[..., Worker], redis_server: RedisServer, redis_client: redis.Redis
+) -> None:
+    proxy = FaultProxy(redis_server.port).start()
+    try:
+        redis_client.lpush(QUEUE, "a", "b")
+        proxy.swallow_reply(commands={"EVAL"})
+        worker = new_worker(redis_server.url(port=proxy.port))
+        worker.takes("a", "b")
+        assert not any(each.is_redelivered for each in worker.taken)
+        for each in worker.taken:
+            worker.records.acknowledge(each)
+        assert not redis_client.exists(QUEUE, HASH, INDEX)
+        worker.end()
+    finally:
+        proxy.end()
+
+
+def test_records_of_others_are_looked_at_every_few_seconds_even_while_nothing_can_be_taken(
+    new_worker: Callable[..., Worker], redis_client: redis.Redis
+) -> None:
+    looks: list[float] = []
+    redis_client.set(QUEUE, "x")
+    before = refusals.counts.get(FETCH, 0)
+    worker = new_worker(restore=lambda: looks.append(time.monotonic()))
+    wait_until(lambda: refusals.counts.get(FETCH, 0) > before + 20, "it has turned", LIMIT_SECONDS)
+    worker.end()
+    assert len(looks) == 1
