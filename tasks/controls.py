@@ -66,7 +66,8 @@ class LazyClient:
 def register_controls(app: Celery, settings: Settings, client: LazyClient) -> None:
     """Add the control tasks to an app."""
     options: dict[str, Any] = {
-        "queue": settings.control_queue, "acks_late": True, "ignore_result": True, "bind": True,
+        "queue": settings.control_queue, "acks_late": True, "reject_on_worker_lost": True, "ignore_result": True,
+        "bind": True,
         "autoretry_for": (StoreUnavailable, StoreFull), "retry_backoff": True, "retry_backoff_max": 30,
         "max_retries": 20,
         # Celery gives shared tasks to each app of the process, in any order: the settings are those of this app.

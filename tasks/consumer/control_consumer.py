@@ -9,6 +9,7 @@ from ...config.celery import is_our_queue
 from ..broker_keys import record_keys, visibility_seconds
 from ..names import SUBMIT
 from .control_fetcher import ControlFetcher, ControlRecords
+from .internals import running_messages
 from .kombu_records import KombuRecords
 from .queue_consumer import QueueConsumer
 from .slots import count_slots
@@ -36,8 +37,8 @@ class ControlConsumer(QueueConsumer):
         self._records.give_back_all()
 
     def _make_fetcher(self, consumer: Any) -> StepFetcher:
-        # Celery forgets with its connection what waited for its time or a rate limit. As kombu does, all comes again.
-        self._records.give_back_all()
+        # Celery forgets with its connection what waited for its time or a rate limit; its pool goes on with the rest.
+        self._records.give_back_all({message.fetched.record for message in running_messages() if message.fetched})
         database, is_ours = self._connect_broker(), partial(is_our_queue, self._runtime.settings)
         return ControlFetcher(
             database,
@@ -69,13 +70,18 @@ class ControlConsumer(QueueConsumer):
         self._wake()
 
     def _reject(self, element: FetchedElement, logger: object, errors: object, requeue: bool = False) -> None:
-        """Celery rejects what it cannot run, or what its worker has lost; the latter comes again."""
-        del logger, errors
-        if requeue:
-            self._records.give_back((element,))
-            self._wake()
+        """Let a message come once more, after the visibility timeout; the second time it goes into quarantine.
+
+        Celery rejects it when the child of the pool that ran it was killed, or when its retry cannot be published. At
+        once, it might kill one child after the other.
+        """
+        del logger, errors, requeue
+        if element.is_redelivered:
+            reason = "its task was rejected twice: its process was lost, or its retry could not be sent"
+            self._refuse(element, element.data, reason)
         else:
-            self._acknowledge(element)
+            self._records.forget(element)
+        self._wake()
 
     def _refuse(self, element: FetchedElement | None, shown: object, reason: str) -> None:
         """Put an element into quarantine. One that the store does not take keeps its record, and comes once more."""

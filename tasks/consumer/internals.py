@@ -109,6 +109,12 @@ def active_requests() -> list[Any]:
     return list(_state.active_requests)
 
 
+def running_messages() -> list[Any]:
+    """Return the messages of tasks that run in this worker, and that Celery has not cancelled with its connection."""
+    running = active_requests() if knows_revokes() else ()
+    return [each.message for each in running if not getattr(each, "_already_cancelled", False)]
+
+
 def forget_revoked(task_id: str) -> None:
     """Accept a task id again that was revoked."""
     _state.revoked.discard(task_id)

@@ -6,7 +6,7 @@ import json
 import logging
 from typing import Final
 
-from ...worker.errors import CeleryAgentsError
+from ...worker.redaction import describe_exception
 from ..runtime import LazyRuntime
 from .refusals import ELEMENT, refusals
 
@@ -31,8 +31,8 @@ class Quarantine:
         refusals.record(source, reason)
         try:
             self._runtime().store.housekeeping.quarantine(ascii(_show(element)[:_PAYLOAD_CHARS]), reason)
-        except CeleryAgentsError as error:
-            log.warning("a refused element is not stored: %s", error)
+        except Exception as error:  # noqa: BLE001 - what a store raises must not end Celery's loop, which calls this
+            log.warning("a refused element is not stored: %s", describe_exception(error).message)
             return False
         return True
 

@@ -109,6 +109,8 @@ class QueueConsumer:
                 consumer.call_soon(consumer.add_task_queue, queue)
             return
         self._fetcher = self._make_fetcher(consumer)
+        if not self._is_open:  # a signal has drained it meanwhile
+            self._fetcher.end()
         self._start_fetcher(consumer, self._fetcher)
 
     def _make_fetcher(self, consumer: Any) -> StepFetcher:
@@ -128,8 +130,8 @@ class QueueConsumer:
 
     def _wake(self) -> None:
         """Let the fetcher look for room again."""
-        if self._fetcher is not None:
-            self._fetcher.wake()
+        if (fetcher := self._fetcher) is not None:  # another thread may end it meanwhile
+            fetcher.wake()
 
     def _record_turn(self) -> None:
         self._runtime.liveness.record_turn(self.loop)
@@ -165,7 +167,7 @@ class QueueConsumer:
 
     def active_queues(self) -> list[str]:
         """The broker's names of the queues that are taken now."""
-        return sorted(self._fetcher.queues) if self._fetcher is not None else []
+        return sorted(fetcher.queues) if (fetcher := self._fetcher) is not None else []
 
     # --- delivering ---------------------------------------------------------------------------------------------------
 
@@ -179,9 +181,11 @@ class QueueConsumer:
 
         def deliver() -> None:
             if delivered.set_running_or_notify_cancel():
-                for message in messages:
-                    self._deliver(message)
-                delivered.set_result(None)
+                try:
+                    for message in messages:
+                        self._deliver(message)
+                finally:
+                    delivered.set_result(None)
 
         consumer.call_soon(deliver)
         while not fibers.wait((delivered,), _LOOK_SECONDS)[0]:
