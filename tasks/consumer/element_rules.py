@@ -97,14 +97,17 @@ def _check_control(message: dict[str, Any], args: list[Any], kwargs: dict[str, A
     if _LIKE_A_STEP.fullmatch(headers["id"]):
         raise InvalidMessage(f"id={shown(headers['id'])} has the form of a step's id; choose another one")
     if headers.get("eta") is not None:
-        _check_eta(headers["eta"], len(message["body"]))
+        _check_eta(headers, len(message["body"]))
     # Flower shows these texts to everybody who may look at it. The sender's own would hold prompt and webhook.
     headers["argsrepr"] = f"({len(args)} hidden)" if args else "()"
     headers["kwargsrepr"] = repr({name: _hide_argument(name, value) for name, value in kwargs.items()})
 
 
-def _check_eta(eta: str, size: int) -> None:
-    advice = "send the message at that time"
+def _check_eta(headers: dict[str, Any], size: int) -> None:
+    eta, advice = headers["eta"], "send the message at that time"
+    if headers.get("retries"):  # a worker has sent it, by its own clock: what was accepted once is not refused
+        headers["eta"] = eta if _is_soon(eta) else (datetime.now(UTC) + LATEST_ETA).isoformat()
+        return
     if not _is_soon(eta):
         raise InvalidMessage(f"eta={shown(eta)} is more than {LATEST_ETA.total_seconds():.0f} s ahead; {advice}")
     if size > LARGEST_LATER_BYTES:

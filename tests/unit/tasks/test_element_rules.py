@@ -11,7 +11,7 @@ import pytest
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
-from celery_agents.tasks.consumer.element_rules import admit
+from celery_agents.tasks.consumer.element_rules import LATEST_ETA, admit
 from celery_agents.tasks.consumer.message_checks import (
     LARGEST_LATER_BYTES,
     InvalidMessage,
@@ -189,6 +189,19 @@ def test_a_wish_may_wait_for_a_retry_and_no_longer() -> None:
     admit(check_message(large))
     large["headers"]["eta"] = datetime.now(UTC).isoformat()
     assert "eta=" in refused(large)
+
+
+def test_the_retry_of_a_wish_is_taken_whatever_its_size_and_the_clock_of_its_worker() -> None:
+    """A worker had taken it: an outage of the store must not lose it."""
+    now = datetime.now(UTC)
+    large = control(message="x" * LARGEST_LATER_BYTES)
+    large["headers"] |= {"retries": 1, "eta": (now + timedelta(seconds=30)).isoformat()}
+    admit(check_message(large))
+    assert datetime.fromisoformat(large["headers"]["eta"]) == now + timedelta(seconds=30)
+    far = control()
+    far["headers"] |= {"retries": 3, "eta": (now + timedelta(hours=3)).isoformat()}
+    admit(check_message(far))
+    assert now + LATEST_ETA <= datetime.fromisoformat(far["headers"]["eta"]) <= datetime.now(UTC) + LATEST_ETA
 
 
 # --- what kombu keeps of messages ------------------------------------------------------------------------------------
