@@ -122,8 +122,12 @@ class StepFetcher:
         fetched = self._fetch(queues, wanted)
         self._record_turn()
         kept = [each for each in fetched if each.queue in self.queues and not self._is_ended]
-        if len(kept) < len(fetched) or (kept and not self._hand_over(kept)):
-            self._give_back(fetched)
+        is_taken = False
+        try:
+            is_taken = len(kept) == len(fetched) and (not kept or self._hand_over(kept))
+        finally:
+            if not is_taken:
+                self._give_back(fetched)
 
     def _fetch(self, queues: Mapping[str, Sequence[str]], wanted: int) -> list[FetchedElement]:
         """Wait for the next message; bring others of a queue in the same round trip while the worker is at work."""
@@ -175,6 +179,8 @@ class StepFetcher:
     def _refuse(self, error: Exception) -> None:
         refusals.record(FETCH, f"Redis refuses to pop messages: {error}")
         self._order.append(self._order.pop(0))  # Redis stops at the first key of another type
+        if str(error).startswith("You can't write against a read only"):
+            self._database.close()  # a replica now: the name may lead to the new primary
         fibers.sleep(_REFUSED_SECONDS)
 
     def _give_back(self, elements: Sequence[FetchedElement]) -> None:

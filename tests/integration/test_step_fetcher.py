@@ -229,3 +229,31 @@ def test_an_element_is_handed_over_as_its_bytes(worker: Worker, redis_client: re
     worker.give_room(1)
     wait_until(lambda: worker.taken, "it is taken", LIMIT_SECONDS)
     assert worker.taken == [FetchedElement(QUEUE, QUEUE, raw)]
+
+
+def test_a_redis_that_becomes_a_replica_is_asked_on_a_new_connection(worker: Worker, redis_client: redis.Redis) -> None:
+    """Behind the same name there may be the new primary."""
+    names: Callable[[], set[str]] = lambda: {  # noqa: E731
+        each["id"] for each in redis_client.client_list() if each["name"] == "fetcher"
+    }
+    worker.give_room(5)
+    wait_until(lambda: waits_in_redis(redis_client), "it waits in Redis", LIMIT_SECONDS)
+    before = names()
+    redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        wait_until(lambda: not before & names(), "its connection is another one", LIMIT_SECONDS)
+    finally:
+        redis_client.execute_command("REPLICAOF", "NO", "ONE")
+    redis_client.lpush(QUEUE, "a")
+    worker.takes("a")
+
+
+def test_what_is_not_delivered_because_of_an_error_goes_back(worker: Worker, redis_client: redis.Redis) -> None:
+    def fail(elements: Sequence[FetchedElement]) -> bool:
+        worker.fetcher._hand_over = worker._take
+        raise RuntimeError(f"{len(elements)} are not delivered")
+
+    worker.fetcher._hand_over = fail
+    redis_client.lpush(QUEUE, "a", "b")
+    worker.give_room(2)
+    worker.takes("a", "b")
