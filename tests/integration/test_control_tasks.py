@@ -128,6 +128,21 @@ def test_control_tasks_are_carried_out_in_every_pool(lab: Lab, pool: str) -> Non
     wait_until(lambda: not lab.redis.exists(QUEUE, RECORDS, TIMES), "it is acknowledged", 30)
 
 
+def test_a_control_task_whose_child_is_killed_is_carried_out_after_the_visibility_timeout(lab: Lab) -> None:
+    worker = lab.worker(
+        CELERY_AGENTS_AGENTS="support.killed_child_agents", CELERY_AGENTS_POOL="prefork", CELERY_AGENTS_CONCURRENCY="1"
+    )
+    send(lab, "submit", agent="asking", message=plan(answer="done"), session_id="of-a-submitter")
+    wait_until(lambda: "WorkerLostError" in worker.text(), "its child is killed", 30, details=worker.tail)
+    assert lab.redis.hlen(RECORDS) == 1
+    assert not lab.redis.exists(QUEUE, "ca:{0}:s:of-a-submitter")
+    for record in lab.redis.hkeys(RECORDS):
+        lab.redis.zadd(TIMES, {record: 1})  # its time is over
+    wait_until(lambda: lab.redis.exists("ca:{0}:s:of-a-submitter"), "it is made", 30, details=worker.tail)
+    wait_until(lambda: lab.client.header("of-a-submitter").status == "completed", "it is done", 30)
+    wait_until(lambda: not lab.redis.exists(QUEUE, RECORDS, TIMES), "it is acknowledged", 30)
+
+
 @pytest.mark.parametrize("key", [QUEUE, f"{QUEUE}\x06\x163"], ids=["queue", "priority"])
 def test_a_control_queue_of_another_type_stops_no_worker_and_is_taken_when_it_is_mended(
     redis_url: str,

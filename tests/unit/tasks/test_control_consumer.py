@@ -49,6 +49,7 @@ class Consuming:
         self.strategies: dict[str, Any] = {SUBMIT: self.receive}
         self.requests: list[Request] = []
         self.fails: Exception | None = None
+        self.errors: list[Exception] = []
 
     def receive(self, message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> None:
         if self.fails is not None:
@@ -56,7 +57,10 @@ class Consuming:
         self.requests.append(Request(message, ack, reject))
 
     def call_soon(self, call: Callable[..., object], *args: Any) -> None:
-        call(*args)
+        try:
+            call(*args)
+        except Exception as error:
+            self.errors.append(error)
 
     def take(self, number: int) -> Request:
         wait_until(lambda: len(self.requests) >= number, f"{number} are delivered", 10)
@@ -189,6 +193,7 @@ def test_a_message_stays_when_celery_and_the_quarantine_fail_by_any_error(
     send(app)
     consuming.take(1)
     assert redis_client.hlen(RECORDS) == 2
+    assert consuming.errors == [], "nor does Celery's loop get it"
 
 
 def test_a_consumer_that_is_drained_while_it_connects_fetches_nothing(
