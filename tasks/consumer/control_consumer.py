@@ -45,7 +45,7 @@ class ControlConsumer(QueueConsumer):
             self._taken_keys(),
             self._records,
             visibility_seconds=visibility_seconds(self._app),
-            restore=KombuRecords(self._app, database, self._quarantine, is_ours).restore,
+            restore=KombuRecords(self._app, database, quarantine=self._quarantine, is_ours=is_ours).restore,
             count_wanted=lambda: self._records.count_wanted(count_slots(consumer)),
             hand_over=self._deliver_in_celerys_loop,
             record_turn=self._record_turn,

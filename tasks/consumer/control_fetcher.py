@@ -125,9 +125,8 @@ class ControlRecords:
         One whose record is gone has ended meanwhile, or is another worker's.
         """
         recorded = [each for each in reversed(elements) if each.record not in self._unrecorded]
-        replies = self._exchange(
-            [("EVAL", PUT_BACK, 3, *self.keys, each.key, each.record, each.data) for each in recorded]
-        )
+        scripts = [("EVAL", PUT_BACK, 3, *self.keys, each.key, each.record, each.data) for each in recorded]
+        replies = self._run(scripts, notes_errors=False)
         # No script may run, or a key of the records has another type: nothing is removed that was not pushed before.
         rest = [each for each, reply in zip(recorded, replies, strict=False) if isinstance(reply, Exception)]
         rest += [each for each in reversed(elements) if each.record in self._unrecorded]
@@ -167,25 +166,20 @@ class ControlRecords:
         if not replies or any(isinstance(reply, Exception) for reply in replies):
             self._unremoved += names
 
-    def _run(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        replies = self._exchange(commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                _note(reply)
-        return replies
-
-    def _exchange(self, commands: Sequence[Command]) -> Sequence[Reply]:
+    def _run(self, commands: Sequence[Command], *, notes_errors: bool = True) -> Sequence[Reply]:
         """Run commands in one round trip; no replies: Redis has not answered."""
+        replies: Sequence[Reply] = ()
+        errors: list[Exception] = []
         try:
             with self._lock:
-                return self._database.exchange(commands) if commands else ()
+                replies = self._database.exchange(commands) if commands else ()
         except CeleryAgentsError as error:
-            _note(error)
-            return ()
-
-
-def _note(error: Exception) -> None:
-    refusals.record(REDELIVERY, f"a record of a control message cannot be changed: {error}")
+            errors.append(error)
+        if notes_errors:
+            errors += (each for each in replies if isinstance(each, Exception))
+        for error in errors:
+            refusals.record(REDELIVERY, f"a record of a control message cannot be changed: {error}")
+        return replies
 
 
 class ControlFetcher(StepFetcher):

@@ -31,7 +31,7 @@ class KombuRecords:
     """Restores the messages of records in kombu's hash `unacked`."""
 
     def __init__(
-        self, app: Celery, database: RedisDatabase, quarantine: Quarantine, is_ours: Callable[[str], bool]
+        self, app: Celery, database: RedisDatabase, *, quarantine: Quarantine, is_ours: Callable[[str], bool]
     ) -> None:
         """
         Args:

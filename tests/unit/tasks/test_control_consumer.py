@@ -233,7 +233,7 @@ def record(queue: str, *, compact: bool = False) -> str:
 @pytest.fixture
 def restore(app: Celery, runtime: Any, redis_url: str, redis_client: redis.Redis) -> Iterator[Callable[[], None]]:
     database = connect_to_wait(redis_url, timeout_seconds=5, name="records", plain_socket=plain_socket, tls={})
-    yield KombuRecords(app, database, Quarantine(runtime), QUEUE.__eq__).restore
+    yield KombuRecords(app, database, quarantine=Quarantine(runtime), is_ours=QUEUE.__eq__).restore
     database.close()
     redis_client.flushdb()
 
