@@ -102,9 +102,9 @@ class MCPServer:
             raise self._refusal(f"trust={self.trust!r:.60} must be 'none' or 'annotations'")
         effects = {tool: check_effect(f"{self.name}: {tool}", effect) for tool, effect in self.effects.items()}
         for tool, effect in effects.items():
-            if effect is Effect.LOOKUP:
+            if effect not in (Effect.PURE, Effect.KEYED, Effect.UNSAFE):
                 advice = "a call that the server answers with a task is looked up by itself; use pure, keyed or unsafe"
-                raise self._refusal(f"effects[{tool!r}]='lookup': {advice}")
+                raise self._refusal(f"effects[{tool!r}]={effect.value!r}: {advice}")
         object.__setattr__(self, "effects", effects)
         if isinstance(self.only, str) or not all(isinstance(each, str) and each for each in self.only):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise self._refusal(f"only={self.only!r:.60} must be a list of tool names or patterns, as ['create_*']")

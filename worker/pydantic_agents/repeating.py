@@ -36,7 +36,7 @@ def failure_of_call(error: Exception, effect: Effect) -> ErrorInfo:
     from pydantic_ai.exceptions import UnexpectedModelBehavior
 
     described = describe_exception(error)
-    again = effect is not Effect.UNSAFE and not isinstance(error, UnexpectedModelBehavior)
+    again = effect in (Effect.PURE, Effect.KEYED) and not isinstance(error, UnexpectedModelBehavior)
     details = FrozenDict({**described.details, FAILS_EXECUTION: True, _AGAIN: again})
     return described.model_copy(update={"details": details})
 
