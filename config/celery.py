@@ -1,4 +1,4 @@
-"""Celery's configuration, derived from the settings, with the reason beside each value."""
+"""Celery's configuration, derived from the settings, with the reason next to each value."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def escape_json(text: str) -> str:
 
 
 def indent(text: str, by: str = "    ") -> str:
-    """Escape a text, and indent every line of it but the first, so that none looks like a line of somebody else."""
+    """Escape a text, and indent every line of it but the first, so that none looks like a line of another author."""
     return escape(text).replace("\n", f"\n{by}")
 
 

@@ -76,13 +76,13 @@ class AllowedNetworks:
 
 
 def is_public(ip: IPv4Address | IPv6Address) -> bool:
-    """Whether an address belongs to the public internet, and stands for no other address."""
+    """Whether an address belongs to the public internet, and represents no other address."""
     ip = _effective_address(ip)
     return ip.is_global and not ip.is_multicast and not ip.is_reserved and not any(ip in each for each in _BLOCKED)
 
 
 def _effective_address(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 address stands for, or the address itself."""
+    """The IPv4 address that an IPv6 address represents, or the address itself."""
     if isinstance(ip, IPv4Address):
         return ip
     if ip in _NAT64 or int(ip) >> 32 & 0xFFFF_FFFF in _ISATAP:

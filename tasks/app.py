@@ -74,7 +74,7 @@ def create_worker(app: Celery, settings: Settings, name: str | None = None) -> A
     the environment.
 
     Args:
-        name: Its node name, in which `%h` stands for the machine's; None: Celery's default.
+        name: Its node name, in which `%h` means the machine's; None: Celery's default.
     """
     for variable in _TOLD_BY_A_PARENT:
         os.environ.pop(variable, None)

@@ -158,7 +158,7 @@ class MessageTemplate:
         self._outer = _Pattern(json.dumps(outer))
 
     def message(self, ref: StepRef, published_ms: int) -> str:
-        """Return a message as it stands in the queue."""
+        """Return a message as it is in the queue."""
         values = _values(ref, published_ms)
         values[_BODY] = base64.b64encode(self._body.fill(values).encode()).decode()
         return self._outer.fill(values)

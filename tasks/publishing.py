@@ -89,7 +89,7 @@ class StepPublisher(Publisher):
 
     def _add_queue(self, queue: str, *, is_later: bool) -> MessageTemplate | None:
         if self._settings.queue_name(self._settings.step_queue(queue)) is None:
-            return self._template("", is_later=is_later)  # somebody else wrote the name into Redis
+            return self._template("", is_later=is_later)  # another program wrote the name into Redis
         with self._lock:
             try:
                 for later in (False, True):

@@ -36,7 +36,7 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
 
     @app.task(name=STEP, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
     def step(self: Task[Any, Any], *args: Any, **kwargs: Any) -> str:  # pyright: ignore[reportUnusedFunction]
-        """Run one step of an agent, if it is due and nobody else runs it."""
+        """Run one step of an agent, if it is due and no other worker runs it."""
         try:
             ref = read_step(args, kwargs)
         except MalformedStep as error:

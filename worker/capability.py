@@ -63,7 +63,7 @@ class Capability:
         return type(self).__name__
 
     def tools(self) -> Sequence[Tool | Callable[..., Any]]:
-        """Tools that the agent gets beside its own."""
+        """Tools that the agent gets besides its own."""
         return ()
 
     def derive(self, parent: Any) -> Sequence[Any]:
@@ -96,7 +96,7 @@ class Capability:
         return messages
 
     def budget(self) -> ExecutionBudget | None:
-        """Limits that hold beside the agent's, the smaller of both; None: none."""
+        """Limits that hold besides the agent's, the smaller of both; None: none."""
         return None
 
     def parallel_tools(self) -> int | None:

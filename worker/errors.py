@@ -12,7 +12,7 @@
     ├── UnknownAgent                no worker offers an agent of this name
     ├── UnknownTool                 the agent has no tool of this name
     ├── SessionNotFound
-    │   ├── SessionDeleted          somebody deleted it
+    │   ├── SessionDeleted          it was deleted
     │   └── SessionExpired          its retention is over
     ├── SessionConflict             the session was saved by someone else, or exists already
     ├── ClaimLost                   another worker took this step over; nothing was written
@@ -116,7 +116,7 @@ class RequestNotOpen(ActionRefused):
     Attributes:
         request_id: The request.
         status: What became of it, such as `answered` or `expired`.
-        by: Who answered; "" when nobody did.
+        by: Who answered; "" without an answer.
         at_ms: Redis time of the answer or the expiry; 0: not known.
     """
 
@@ -314,7 +314,7 @@ class UnusableAnswer(DriverError):
         permanent: Asking again cannot help. False unless the driver knows better.
         correction: What to tell the model when it is asked again; "" asks the same question.
         text: What the model had answered, to precede the correction.
-        usage: An `InferenceUsage`: the tokens that the answer cost; None when nobody can tell.
+        usage: An `InferenceUsage`: the tokens that the answer cost; None when unknown.
         cost: US dollars; None when the price is unknown.
     """
 

@@ -46,7 +46,7 @@ class GuardView:
         point: Before the driver call, before the next step, or before the end that a final answer brings.
         state: The session. At `BEFORE_NEXT` and `BEFORE_END` it holds the step that was just done.
         now: Redis's time.
-        model: Name of the model that answers: the session's own, else the agent's; None where nobody said.
+        model: Name of the model that answers: the session's own, else the agent's; None where none is set.
     """
 
     point: GuardPoint

@@ -104,7 +104,7 @@ class HookContext:
     ask: Callable[[str, AuxiliaryRequest | str], InferenceResponse] | None = field(default=None, repr=False)
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
-        """Ask the agent's model, beside the step's own call, and wait for the answer.
+        """Ask the agent's model, besides the step's own call, and wait for the answer.
 
         The answer is journaled under the key before it is returned: when the step is run again, the same answer comes
         back and nothing is paid. It is charged to the execution. Begin keys with the name of the capability; each step

@@ -1,4 +1,4 @@
-"""The public names of a package, listed once: in the stub beside its `__init__.py`."""
+"""The public names of a package, listed once: in the stub next to its `__init__.py`."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def secrets_of_variables(variables: Mapping[str, str]) -> Iterator[str]:
         elif "://" in value:
             yield from passwords_of(value)
             if _WEBHOOK_NAME.search(name) is not None and len(urlsplit(value).path) > _TOKEN_CHARS:
-                yield value.strip()  # whoever has the URL may call it
+                yield value.strip()  # anyone who has the URL may call it
         elif "=" in value:
             yield from _assigned_secrets(value)
 
@@ -103,7 +103,7 @@ def passwords_of(urls: str) -> Iterator[str]:
             continue
         if password:
             yield from (password, unquote(password))
-            yield parts.netloc  # finds a short password too, where it stands in its URL
+            yield parts.netloc  # finds a short password too, where it is part of its URL
         if user and len(user) >= _TOKEN_CHARS and any(each.isdigit() for each in user):
             yield user
         yield from _assigned_secrets(parts.query)

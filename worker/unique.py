@@ -9,7 +9,7 @@ import os
 import random
 from typing import Final
 
-# Seeded by the system, and in a forked child once more; nobody's `random.seed` reaches it.
+# Seeded by the system, and in a forked child once more; no call of `random.seed` affects it.
 _random: Final = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 

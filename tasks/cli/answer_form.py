@@ -87,7 +87,7 @@ def _type_of(rules: Mapping[str, Any]) -> str:
 
 
 def _parse(text: str, kind: str) -> Any:
-    """The value that a line stands for.
+    """The value that a line means.
 
     Raises:
         ValueError: It is no value of this kind.

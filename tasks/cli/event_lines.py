@@ -25,7 +25,7 @@ _ANSWERS: Final = {
     "approve": "approved", "deny": "denied", "answer": "answered", "complete": "completed", "fail": "failed",
     "pass_on": "passed on", "cancel": "cancelled",
 }  # fmt: skip
-# Errors of a description whose data somebody else has stored.
+# Errors of a description whose data another program has stored.
 _UNREADABLE: Final = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
 
 

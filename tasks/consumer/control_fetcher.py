@@ -3,7 +3,7 @@
 A control message is all there is of what a client wants. So a script moves it from its queue into a hash, and its
 acknowledgement removes it there. A record that is older than the visibility timeout is that of a worker that was
 killed: its message is taken again. The hash is ours alone. In that of kombu, `unacked`, another app's worker might fail
-at what somebody has written into the queue.
+at what another program has written into the queue.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class KombuRecords:
 
 
 def names_another_queue(record: Any, is_ours: Callable[[str], bool]) -> bool:
-    """Tell whether a record is of a queue that is not this app's; one without a queue's name belongs to nobody."""
+    """Tell whether a record is of a queue that is not this app's; one without a queue's name belongs to no app."""
     end = _END_OF_RECORD.search(record[-_LONGEST_END:]) if isinstance(record, bytes) else None
     return end is not None and not is_ours(end[1].decode("utf-8", "replace"))
 

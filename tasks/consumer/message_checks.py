@@ -65,7 +65,7 @@ def check_size(text: str) -> None:
     Raises:
         InvalidMessage: It has more values than an element may have.
     """
-    # The second count leaves out what stands in texts; few elements need it.
+    # The second count leaves out what is inside texts; few elements need it.
     if _count_values(text) > MOST_VALUES and _count_values(_STRING.sub("", text)) > MOST_VALUES:
         raise InvalidMessage(f"more than {MOST_VALUES} JSON values")
 
@@ -75,7 +75,7 @@ def _count_values(text: str) -> int:
 
 
 def check_message(element: Any) -> dict[str, Any]:
-    """Return a decoded element if it has all that kombu reads of a message, whoever it is for.
+    """Return a decoded element if it has all that kombu reads of a message, whichever app it is for.
 
     Raises:
         InvalidMessage: A part is missing or of another form.
@@ -204,7 +204,7 @@ def _is_pair_of_limits(value: Any) -> bool:
     return len(limits) == 2 and all(limit is None or type(limit) in (int, float) for limit in limits)
 
 
-# What Celery and kombu read of a message before its task runs, where None or nothing stands for the default. A value of
+# What Celery and kombu read of a message before its task runs, where None or nothing means the default. A value of
 # another form would raise in the consumer, and end the worker or leave a slot taken for ever.
 _HEADERS: Final[Mapping[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("root_id", "parent_id", "group", "shadow", "origin", "lang", "argsrepr", "kwargsrepr"), _is_text),

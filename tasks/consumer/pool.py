@@ -118,7 +118,7 @@ class TaskPool(BasePool):
         self.loop.call_soon(lambda: self._fibers_beside.begin(run))
 
     def on_stop(self) -> None:
-        """Wait for the steps that were taken and a moment for what runs beside them, then for the threads."""
+        """Wait for the steps that were taken and a moment for what runs besides them, then for the threads."""
         wait_handling_signals(self._unfinished)
         concurrent.futures.wait(self._beside.copy(), _BESIDE_SECONDS)
         self._threads.shutdown(cancel_futures=True)

@@ -3,7 +3,7 @@
 The transaction that ends the execution or lets it wait stores a note; a worker makes the callback and removes the note
 when the receiver has it. A crash in between makes the callback twice: a task under the same task id, a webhook with the
 same `X-Celery-Agents-Id`, so that the receiver recognises it. A retried execution ends again, and its callback has
-another id. A request that was answered in the meantime is told to nobody.
+another id. A request that was answered in the meantime is not reported.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class CallbackCaller:
             else:
                 posted.result()
             self._store.housekeeping.finish_callback(callback)
-        except InvalidInput as error:  # a receiver that somebody else has stored
+        except InvalidInput as error:  # a receiver that another program has stored
             self._store_failure(callback, str(error))
         except CeleryAgentsError as error:
             log.warning("callback of execution %s is due again later: %s", callback.execution_id, error)
@@ -124,7 +124,7 @@ class CallbackCaller:
                 self._running[receiver] -= 1
 
     def _send_task(self, callback: Callback) -> None:
-        # Whoever writes to Redis may have stored the target; it is sent with this worker's rights.
+        # Any program that writes to Redis may have stored the target; it is sent with this worker's rights.
         task = read_task(
             callback.target, "on_request" if callback.kind == REQUEST_TASK else "on_complete", self._settings
         )

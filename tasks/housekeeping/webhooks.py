@@ -1,6 +1,6 @@
 """Posts to webhooks: to the addresses that were checked, without redirects or proxies, within one deadline.
 
-A URL comes from whoever submits jobs, so the worker must not become their way into its network. The host's name is
+A URL comes from the submitter of a job, so the worker must not become a way into its network. The host's name is
 resolved once; every address must be allowed, and the connection goes to one of them, so that no second answer of the
 name server can lead elsewhere. Nothing of the receiver's answer is used except its status.
 

@@ -48,7 +48,7 @@ class Access:
 
     @property
     def is_visitor(self) -> bool:
-        """Whether it is not one of the setting's tokens: those are of services, others of whoever got them."""
+        """Whether it is not one of the setting's tokens: those are of services, others of the person who got them."""
         return self.session_id is not None or not self.scopes
 
     @property

@@ -19,7 +19,7 @@ from ...config.settings import Settings, SettingsError
 
 _log = logging.getLogger(__name__)
 
-# Beside streams, which stay open.
+# Besides streams, which stay open.
 _REQUESTS: Final = 1_000
 # Files for connections to Redis, logs, and connections that are accepted before one is closed for them.
 _OTHER_FILES: Final = 400
@@ -120,7 +120,7 @@ class ConnectionProtocol(H11Protocol):
         super().data_received(data)
         self._look()
         if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) > _PIPELINED_BYTES:
-            self.abort()  # a request behind this one, which nobody has answered yet
+            self.abort()  # a request behind this one, which has no answer yet
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of a body that was refused, which is not read."""

@@ -86,7 +86,7 @@ async def answer_requests(call: Call) -> Response:
     body: bodies.Answers = call.body
     answers, expect = body.answers, body.expect
     if call.access.session_id is not None:
-        # By the ids of what was looked at: a call's id would also be that of what is asked next, of somebody else.
+        # By the ids of what was looked at: a call's id would also be that of what is asked next, of another person.
         found = {name: await call.client.request(call.session_id, name) for name in answers}
         for each in found.values():
             check_addressee(call.access, each)

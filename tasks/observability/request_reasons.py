@@ -1,4 +1,4 @@
-"""Says in one sentence which requests a session waits for: of whom, since when, and what happens if nobody answers."""
+"""Says in one sentence which requests a session waits for: of whom, since when, and what happens without an answer."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def find_problems(facts: Mapping[str, str]) -> Iterator[str]:
 
 
 def describe_server(facts: Mapping[str, str]) -> str:
-    """Name the server as people know it: a version of Redis, or of Valkey with the Redis that it stands for."""
+    """Name the server as people know it: a version of Redis, or of Valkey with the Redis that it corresponds to."""
     version = facts.get("redis_version", "?")
     return f"{version} (Valkey {facts['valkey_version']})" if "valkey_version" in facts else version
 

@@ -29,7 +29,7 @@ class WaitingChild:
     """A child that has not ended, as its parent's reason names it.
 
     Attributes:
-        is_stuck: Nobody can go on with it: it is parked, or no worker offers its agent.
+        is_stuck: No worker can continue it: it is parked, or no worker offers its agent.
         reason: Why it has not ended yet.
     """
 
@@ -48,7 +48,7 @@ class WaitingSession:
         events: Its newest events, the oldest of them first.
         workers: Facts of the live workers, by name.
         requests: The open requests of a step that waits.
-        children: Why the children that it waits for have not ended, those that nobody can run first.
+        children: Why the children that it waits for have not ended, those that no worker can run first.
     """
 
     header: Header

@@ -37,7 +37,7 @@ class AskUser(Capability):
     Attributes:
         to: The addressee of the questions. None: anybody.
         allow_free_text: People may answer in a text of their own, not only by an option.
-        expires: The time in which somebody must answer. None: no end.
+        expires: The time in which an answer must arrive. None: no end.
         on_expiry: The rule for the end of that time.
     """
 

@@ -1,4 +1,4 @@
-"""Drivers: how one answer is got from a model, or from whatever stands in for one.
+"""Drivers: how one answer is got from a model, or from whatever replaces one.
 
 `FunctionDriver` calls a function, `ScriptedDriver` reads from a list, `PydanticAIDriver` asks a provider.
 """

@@ -33,7 +33,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryRequest:
-    """A question that a hook or a tool asks beside the step's own.
+    """A question that a hook or a tool asks besides the step's own.
 
     Attributes:
         messages: What the model reads.
@@ -63,7 +63,7 @@ class InferenceRequest:
         settings: A model for this agent alone, instead of the driver's; None keeps the driver's.
         replaced_messages: Messages to send in place of the compiled ones; None sends the compiled ones.
         purpose: The key of an auxiliary call; "" for the step's own question.
-        emit: Takes pieces of the answer while it arrives; None when nobody watches. Never needed for the answer.
+        emit: Takes pieces of the answer while it arrives; None when no client watches. Never needed for the answer.
         max_answer_bytes: Most bytes of the raw answer; the engine refuses a longer one.
     """
 
@@ -112,7 +112,7 @@ class Driver(Protocol):
         ...
 
     def infer(self, request: InferenceRequest) -> bytes | Awaitable[bytes]:
-        """Ask once. Never repeats by itself: whoever calls decides about that and records it.
+        """Ask once. Never repeats by itself: the caller decides about that and records it.
 
         Returns:
             The raw answer, all that `parse` needs on any worker.

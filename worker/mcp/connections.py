@@ -148,7 +148,7 @@ class Connection:
             self._failures.add(loop.time(), away)
             away.seconds = self._failures.not_before - loop.time()
             opened.set_exception(away)
-        opened.exception()  # it is no surprise to the loop when nobody waits any more
+        opened.exception()  # it is no surprise to the loop when no task waits any more
 
     def _away(self, error: BaseException) -> ServerAway:
         from .session import trouble_of
@@ -168,7 +168,7 @@ class ServerConnections:
     """The connections of one process. Steps of several loops have connections of their own.
 
     Attributes:
-        changed: Keys of servers whose lists have changed since somebody last asked for them.
+        changed: Keys of servers whose lists have changed since they were last asked for.
         notes: What is odd about the servers' tools.
     """
 

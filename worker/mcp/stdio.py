@@ -154,7 +154,7 @@ async def _write_messages(process: Process, from_us: Any, to_us: Any, flushed: a
 
 
 async def _read_log(name: str, errors: ByteReceiveStream) -> None:
-    """Write the server's own log into the worker's: without secrets, and no more than somebody can read."""
+    """Write the server's own log into the worker's: without secrets, and no more than a person can read."""
     limit = LineLimit()
     with suppress(*_BROKEN):
         async for line in _log_lines(errors):
@@ -187,7 +187,7 @@ async def _end(process: Process) -> None:
         await terminate_posix_process_tree(process, _KILL_SECONDS)
         if not await _has_ended(process, _KILL_SECONDS):
             log.warning("process %d of an MCP server is still there after SIGKILL", process.pid)
-    # Children of the server may hold its ends of the pipes: nobody reads ours any more.
+    # Children of the server may hold its ends of the pipes: ours are no longer read.
     for stream in (process.stdout, process.stderr):
         with suppress(*_BROKEN):
             await _present(stream).aclose()

@@ -27,7 +27,7 @@ KEY: Final = "pydantic_ai_agent"
 """The name under which a message keeps what pydantic-ai has added."""
 
 ANSWER_AGAIN: Final = "answer_again"
-"""The call that stands for an answer whose output was rejected: the model is asked again in the next step."""
+"""The call that represents an answer whose output was rejected: the model is asked again in the next step."""
 
 REPEATED: Final = "repeated"
 """The entry of an answer that holds calls of the answer before, which a retry makes again, by their ids."""
@@ -87,7 +87,7 @@ class Conversation:
     results: Mapping[str, Sequence[ModelRequestPart]] | None = None
 
     def with_counted_results(self) -> Conversation:
-        """The same with the counters after the results, once the outputs beside them are taken."""
+        """The same with the counters after the results, once the outputs of the same answer are taken."""
         parts = [part for each in (self.results or {}).values() for part in each]
         return replace(self, counters=self.counters.after(parts))
 
@@ -238,7 +238,7 @@ def _pieces_of(given: Sequence[ModelMessage], left: Sequence[ModelMessage]) -> l
 
 
 def history_message(history: Sequence[ModelMessage]) -> Message:
-    """One message that stands for an earlier history, with which a session begins."""
+    """One message that replaces an earlier history, with which a session begins."""
     counters, messages = Counters().to_json(), dump_messages(history)
     kept: dict[str, Any] = {"messages": messages, "results": [], "counters": counters, "usage": {}}
     return Message(role=Role.ASSISTANT, content="(what was said before)", provider=FrozenDict({KEY: kept}))
@@ -360,7 +360,7 @@ class _Since:
         counters, usage, queued: As in `Conversation`, with what the answer has kept.
         goes_on: The answer is one of this execution.
         by_call: The parts of each result of a tool call, by the id of the call.
-        takes_outputs: The answer has calls of output tools beside others; the next step takes the outputs.
+        takes_outputs: The answer has calls of output tools besides others; the next step takes the outputs.
     """
 
     counters: Counters
@@ -411,7 +411,7 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
 
 
 def is_rejected(kept: Mapping[str, Any] | None) -> bool:
-    """Whether the one call of an answer stands for its rejected output; a model may write such a name, too."""
+    """Whether the one call of an answer represents its rejected output; a model may write such a name, too."""
     return kept is not None and bool(kept.get("rejected"))
 
 

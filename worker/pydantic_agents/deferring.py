@@ -48,7 +48,7 @@ def needs_of(tool: str, deferral: ApprovalRequired | CallDeferred, *, expires: t
     """Make the request of a call that pydantic-ai defers; people who answer see the metadata that the tool gave.
 
     Args:
-        expires: The time in which somebody must answer. None: no end.
+        expires: The time in which an answer must arrive. None: no end.
     """
     metadata: Any = to_jsonable_python(deferral.metadata or {}, fallback=str)
     needs: NeedsReply
@@ -110,7 +110,7 @@ class RequestWaiter(ExternalEventWaiter):
 
         Raises:
             Suspended: The call has to wait.
-            ExternalEventError: The person declined, or nobody answered in time.
+            ExternalEventError: The person declined, or no answer came in time.
             ConfigurationError: The setting `token_secret` is missing.
         """
         deferral = sys.exception()  # the one about which a handler of deferred calls is asked

@@ -70,7 +70,7 @@ _FORMAT: Final = "pydantic-ai-agent/1"
 
 
 class _NoStream(Exception):
-    """The model cannot stream; nobody was asked."""
+    """The model cannot stream; no model was asked."""
 
 
 class PydanticAgentDriver:
@@ -79,7 +79,7 @@ class PydanticAgentDriver:
     An answer without calls, or with calls of output tools alone, is checked here, by the agent's validators; where it
     is rejected, the answer is a call of `answer_again`, and the next step asks with the agent's own words.
 
-    Where an answer has outputs beside other calls, the agent's `end_strategy` says what comes first. After the calls,
+    Where an answer has outputs besides other calls, the agent's `end_strategy` says what comes first. After the calls,
     the next step takes the outputs; it asks the model only where none is the final one.
     """
 

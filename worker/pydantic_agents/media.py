@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelRequestPart
 
 _ENVELOPE_BYTES: Final = 1_000
-"""Of a result beside its contents: names, times, usage."""
+"""Of a result besides its contents: names, times, usage."""
 
 _ITEM_BYTES: Final = 300
-"""Of a medium beside its data."""
+"""Of a medium besides its data."""
 
 
 def holds_media(content: Any) -> bool:

@@ -41,7 +41,7 @@ class UserQuestionOption(BaseModel):
 
     @property
     def chosen_value(self) -> str:
-        """The value that stands in an answer for this option."""
+        """The value that an answer gives for this option."""
         return self.label if self.value is None else self.value
 
 
@@ -85,7 +85,7 @@ class UserQuestionAnswer(BaseModel):
     Attributes:
         values: Values of the chosen options; one, unless the question allows more.
         free_text: A text of the person's own; None without one.
-        notes: A remark beside the answer; None without one.
+        notes: A remark on the answer; None without one.
     """
 
     model_config = _STRICT

@@ -90,7 +90,7 @@ class RunFields(Generic[S]):
 
     @property
     def metadata(self) -> FrozenDict:
-        """The values that the application keeps beside the conversation."""
+        """The values that the application keeps separately from the conversation."""
         return self.state.metadata
 
     # --- progress --------------------------------------------------------------------------------------------

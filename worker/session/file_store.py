@@ -150,7 +150,7 @@ def _read_header(path: Path) -> AgentSessionInfo | None:
     try:
         header = AgentSessionInfo.from_json(written)
     except _UNREADABLE:
-        return _read_session(path, _read_bytes(path) or b"").info  # somebody has formatted the document anew
+        return _read_session(path, _read_bytes(path) or b"").info  # the document was reformatted by hand
     _check_name(path, header)
     return header
 

@@ -245,7 +245,7 @@ class WorkerRunner:
     """A `SessionRunner` that hands an execution to the workers, with the save that stores it.
 
     Args:
-        store: Where the sessions are. None: nobody waits, and it is not needed.
+        store: Where the sessions are. None: no session waits, and it is not needed.
         timeout: Seconds to wait for the end; None: as long as it takes. Only with a store.
 
     Without a store, `SendMessage` returns the session with its execution pending. With one, it waits, and returns the

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..lazy_names import attach_names
 
-# Views of a state, and the parts of capabilities, are beside these.
+# Views of a state, and the parts of capabilities, are in modules next to these.
 _MOVED: Final = {
     "worker.capabilities": """
         Cadence Disposition GuardrailEvent GuardrailIncident GuardrailIncidents GuardrailPhase GuardrailResult

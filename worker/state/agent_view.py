@@ -29,7 +29,7 @@ class AgentView(AgentFields):
 
     @property
     def metadata(self) -> FrozenDict:
-        """The values that the application keeps beside the conversation."""
+        """The values that the application keeps separately from the conversation."""
         return self.context.metadata
 
     @property

@@ -36,14 +36,14 @@ class ToolContext:
         idempotency_key: The same for every attempt at this call, different for every other call. Hand it to a service
             that deduplicates.
         deadline: When the call must have ended, with timezone. An async tool is cancelled then; a plain function looks.
-        cancelled: True once nobody wants the result any more: a stop, the deadline, or a lost lease.
+        cancelled: True once the result is no longer wanted: a stop, the deadline, or a lost lease.
         ask: Makes auxiliary model calls; None outside of a worker. Call `ask_model` or `ask_model_sync`.
         replies: The replies to what this call has asked for. Call `answer`, `approval`, `completion_token`.
         state: The session as it was when the step began; None outside of a worker.
         calls: The calls of the model's answer as the model asked for them, this one at `index`.
         emitter: Takes what the call emits; None outside of a worker. Call `emit`.
         provider: What the driver keeps with the answer; opaque. None where it keeps nothing.
-        is_repeated: An earlier attempt at this call has begun, and nobody knows how far it came, such as that of a
+        is_repeated: An earlier attempt at this call has begun, and it is unknown how far it came, such as that of a
             worker that died.
         max_result_bytes: The most bytes of the result that are stored, as JSON; a longer one is cut.
     """
@@ -77,13 +77,13 @@ class ToolContext:
             schema: The type that was given to `NeedsAnswer`; the newest answer of that type is returned. None: the
                 newest answer of all, as JSON.
         Raises:
-            AnswerRefused: The person declined, or nobody answered in time.
+            AnswerRefused: The person declined, or no answer came in time.
         """
         return self.replies.answer(schema)
 
     @property
     def approval(self) -> Reply | None:
-        """The approval that this call has: by whom, when, and with which note. None where nobody was asked."""
+        """The approval that this call has: by whom, when, and with which note. None where no approval was asked for."""
         return self.replies.approval()
 
     @property
@@ -99,7 +99,7 @@ class ToolContext:
         """Let the call go on at that time, by running it again from its start; no worker is kept busy until then.
 
         The first time in a run that a wait is not over, this raises. Waits that are over pass, in the order in which
-        the tool asks for them, so a time that is computed anew in each run works.
+        the tool asks for them, so a time that is computed again in each run works.
 
         Args:
             when: The time, with timezone.
@@ -172,9 +172,9 @@ class ToolContext:
         return self.ask(key, request)
 
     def emit(self, value: Any) -> None:
-        """Show those who follow the session what the call does, while it runs; nobody else ever sees it.
+        """Show those who follow the session what the call does, while it runs; it is shown to no one else.
 
-        It is written beside the step, about 200 ms later at most, and costs nothing when nobody follows. It never
+        It is written beside the step, about 200 ms later at most, and costs nothing without followers. It never
         fails or delays the call: what Redis does not take is dropped. It is no part of the result, and void if the
         call has to run again.
 

@@ -55,7 +55,7 @@ class NeedsApproval(NeedsReply):
         Args:
             note: The question to the person.
             to: The addressee. None: anybody.
-            expires: The time in which somebody must answer. None: no end.
+            expires: The time in which an answer must arrive. None: no end.
             on_expiry: The rule for the end of that time.
             edits: The person may change the arguments.
         """
@@ -94,7 +94,7 @@ class NeedsAnswer(NeedsReply):
         schema: JSON Schema of the answer; None for questions with options.
         questions: Questions with options; None for an answer by schema.
         to: The addressee. None: anybody.
-        expires: The time in which somebody must answer. None: no end.
+        expires: The time in which an answer must arrive. None: no end.
         on_expiry: The rule for the end of that time.
     """
 
@@ -115,8 +115,8 @@ class NeedsAnswer(NeedsReply):
             schema: A pydantic model, another type, or a JSON Schema of the answer. None: any text.
             questions: Ask these instead, with options to choose from.
             to: The addressee. None: anybody.
-            expires: The time in which somebody must answer. None: no end.
-            on_expiry: The rule for the end of that time; a `UseValue` stands for the answer.
+            expires: The time in which an answer must arrive. None: no end.
+            on_expiry: The rule for the end of that time; a `UseValue` counts as the answer.
         """
         if questions is not None and schema is not None:
             raise ConfigurationError("NeedsAnswer: give schema= or questions=, not both")
@@ -172,7 +172,7 @@ class OutcomeUnknown(Exception):
 
 
 class AnswerRefused(Exception):
-    """Raised by `ctx.answer` when the person declined or nobody answered in time. Uncaught, the model reads the reason.
+    """Raised by `ctx.answer` when the person declined or no answer came in time. Uncaught, the model reads the reason.
 
     Attributes:
         reason: The reason, for the model.

@@ -28,7 +28,7 @@ class Reply:
         value: The answer, as JSON; None for an approval.
         refusal: The reason for which the person declined; None when it was answered.
         by: The person or service that replied; "" for an expiry.
-        note: A remark beside the reply.
+        note: A remark on the reply.
         at: The time of the reply.
         schema: JSON Schema that the answer was checked against; empty without one.
     """
@@ -83,14 +83,14 @@ class Replies:
     memos: tuple[Memo, ...] = ()
 
     def approval(self) -> Reply | None:
-        """The newest approval; None where nobody was asked."""
+        """The newest approval; None where no approval was asked for."""
         return self._find_newest(RequestKind.APPROVAL, None)
 
     def answer(self, schema: Any) -> Any:
         """The newest answer of that schema, read into its type; None where it was not asked for.
 
         Raises:
-            AnswerRefused: The person declined, or nobody answered in time.
+            AnswerRefused: The person declined, or no answer came in time.
             pydantic.ValidationError: The type changed since, and the answer does not fit it.
         """
         wanted = None if schema is None else schema_of(schema)

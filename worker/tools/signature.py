@@ -111,7 +111,7 @@ def _annotations(function: Any, local_names: Mapping[str, Any]) -> Mapping[str, 
     if not hasattr(plain, "__annotations__") or isinstance(plain, type):
         plain = plain.__call__
     source = inspect.unwrap(getattr(plain, "__func__", plain))
-    # The return type is nobody's business here, and often imported for type checkers only.
+    # The return type is not needed here, and is often imported for type checkers only.
     wanted = {name: value for name, value in getattr(source, "__annotations__", {}).items() if name != "return"}
     try:
         return get_type_hints(

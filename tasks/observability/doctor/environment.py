@@ -87,7 +87,7 @@ def _examine_broker(app: Celery) -> Iterator[Finding]:
 
 
 def _examine_start(conf: Any) -> Iterator[Finding]:
-    """Settings that the options of a worker replace; nobody has started one."""
+    """Settings that the options of a worker replace; none has been started."""
     if conf.worker_pool not in (*POOLS, GREENLETS, "processes"):
         yield Finding.fail("worker_pool", str(conf.worker_pool), POOL_ADVICE)
     elif conf.worker_pool not in (GREENLETS, "threads"):

@@ -1,4 +1,4 @@
-"""Checks of what is stored: keys and entries that somebody else has damaged, and what workers refused."""
+"""Checks of what is stored: keys and entries that another program has damaged, and what workers refused."""
 
 from __future__ import annotations
 

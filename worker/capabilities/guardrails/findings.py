@@ -50,7 +50,7 @@ class GuardrailIncident(PartItem):
         guardrail, rule: Their names.
         disposition: What followed, after `on_violation`.
         reason: Why, in a sentence; at most 400 characters.
-        details: What the rule says beside it.
+        details: What the rule says besides.
         step: The number of the step.
         message_index: The place of the message in the conversation; None for a response.
         original: The text of a response that was replaced; None otherwise.

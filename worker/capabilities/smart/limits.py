@@ -1,4 +1,4 @@
-"""`AgentLimits`: limits of an execution beside its budget, under the names of Cognipeer's agent SDK."""
+"""`AgentLimits`: limits of an execution besides its budget, under the names of Cognipeer's agent SDK."""
 
 from __future__ import annotations
 

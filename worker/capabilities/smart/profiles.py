@@ -31,7 +31,7 @@ class RuntimeProfile:
         summary_trigger_tokens: The conversation is compacted above it.
         summary_prompt_tokens: Tokens of the messages that the model is given to summarize.
         compression_ratio: The share of the maximum that a conversation has after a summary.
-        last_turns_to_keep: Most answers that are kept beside a new summary.
+        last_turns_to_keep: Most answers that are kept with a new summary.
         max_response_chars: Longer results show their beginning.
         max_response_tokens: The same limit in tokens, for applications that show it.
         reserves: Tokens that the source reserves for system, goals, recent turns and tools; for applications.

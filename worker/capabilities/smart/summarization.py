@@ -42,7 +42,7 @@ class Summarization(ToolArchive):
 
     Attributes:
         target_ratio: The share of the maximum that the conversation has after a summary, above 0 and up to 1.
-        last_turns_to_keep: Most answers of the model that are kept beside a new summary, from 1.
+        last_turns_to_keep: Most answers of the model that are kept with a new summary, from 1.
         max_prompt_tokens: The tokens of the messages that the model is given to summarize, from 200.
         max_summary_tokens: The tokens of a summary; a longer one is cut. From 50.
     """
@@ -72,7 +72,7 @@ class Summarization(ToolArchive):
         return state.with_part(state.part(Summaries).append(record), now=now).with_part(compaction, now=now)
 
     def choose_cut(self, state: AgentState, part: Compaction) -> int:
-        """The index from which on messages stay in sight beside a new summary."""
+        """The index from which on messages stay in sight after a new summary."""
         messages = state.store.section(DEFAULT).messages
         newest = newest_turn(messages, part.covered)
         room = round(self.max_context_tokens * self.target_ratio) - self._summary_room

@@ -101,7 +101,7 @@ class Answer:
             return self._with_output(given.args_as_json_str(), check)
         if self.shape is not None and not others and response.finish_reason in (None, "stop"):
             return self._with_output(_text(response), check)
-        # An output beside calls comes too early: the calls are carried out, and the model is asked again.
+        # An output together with calls comes too early: the calls are carried out, and the model is asked again.
         return self._of_text(others, early=given is not None)
 
     def charge(self, error: UnusableAnswer) -> UnusableAnswer:

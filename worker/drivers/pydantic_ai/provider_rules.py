@@ -82,7 +82,7 @@ class ProviderRules:
         call_id: The ids of calls.
         property_name: The names at the top level of a tool's arguments; None for any.
         ends_streams: A stream that is whole says why it ended; without a reason it was cut.
-        ends_answers: So does an answer that nobody follows: pydantic-ai may ask for that one as a stream, too.
+        ends_answers: So does an answer that no client follows: pydantic-ai may ask for that one as a stream, too.
         invents_reason: Pydantic-ai reads "stop" where the provider gave no reason.
     """
 

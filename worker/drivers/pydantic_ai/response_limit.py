@@ -87,7 +87,7 @@ def is_limited() -> bool:
 
 
 def limit_model(model: Any) -> None:
-    """Let the HTTP clients of a model that somebody else has made observe the limit of the request's context.
+    """Let the HTTP clients of a model that the application has made observe the limit of the request's context.
 
     Their own headers stay, since others may use them.
     """

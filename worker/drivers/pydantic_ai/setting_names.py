@@ -66,7 +66,7 @@ def _common_names() -> frozenset[str]:
 
 @cache
 def _provider_names(prefix: str) -> frozenset[str] | None:
-    """Names of the settings of a provider; None: its library is not installed, so nobody can tell."""
+    """Names of the settings of a provider; None: its library is not installed, so they are unknown."""
     module = f"pydantic_ai.models.{prefix}"
     try:
         found = import_module(module)

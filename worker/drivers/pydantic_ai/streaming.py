@@ -147,7 +147,7 @@ class StreamEnds:
 
 
 def emitted_text(request: InferenceRequest, name: str, *, is_shaped: bool = False) -> EmittedText | None:
-    """Make the emitter of the answer to a request; None when nobody watches.
+    """Make the emitter of the answer to a request; None when no client watches.
 
     Args:
         is_shaped: The text is JSON of a shape, and the answer says it in another way.

@@ -7,7 +7,7 @@ commit writes the head and what was added, and a worker that still holds the old
     head_json(state), message_json(m) of each message, step_json(s) of each step, the items of each list of a part
         → join(head, sections, steps, lists) == state
 
-A section whose content was replaced has another `generation`, and then the steps are written anew (another
+A section whose content was replaced has another `generation`, and then the steps are written again (another
 `steps_generation`, the messages inside the steps). `changes` says what to write after what.
 """
 

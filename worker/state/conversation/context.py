@@ -82,7 +82,7 @@ class AgentContext(Value):
     """The values of an agent that stay across executions.
 
     Attributes:
-        metadata: Whatever the application wants to keep beside the conversation; JSON.
+        metadata: Whatever the application wants to keep with the conversation; JSON.
         response_format: None is the agent's own.
     """
 

@@ -37,7 +37,7 @@ class _Group:
 def repair_pairs(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The same conversation with every call answered right after it, in call order.
 
-    A result without its call is dropped, and so is a call without a result; the text beside the call stays. Ids are
+    A result without its call is dropped, and so is a call without a result; the text of the same answer stays. Ids are
     matched with the nearest earlier message that asked for them, because some providers use the same ones every turn.
     """
     if not any(message.tool_calls or message.role is Role.TOOL for message in messages):

@@ -1,4 +1,4 @@
-"""Answers to requests: as somebody gives them, as the journal keeps them, and as the committed call remembers them."""
+"""Answers to requests: as they are given, as the journal keeps them, and as the committed call remembers them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class AnswerVerb(StrEnum):
         COMPLETE: `value` is the result of an external call, or how a child ended (`ChildEnd`).
         FAIL: `reason` is the error of an external call, or why the execution fails at an expiry.
         PASS_ON: Another addressee was asked; the call's next round is open.
-        CANCEL: The execution was stopped, or a child did not end in time; nobody answered. `reason` may say why.
+        CANCEL: The execution was stopped, or a child did not end in time; no answer came. `reason` may say why.
     """
 
     APPROVE = "approve"

@@ -26,7 +26,7 @@ _ASKED_FOR: Final = (StopReason.USER_REQUESTED, StopReason.STOP_REQUESTED, StopR
 
 
 class ExecutionState(Value):
-    """One execution as it stands.
+    """One execution in its current state.
 
     Attributes:
         number: From 1 within its session.
@@ -42,12 +42,12 @@ class ExecutionState(Value):
         operation_id: The message that started it.
         retries: How often it was retried.
         steps_before_retry: Steps that were done at the last retry; their signals no longer count.
-        steps_generation: Raised when stored steps must be written anew (see `split`).
+        steps_generation: Raised when stored steps must be written again (see `split`).
         charged_calls: Auxiliary calls of the current step, as `<step>:<key>`, whose usage is counted already.
         parts: What capabilities keep for this execution; None without any.
         child_steps: Steps that children made for it; they count against the limit of steps.
         handed_over_by: Agents that have handed the execution over, in order.
-        default_steps: Most steps of its own, where nobody gave a budget; 0: one was given, and only that holds. None:
+        default_steps: Most steps of its own, where no budget was given; 0: one was given, and only that holds. None:
             not decided before it starts; no limit in one that an earlier version has started.
     """
 
@@ -166,7 +166,7 @@ class ExecutionState(Value):
             return True
         signal = self.stop_signal
         asked = signal is not None and signal.reason in _ASKED_FOR
-        # Calls that were in flight at a stop are unknown, which is nobody's failure.
+        # Calls that were in flight at a stop are unknown, which is no failure.
         return asked and not any(each.outcome is ToolOutcome.ERROR for each in last.tool_executions)
 
     def _was_stopped(self, last: AgentStep | None) -> bool:

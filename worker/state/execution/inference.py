@@ -1,4 +1,4 @@
-"""One answer of a model, in the same shape whoever gave it."""
+"""One answer of a model, in the same shape whichever driver gave it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Requests: what a step waits for from outside, such as an approval or an answer of a person.
 
-A request is immutable and belongs to one call of one step. How it was answered stands in `answers`.
+A request is immutable and belongs to one call of one step. How it was answered is in `answers`.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class RequestStatus(StrEnum):
     """The statuses of a request.
 
     Attributes:
-        OPEN: Nobody has answered.
+        OPEN: It has no answer.
         ANSWERED: It was approved, or got its values or result.
-        DENIED: Somebody refused it.
-        EXPIRED: Nobody answered in time; its `on_expiry` says what counts as its answer.
+        DENIED: It was refused.
+        EXPIRED: No answer came in time; its `on_expiry` says what counts as its answer.
         PASSED_ON: It expired and was asked again of another addressee, as a request of its own.
         CANCELLED: The execution was stopped before an answer came.
         USED: The step that asked is committed with the answer.
@@ -93,7 +93,7 @@ class ExpiryAction(StrEnum):
 
 
 class OnExpiry(Value):
-    """The answer to a request that nobody answered in time.
+    """The answer to a request that was not answered in time.
 
     Attributes:
         value: With VALUE: the answer.
@@ -162,7 +162,7 @@ class Request(Value):
         options: What a form shows besides the schema, such as questions with their options.
         answer_schema: JSON Schema of what may be answered: of edited arguments, of a question's values, or of an
             external result; None: anything.
-        edits_allowed: Whoever approves may give other arguments.
+        edits_allowed: The approver may give other arguments.
         child: The child session whose end is the answer; None for the other kinds.
         asked_at_ms: Redis time.
         expires_at_ms: Redis time; None: never.

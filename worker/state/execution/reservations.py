@@ -24,7 +24,7 @@ _UNITS: Final = {"max_steps": "steps", "max_tokens": "tokens", "max_cost": "US d
 
 @dataclass(frozen=True, slots=True)
 class BudgetWish:
-    """The limits that somebody wants for a child.
+    """The limits that are requested for a child.
 
     Attributes:
         wanted: Limits given for this child; more than is left is refused. None: none were given.

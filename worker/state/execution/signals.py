@@ -71,7 +71,7 @@ PRIORITIES: Mapping[StopReason, int] = MappingProxyType(
     }
 )
 """The ranks, in this one place. Of equal ranks the signal that came first decides. A reached deadline is a
-`TIME_LIMIT_REACHED`; cost, which the source has no case for, ranks with tokens, and a hold that nobody ended with a
+`TIME_LIMIT_REACHED`; cost, which the source has no case for, ranks with tokens, and a hold that was not ended with a
 person's stop."""
 
 
@@ -138,7 +138,7 @@ class ExecutionContinuation(Value):
     is_continuation_requested: Flag = False
 
     def should_stop(self) -> bool:
-        """There is a signal, and nobody asked to continue."""
+        """There is a signal, and no request to continue."""
         return self.stop_signals.has_any() and not self.is_continuation_requested
 
     def with_signal(self, signal: StopSignal) -> ExecutionContinuation:

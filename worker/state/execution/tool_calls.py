@@ -126,7 +126,7 @@ class ToolExecution(Value):
         value: What the tool returned, as JSON; None too when it returned None or nothing.
         error: Why it has no value; None when it is ok.
         index: Place of the call in the model's answer, from 0.
-        resolutions: How the requests of this call were resolved, by round; empty for a call that asked nobody.
+        resolutions: How the requests of this call were resolved, by round; empty for a call without requests.
         idempotent_cache_hit: The tool did not run; the result is that of an equal call of this execution.
     """
 
@@ -167,7 +167,7 @@ class ToolExecution(Value):
         return self._with(idempotent_cache_hit=True)
 
     def has_error(self) -> bool:
-        """It failed, was blocked, or nobody knows. A call that was merely not run is no error."""
+        """It failed, was blocked, or its outcome is unknown. A call that was merely not run is no error."""
         return self.outcome in (ToolOutcome.ERROR, ToolOutcome.UNKNOWN, ToolOutcome.BLOCKED)
 
     def was_blocked(self) -> bool:

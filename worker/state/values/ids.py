@@ -104,7 +104,7 @@ class ChildSessionId(Id):
 
 
 def read_session_id(text: object) -> SessionId | ChildSessionId:
-    """The id of a stored session, whoever made it.
+    """The id of a stored session, whichever program made it.
 
     Raises:
         InvalidInput: It is neither kind of id.

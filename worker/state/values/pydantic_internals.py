@@ -1,8 +1,8 @@
-"""The undocumented parts of pydantic that this package uses, in one place, and the documented way beside them.
+"""The undocumented parts of pydantic that this package uses, in one place, and the documented way for each.
 
 `MISSING` names what the installed pydantic lacks; when it names anything, the documented way does the work. The
 undocumented one reads a step's values in two thirds and copies them in half of the time, and stored steps need half the
-memory: pydantic notes for each value which fields were given, in a set larger than most values, and nobody here asks.
+memory: pydantic notes for each value which fields were given, in a set larger than most values, and no code here asks.
 
 The functions are methods of `Value`, and become so without a call in between.
 """
