@@ -38,7 +38,7 @@ def check_commands(app: Celery) -> None:
             message = check_message(parse_element(data))
             if checks.is_mailbox(bytes_to_str(channel)):
                 checks.check(message)
-        except Exception as error:  # noqa: BLE001 - no content of a command must not end the worker
+        except Exception as error:  # noqa: BLE001 - no content of a command may end the worker
             refusals.record(REMOTE_CONTROL, f"a command: {describe_fault(error)}")
             return False
         return True
