@@ -36,6 +36,8 @@ def step_event(run: Run, response: InferenceResponse) -> NewEvent:
         "finish_reason": response.finish_reason.value,
         "model": response.model,
         "text": redact_known(response.content[: 2 * _SHOWN_CHARS])[:_SHOWN_CHARS],
+        "worker": run.claim.worker,
+        "attempt": run.claim.attempt,
     }
     if len(run.obtained.records) > _SHOWN_TOOLS:
         data["more_tools"] = len(run.obtained.records) - _SHOWN_TOOLS

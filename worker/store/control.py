@@ -44,6 +44,7 @@ class ControlFields:
         hold: Who suspended the session; None: nobody.
         followed_until_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
         live: The mark of the attempt whose live text is stored; see `live_mark`.
+        worker: The worker that has claimed the step, dead or alive; "" without a claim.
     """
 
     execution: str
@@ -64,6 +65,7 @@ class ControlFields:
     hold: Hold | None = None
     followed_until_ms: int = 0
     live: str = ""
+    worker: str = ""
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
@@ -126,6 +128,7 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[bytes | None], Any]]]] = {
     "tasks": ("tasks", fields.text),
     "watched": ("followed_until_ms", fields.milliseconds),
     "live": ("live", fields.text),
+    "worker": ("worker", fields.text),
 }
 """Attribute and parser of each field, besides those of a hold."""
 _ATTRIBUTES: Final = tuple(_PARSERS.values())

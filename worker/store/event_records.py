@@ -26,11 +26,14 @@ class EventType(StrEnum):
         MODEL_CALL_FAILED: A model call gave no usable answer, and is made again within the step. `kind`, `message`,
             `status`, `code` and `request_id` of the provider, `transient`, `next_try_ms`: Redis time of the next try.
         STEP_COMMITTED: A step was committed. `tools`: name and outcome of each call; `tokens`, `finish_reason`,
-            `model`, `text`: the beginning of the answer.
+            `model`, `text`: the beginning of the answer; `worker`, `attempt`: by whom, and at which attempt.
         STEP_DELAYED: A step was delayed: the provider is away, a guard delays it, or it cannot run here. `reason`,
-            `next_try_ms`: Redis time of the next try, `delays`: how often it was delayed.
+            `next_try_ms`: Redis time of the next try, `delays`: how often it was delayed; `worker`, `since_ms`: the
+            attempt that ended so, and when it began (Redis time).
         STEP_RESUMED: A worker claimed a step that had been delayed. `delays`, `worker`.
-        STEP_RECOVERED: A worker carries on a step whose worker was lost. `attempt`, `worker`.
+        STEP_RECOVERED: A worker carries on a step whose worker was lost. `attempt`, `worker`. Of the lost attempt:
+            `lost_worker`; `since_ms`: Redis time at which it began, null where the model had answered before;
+            `answered`: the model has answered; `begun`: Redis times at which it began calls that have no result.
         STEP_RETRIED: A client retried the execution, or put a parked session back. `retries`; `by` where somebody is
             named; `parked`.
         STOP_REQUESTED: Somebody asked for a stop. `by`.
@@ -42,7 +45,8 @@ class EventType(StrEnum):
         REQUEST_ANSWERED: Somebody answered. `id`, `kind`, `tool`, `verb`, `status`, `by`, `after_ms`: its age.
         REQUEST_EXPIRED: Nobody answered in time; `verb` says what counts as the answer. Data as above.
         REQUEST_CANCELLED: The execution was stopped before anybody answered. Data as above.
-        EXECUTION_WAITING: The step waits for answers. `requests`: their ids; `until_ms`: Redis time of the next look.
+        EXECUTION_WAITING: The step waits for answers. `requests`: their ids; `until_ms`: Redis time of the next look;
+            `worker`, `since_ms`: the attempt that ended so, and when it began (Redis time).
         EXECUTION_RESUMED: A waiting step goes on, or a hold was ended. `cause`: answer, child, time, stop, resume or
             retry; `by` where somebody did it.
         CHILD_STARTED: A step has started a child. `session`, `agent`, `tool`, `depth`.

@@ -15,7 +15,7 @@ from .context import SessionScope, StoreContext
 from .database import Command, Reply
 from .event_records import Event, EventType, NewEvent
 from .keys import ShardKeys
-from .records import StepRef
+from .records import Claim, StepRef
 
 # A value of an event that is too large stays when it is shorter than this share of the limit.
 _KEPT_SHARE: Final = 16
@@ -42,6 +42,11 @@ def tell(scope: SessionScope, ref: StepRef, kind: EventType, data: Mapping[str, 
     """The command that appends one event about a step."""
     event = NewEvent(type=kind, execution_id=ref.execution_id, step=ref.step, data=data)
     return event_commands(scope, [event])
+
+
+def attempt_of(claim: Claim) -> dict[str, Any]:
+    """Data of an event that ends an attempt: its worker, and since when it had the step (Redis ms)."""
+    return {"worker": claim.worker, "since_ms": claim.now_ms}
 
 
 def _data(data: Mapping[str, Any], most: int) -> bytes:

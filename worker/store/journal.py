@@ -20,6 +20,8 @@ V = TypeVar("V", bound=Value)
 # A policy's decision about a call, the note that a service has it; a request of a round, an answer to it, the id of
 # its child, the time at which the child was asked to stop.
 _ASKED_FIELD: Final = re.compile(r"t(\d{1,4}):(?:([ph])|([qack])(\d{1,4}))")
+_ASKED: Final = "try:"
+"""Begins the name of the field of a claim under which the driver may have been asked."""
 # Parsed values that are kept, and the largest of them: 5 MB at most.
 _KEPT: Final = 512
 _KEPT_BYTES: Final = 4_096
@@ -52,6 +54,7 @@ class Journal:
         stopped: When the step asked the children of requests to stop (Redis ms), by call index and round.
         ending: Why the execution ends after this step, as the engine wrote it; None while it does not.
         tools: Digests of the remote lists of tools that the step is pinned to, as the engine wrote them; None without.
+        asked_ms: When each claim was taken under which the driver may have been asked (Redis ms), by claim.
     """
 
     answer: bytes | None = None
@@ -67,6 +70,7 @@ class Journal:
     stopped: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     ending: bytes | None = None
     tools: bytes | None = None
+    asked_ms: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def was_paid_for(self) -> bool:
@@ -163,6 +167,7 @@ def read_journal(reply: list[bytes]) -> Journal:
     auxiliary: dict[str, bytes] = {}
     asked: dict[str, bytes] = {}
     rejected: dict[str, bytes] = {}
+    asked_ms: dict[str, int] = {}
     tools: bytes | None = None
     for name, value in fields.pairs(reply).items():
         if name == "llm":
@@ -173,7 +178,9 @@ def read_journal(reply: list[bytes]) -> Journal:
             auxiliary[name[2:]] = value
         elif name.startswith("rej:"):
             rejected[name] = value
-        elif name.startswith(("try:", "err:")):
+        elif name.startswith(_ASKED):
+            asked_ms[name.removeprefix(_ASKED)] = fields.or_else(fields.milliseconds, value, 0)
+        elif name.startswith("err:"):
             continue  # for those who account for model calls
         elif name.endswith(":s"):
             begun[_call_index(name)] = begun_record(value)
@@ -182,7 +189,7 @@ def read_journal(reply: list[bytes]) -> Journal:
         else:
             asked[name] = value
     found = Journal(
-        answer=answer, begun=begun, results=results, auxiliary=auxiliary, tools=tools,
+        answer=answer, begun=begun, results=results, auxiliary=auxiliary, tools=tools, asked_ms=asked_ms,
         rejected=tuple(rejected[name] for name in sorted(rejected, key=lambda name: (len(name), name))),
     )  # fmt: skip
     return _with_asked(found, asked) if asked else found

@@ -183,6 +183,19 @@ def _refuse_if_claimed_by_another(
     return None
 
 
+def _recovery(control: ControlFields, claim: Claim, journal: Journal) -> dict[str, Any]:
+    """The data of the event that a step goes on whose worker was lost: what the lost attempt had done by then."""
+    begun = {str(index): each.at_ms for index, each in journal.begun.items() if each.claim == control.claim}
+    return {
+        "attempt": claim.attempt,
+        "worker": claim.worker,
+        "lost_worker": control.worker,
+        "since_ms": journal.asked_ms.get(control.claim) or None,
+        "answered": journal.answer is not None,
+        "begun": {index: at_ms for index, at_ms in begun.items() if int(index) not in journal.results},
+    }
+
+
 def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim, journal: Journal) -> list[Command]:
     scope, ref = request.scope, request.ref
     commands: list[Command] = [
@@ -207,7 +220,7 @@ def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim,
         commands.append(("HSET", scope.keys.ctl, "phase", "run", "not_before", 0))
         commands += resumed_event(scope, control, {"cause": "time"})
     if control.started_ms and claim.attempt > 1:
-        commands += tell(scope, ref, EventType.STEP_RECOVERED, {"attempt": claim.attempt, "worker": claim.worker})
+        commands += tell(scope, ref, EventType.STEP_RECOVERED, _recovery(control, claim, journal))
     elif control.delays:
         commands += tell(scope, ref, EventType.STEP_RESUMED, {"delays": control.delays, "worker": claim.worker})
     return commands

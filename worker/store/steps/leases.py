@@ -11,7 +11,7 @@ from ..context import SessionScope, StorePart, TooManyConflicts
 from ..control import ControlFields, control_command
 from ..database import Command, Guard
 from ..event_records import EventType
-from ..events import tell
+from ..events import attempt_of, tell
 from ..records import Claim, StepRef
 from ..waking import begin_waiting
 
@@ -156,7 +156,7 @@ def _release(
             due, delays = now_ms + delay_ms, control.delays + 1
             changed += ["delays", delays, "delayed", control.delayed_ms or now_ms]
             changed += ["not_before", due, "published", 0, "why", reason]
-            data = {"reason": reason, "next_try_ms": due, "delays": delays}
+            data = {"reason": reason, "next_try_ms": due, "delays": delays, **attempt_of(claim)}
             delay = [("ZADD", keys.shard.delayed, due, scope.session_id)]
             delay += tell(scope, claim.ref, EventType.STEP_DELAYED, data)
         if is_held and control.hold is not None:

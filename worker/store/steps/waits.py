@@ -24,6 +24,7 @@ from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, ControlFields
 from ..database import Command, WatchedTransaction, Word
 from ..event_records import EventType, NewEvent
+from ..events import attempt_of
 from ..journal import Journal, read_journal
 from ..keys import request_note, root_of, tree_range
 from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition, claim_lost
@@ -268,7 +269,7 @@ class _Wait:
 
     def _event(self, opened: tuple[Request, ...], until_ms: int) -> NewEvent:
         ref = self.claim.ref
-        data = {"requests": [request.id for request in opened], "until_ms": until_ms}
+        data = {"requests": [request.id for request in opened], "until_ms": until_ms, **attempt_of(self.claim)}
         return NewEvent(type=EventType.EXECUTION_WAITING, execution_id=ref.execution_id, step=ref.step, data=data)
 
     def _until_ms(self, state: AgentState, journal: Journal, now_ms: int) -> int:
