@@ -90,14 +90,6 @@ class ReadVerbs(StorePart):
         (reply,) = self._context.database.pipeline("watch", [read])
         return parse_events(session_id, reply[0][1]) if reply else []
 
-    def watch_many(self, positions: Mapping[str, str], block_ms: int) -> dict[str, list[Event]]:
-        """Read events of several sessions, each after an event id; wait no longer than `block_ms` for the first."""
-        names = {self._context.keys(session_id).events: session_id for session_id in positions}
-        command = ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *names, *positions.values())
-        (reply,) = self._context.database.pipeline("watch.many", [command])
-        found = [(names[fields.name(name)], entries) for name, entries in reply or ()]
-        return {session_id: parse_events(session_id, entries) for session_id, entries in found}
-
     def waiting_operations(self, session_id: str) -> tuple[Operation, ...]:
         """Read the messages and changes that wait for the step that runs, the oldest first.
 
