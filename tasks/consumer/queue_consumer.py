@@ -13,6 +13,7 @@ import concurrent.futures
 import logging
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -36,7 +37,7 @@ _LOOK_SECONDS: Final = 1.0
 _END_SECONDS: Final = 2.0 * BLOCK_SECONDS
 
 
-class QueueConsumer:
+class QueueConsumer(ABC):
     """Takes messages from queues of a Redis and hands them to Celery. Subclasses say how they are fetched.
 
     It fetches while Celery's consumer is connected and it is open. Celery's loop delivers, because a pool such as
@@ -113,8 +114,9 @@ class QueueConsumer:
             self._fetcher.end()
         self._start_fetcher(consumer, self._fetcher)
 
+    @abstractmethod
     def _make_fetcher(self, consumer: Any) -> StepFetcher:
-        raise NotImplementedError
+        """Make the fetcher of these queues for a consumer of Celery that has connected."""
 
     def _start_fetcher(self, consumer: Any, fetcher: StepFetcher) -> None:
         del consumer
@@ -215,8 +217,9 @@ class QueueConsumer:
         del element
         self._quarantine.put(shown, reason)
 
+    @abstractmethod
     def _hand_to_celery(self, message: DecodedMessage) -> bool:
-        raise NotImplementedError
+        """Hand a message to the strategy of its task; False: it does not begin now."""
 
 
 def consumer_step(runtime: LazyRuntime) -> type[bootsteps.StartStopStep]:

@@ -6,6 +6,7 @@ A further job is a class derived from `HousekeepingJob` and a place in the list 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 _UNLIMITED: Final = 1_000_000
 
 
-class HousekeepingJob:
+class HousekeepingJob(ABC):
     """A job that a worker repeats while it runs.
 
     Attributes:
@@ -43,13 +44,13 @@ class HousekeepingJob:
         """
         self._runtime = runtime
 
+    @abstractmethod
     def run(self, shards: Sequence[int]) -> None:
         """Do the job once. An error is logged, and the next pass runs the job again.
 
         Args:
             shards: Shards whose sweep lock this worker holds, so that no other worker works on them in this pass.
         """
-        raise NotImplementedError
 
 
 def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[], int]) -> list[HousekeepingJob]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
@@ -12,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageOf(Generic[T]):
+class PageOf(ABC, Generic[T]):
     """A page of a listing. A loop over it goes on with the pages that follow, which are read when the loop is there.
 
     `for each in page` reads them in the calling thread; on asyncio, `async for each in page` reads them in others.
@@ -26,9 +27,9 @@ class PageOf(Generic[T]):
     read_next: Callable[[str], PageOf[T]] | None = field(default=None, repr=False, compare=False)
 
     @property
+    @abstractmethod
     def entries(self) -> tuple[T, ...]:
         """The entries of this page alone."""
-        raise NotImplementedError
 
     def followed_by(self, read_next: Callable[[str], Any]) -> Self:
         """The same page, which knows how to read the next one."""
