@@ -9,12 +9,12 @@ from ...config.celery import is_our_queue
 from ..broker_keys import record_keys, visibility_seconds
 from ..names import SUBMIT
 from .control_fetcher import ControlFetcher, ControlRecords
+from .decoded_messages import DecodedMessage
 from .internals import running_messages
 from .kombu_records import KombuRecords
 from .queue_consumer import QueueConsumer
+from .queue_fetcher import FetchedElement, QueueFetcher
 from .slots import count_slots
-from .step_fetcher import FetchedElement, StepFetcher
-from .step_messages import DecodedMessage
 
 
 class ControlConsumer(QueueConsumer):
@@ -36,7 +36,7 @@ class ControlConsumer(QueueConsumer):
         super().close()
         self._records.give_back_all()
 
-    def _make_fetcher(self, consumer: Any) -> StepFetcher:
+    def _make_fetcher(self, consumer: Any) -> QueueFetcher:
         # Celery forgets with its connection what waited for its time or a rate limit; its pool goes on with the rest.
         self._records.give_back_all({message.fetched.record for message in running_messages() if message.fetched})
         database, is_ours = self._connect_broker(), partial(is_our_queue, self._runtime.settings)

@@ -21,8 +21,8 @@ from ...worker.store.database import Command, Reply
 from ...worker.store.redis.database import RedisDatabase
 from ...worker.unique import unique_hex
 from .garbage_collection import MessageGarbage
+from .queue_fetcher import FetchedElement, QueueFetcher
 from .refusals import REDELIVERY, refusals
-from .step_fetcher import FetchedElement, StepFetcher
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class ControlRecords:
         return replies
 
 
-class ControlFetcher(StepFetcher):
+class ControlFetcher(QueueFetcher):
     """Takes control messages, one in each round trip, and leaves a record of each in Redis."""
 
     def __init__(
@@ -199,19 +199,20 @@ class ControlFetcher(StepFetcher):
         Args:
             visibility_seconds: The age from which a record is that of a worker that was killed.
             restore: Puts what others have left back into the queue; it is called every few seconds.
-            options: Those of `StepFetcher`.
+            options: Those of `QueueFetcher`.
         """
         super().__init__(database, queues, **options)
         self._records = records
         self._visibility_seconds = visibility_seconds
         self._restore = restore
+        self._may_run_scripts = True
         self._looked_at = self._restored_at = float("-inf")
         self._record = unique_hex()
 
     def _fetch(self, queues: Mapping[str, Sequence[str]], wanted: int) -> list[FetchedElement]:
         """Take what lies in the queues. While they are empty, a BRPOP waits, which leaves no record by itself."""
         del wanted
-        if self._may_batch:
+        if self._may_run_scripts:
             for queue, keys in queues.items():
                 if (taken := self._take(queue, keys)) is not None:
                     return [taken]
@@ -232,7 +233,7 @@ class ControlFetcher(StepFetcher):
         if isinstance(reply, Exception):
             if _FORBIDDEN.search(str(reply)):
                 log.warning("no script may run, so control messages of a killed worker are lost: %s", reply)
-                self._may_batch = False
+                self._may_run_scripts = False
             elif "WRONGTYPE" not in str(reply):  # the BRPOP says it
                 refusals.record(REDELIVERY, f"control messages are taken without records: {reply}")
             return None

@@ -24,12 +24,12 @@ from ...worker.redaction import describe_exception
 from ...worker.store.redis.database import RedisDatabase, connect_to_wait
 from ..broker_keys import queue_keys
 from ..runtime import LazyRuntime
+from .decoded_messages import DecodedMessage, read_element
 from .internals import buffer_all_events, has_known_strategy, plain_socket
 from .message_checks import describe_fault
 from .pool import TaskPool
 from .quarantine import Quarantine
-from .step_fetcher import BLOCK_SECONDS, FetchedElement, StepFetcher
-from .step_messages import DecodedMessage, read_element
+from .queue_fetcher import BLOCK_SECONDS, FetchedElement, QueueFetcher
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class QueueConsumer(ABC):
         self._lock = threading.Lock()
         self._is_open = False
         self._consumer: Any = None
-        self._fetcher: StepFetcher | None = None
+        self._fetcher: QueueFetcher | None = None
         self._threads: list[threading.Thread] = []
 
     # --- its life -----------------------------------------------------------------------------------------------------
@@ -115,10 +115,10 @@ class QueueConsumer(ABC):
         self._start_fetcher(consumer, self._fetcher)
 
     @abstractmethod
-    def _make_fetcher(self, consumer: Any) -> StepFetcher:
+    def _make_fetcher(self, consumer: Any) -> QueueFetcher:
         """Make the fetcher of these queues for a consumer of Celery that has connected."""
 
-    def _start_fetcher(self, consumer: Any, fetcher: StepFetcher) -> None:
+    def _start_fetcher(self, consumer: Any, fetcher: QueueFetcher) -> None:
         del consumer
         thread = threading.Thread(target=fetcher.run, name=f"celery-agents-{self.loop}", daemon=True)
         self._threads = [*(each for each in self._threads if each.is_alive()), thread]

@@ -11,11 +11,11 @@ from celery import Celery
 from ...worker.store.records import StepRef
 from ..names import STEP
 from ..runtime import LazyRuntime
+from .decoded_messages import DecodedMessage
 from .pool import TaskPool
 from .queue_consumer import QueueConsumer
+from .queue_fetcher import FetchedElement, QueueFetcher
 from .slots import Slots
-from .step_fetcher import FetchedElement, StepFetcher
-from .step_messages import DecodedMessage
 
 
 class StepConsumer(QueueConsumer):
@@ -36,12 +36,12 @@ class StepConsumer(QueueConsumer):
         self._names = dict(queues)
         self._slots: Slots | None = None
 
-    def _make_fetcher(self, consumer: Any) -> StepFetcher:
+    def _make_fetcher(self, consumer: Any) -> QueueFetcher:
         is_beside, is_exact = isinstance(consumer.pool, TaskPool), bool(self._app.conf.worker_disable_prefetch)
         # Our own pool has threads of their own for other tasks.
         counts_others = not is_beside and (is_exact or not self._consumes_other_queues())
         self._slots = Slots(consumer, counts_other_tasks=counts_others)
-        return StepFetcher(
+        return QueueFetcher(
             self._connect_broker(),
             self._taken_keys(),
             count_wanted=self._slots.count_wanted,
@@ -50,7 +50,7 @@ class StepConsumer(QueueConsumer):
             give_way=partial(consumer.call_soon, _do_nothing) if is_exact else None,
         )
 
-    def _start_fetcher(self, consumer: Any, fetcher: StepFetcher) -> None:
+    def _start_fetcher(self, consumer: Any, fetcher: QueueFetcher) -> None:
         if isinstance(consumer.pool, TaskPool):
             consumer.pool.run_beside(fetcher.run)
         else:

@@ -13,8 +13,8 @@ import redis
 
 from celery_agents.tasks.consumer.control_fetcher import MOST_HELD_BYTES, ControlFetcher, ControlRecords
 from celery_agents.tasks.consumer.internals import plain_socket
+from celery_agents.tasks.consumer.queue_fetcher import FetchedElement
 from celery_agents.tasks.consumer.refusals import FETCH, refusals
-from celery_agents.tasks.consumer.step_fetcher import FetchedElement
 from celery_agents.worker.store.redis.database import RedisDatabase, connect_to_wait
 
 from support.fault_proxy import FaultProxy

@@ -19,7 +19,7 @@ from celery_agents.tasks.consumer.control_consumer import ControlConsumer
 from celery_agents.tasks.consumer.internals import plain_socket
 from celery_agents.tasks.consumer.kombu_records import KombuRecords
 from celery_agents.tasks.consumer.quarantine import Quarantine
-from celery_agents.tasks.consumer.step_fetcher import StepFetcher
+from celery_agents.tasks.consumer.queue_fetcher import QueueFetcher
 from celery_agents.tasks.names import SUBMIT
 from celery_agents.tasks.observability.liveness import Liveness
 from celery_agents.worker.errors import StoreUnavailable
@@ -200,7 +200,7 @@ def test_a_consumer_that_is_drained_while_it_connects_fetches_nothing(
     app: Celery, runtime: Any, consuming: Consuming, redis_client: redis.Redis
 ) -> None:
     class Interrupted(ControlConsumer):
-        def _make_fetcher(self, consumer: Any) -> StepFetcher:
+        def _make_fetcher(self, consumer: Any) -> QueueFetcher:
             fetcher = super()._make_fetcher(consumer)
             self.drain()  # as the handler of a signal
             return fetcher

@@ -51,7 +51,7 @@ class FetchedElement(NamedTuple):
     is_redelivered: bool = False
 
 
-class StepFetcher:
+class QueueFetcher:
     """Takes as many messages as there are free slots, and hands them over. One thread or fiber calls `run`.
 
     Attributes:

@@ -10,7 +10,7 @@ from kombu.utils.json import loads
 from ..names import STEP
 from .element_rules import admit
 from .message_checks import TYPED, InvalidMessage, check_message, parse_element, read_body_text
-from .step_fetcher import FetchedElement
+from .queue_fetcher import FetchedElement
 
 LARGEST_STEP_BYTES: Final = 64_000
 """Most bytes of a step message, which has one thousand: a worker holds one for each slot."""

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from celery_agents.tasks.consumer.internals import plain_socket
-from celery_agents.tasks.consumer.step_fetcher import FetchedElement, StepFetcher
+from celery_agents.tasks.consumer.queue_fetcher import FetchedElement, QueueFetcher
 from celery_agents.worker.store.redis.database import connect_to_wait
 
 from support.fiber_thread import FiberThread
@@ -42,7 +42,7 @@ class Worker:
         self.turns = 0
         self.ways: list[int] = []
         self.database = connect_to_wait(url, timeout_seconds=3, name=name, plain_socket=plain_socket, tls={})
-        self.fetcher = StepFetcher(
+        self.fetcher = QueueFetcher(
             self.database, KEYS, count_wanted=lambda: self.room, hand_over=self._take, record_turn=self._turn,
             give_way=lambda: self.ways.append(self.room),
         )  # fmt: skip
