@@ -274,9 +274,9 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
 
 def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[ModelMessage], _Since]:
     """The history up to the latest answer of a model, and what has come since."""
-    read, answered = _take_read_history(messages, execution_id)
+    read, joined = _find_read_history(messages, execution_id)
     history, ids, known = list(read.history), read.ids, len(read.history)
-    answer = messages[answered - 1] if answered else None
+    answered, answer = joined, messages[joined - 1] if joined else None
     since: list[Message] = []
     repeated: Mapping[str, Any] = {}
     for place in range(answered, len(messages)):
@@ -298,7 +298,9 @@ def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[
             history += _convert(message, _read_since(answer, since, execution_id))
         answer, answered, since = message, place + 1, []
     ids = make_call_ids_unique(history, known, ids if known else None)
-    if answer is not None:
+    if answer is not None and answered > joined:
+        if joined:  # a session has one history
+            _HISTORIES.drop(messages[joined - 1])
         before = tuple(messages[: answered - 1])
         read = _ReadHistory(execution_id=execution_id, before=before, history=tuple(history), ids=ids)
         _HISTORIES.keep(answer, read)
@@ -320,18 +322,18 @@ class _ReadHistory:
     ids: CallIds = field(default_factory=CallIds)
 
 
-def _take_read_history(messages: Sequence[Message], execution_id: str) -> tuple[_ReadHistory, int]:
+def _find_read_history(messages: Sequence[Message], execution_id: str) -> tuple[_ReadHistory, int]:
     """Find the latest answer whose history was read for this execution, and the number of messages up to it.
 
-    What is found is kept no longer: the reader keeps it with a later answer, or again. So a session has one history.
+    Histories that do not fit, of another execution or with other messages before, are dropped.
     """
     for place in range(len(messages) - 1, -1, -1):
         read = _HISTORIES.get(messages[place])
         if read is not None:
-            _HISTORIES.drop(messages[place])
             # A capability may have replaced earlier messages; those that are the same objects are not compared.
             if read.execution_id == execution_id and read.before == tuple(messages[:place]):
                 return read, place + 1
+            _HISTORIES.drop(messages[place])
     return _ReadHistory(), 0
 
 
