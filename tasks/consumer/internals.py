@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -22,6 +23,9 @@ from kombu.connection import ConnectionPool
 
 log = logging.getLogger(__name__)
 
+EVENT_SECONDS: Final = 0.05
+"""How long the events of tasks wait for others to be sent with them. Who watches a screen does not notice it."""
+
 _REDIS: Final = "kombu.transport.redis"
 _SUBCLIENT: Final = f"{_REDIS}:Channel.subclient"
 _BINDINGS: Final = (f"{_REDIS}:Channel._refresh_binding", f"{_REDIS}:Channel.sweep_bindings")
@@ -29,10 +33,13 @@ _RESERVED: Final = "celery.worker.state:reserved_requests"
 _REVOKING: Final = ("celery.worker.state:active_requests", "celery.worker.state:revoked")
 # A worker does not look for these when it starts: their objects alone have them, or Flower alone uses them.
 _STRATEGY: Final = "celery.worker.strategy:default"
-_BUFFER_LIMIT: Final = "celery.events.dispatcher:EventDispatcher.buffer_limit"
+_BUFFERS: Final = (
+    "celery.events.dispatcher:EventDispatcher.buffer_limit",
+    "celery.events.dispatcher:EventDispatcher.on_send_buffered",
+)
 _SOCKET: Final = "redis.connection:Connection._sock"
 _PARSER: Final = "redis.connection:Connection._parser.parse_error"
-_LATER: Final = (*_BINDINGS, _STRATEGY, _BUFFER_LIMIT, _SOCKET, _PARSER)
+_LATER: Final = (*_BINDINGS, _STRATEGY, *_BUFFERS, _SOCKET, _PARSER)
 
 WITHOUT: Final[Mapping[str, str]] = {
     _SUBCLIENT: "malformed remote control ends it",
@@ -40,7 +47,7 @@ WITHOUT: Final[Mapping[str, str]] = {
     _RESERVED: "it fetches steps for slots that other tasks of the app have",
     **dict.fromkeys(_REVOKING, "a revoke in Flower does not stop a session"),
     _STRATEGY: "kombu fetches its messages, one in each round trip, without a record of those it has not ended",
-    _BUFFER_LIMIT: "a step that sends the 24th event sends all of them",
+    **dict.fromkeys(_BUFFERS, "each step wakes the thread that sends its events"),
     **dict.fromkeys((_SOCKET, _PARSER), "it uses the documented calls of redis-py, which take longer"),
 }
 """The attributes, by module and path in it, each with what is true of a worker without it."""
@@ -127,12 +134,37 @@ def wrap_remote_command(name: str, wrap: Callable[[Callable[..., Any]], Callable
         _commands[name] = control.control_command(name=name)(wrap(command))
 
 
-def buffer_all_events(dispatcher: Any, limit: int) -> None:
-    """Let an event dispatcher buffer `limit` events; the sender of the next one sends them all."""
-    if hasattr(dispatcher, "buffer_limit"):
-        dispatcher.buffer_limit = limit
-    else:
-        _note_missing(_BUFFER_LIMIT)
+def batch_events(dispatcher: Any, call_later: Callable[[float, Callable[[], object]], object]) -> None:
+    """Let a dispatcher send the events of tasks together, `EVENT_SECONDS` after the first of them.
+
+    By itself it asks Celery's loop to send them with each event, which wakes the thread of that loop, and the sender of
+    the 24th event sends all of them and waits for the broker.
+
+    Args:
+        call_later: Calls back after so many seconds, in any thread.
+    """
+    names = [path.rpartition(".")[2] for path in _BUFFERS]
+    for path, name in zip(_BUFFERS, names, strict=True):
+        if not hasattr(dispatcher, name):
+            _note_missing(path)
+            return
+    ask_loop = dispatcher.on_send_buffered
+    if ask_loop is None:  # events are sent one by one
+        return
+    is_asked = False
+
+    def send_later() -> None:
+        nonlocal is_asked
+        if not is_asked:  # two threads may both see this; then the loop is asked twice
+            is_asked = True
+            call_later(EVENT_SECONDS, send)
+
+    def send() -> None:
+        nonlocal is_asked
+        is_asked = False
+        ask_loop()
+
+    dispatcher.buffer_limit, dispatcher.on_send_buffered = sys.maxsize, send_later
 
 
 def has_known_strategy(consumer: Any, task: str) -> bool:

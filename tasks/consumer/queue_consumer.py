@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ from ...worker.store.redis.database import RedisDatabase, connect_to_wait
 from ..broker_keys import queue_keys
 from ..runtime import LazyRuntime
 from .decoded_messages import DecodedMessage, read_element
-from .internals import buffer_all_events, has_known_strategy, plain_socket
+from .internals import batch_events, has_known_strategy, plain_socket
 from .message_checks import describe_fault
 from .pool import TaskPool
 from .quarantine import Quarantine
@@ -230,9 +229,7 @@ def consumer_step(runtime: LazyRuntime) -> type[bootsteps.StartStopStep]:
 
         def start(self, parent: Any) -> None:
             if isinstance(parent.pool, TaskPool) and parent.event_dispatcher is not None:
-                # In Celery the step that adds the 24th event sends all of them and waits for the broker. Celery's own
-                # loop sends them as well, in its next turn.
-                buffer_all_events(parent.event_dispatcher, sys.maxsize)
+                batch_events(parent.event_dispatcher, parent.pool.loop.call_later)
             for consumer in runtime.consumers:
                 consumer.connect(parent)
 
@@ -242,8 +239,9 @@ def consumer_step(runtime: LazyRuntime) -> type[bootsteps.StartStopStep]:
                 consumer.disconnect()
 
         def shutdown(self, parent: Any) -> None:
-            """Celery calls this when the pool has stopped."""
-            del parent
+            """Send the last events: the pool has stopped, and Celery closes the dispatcher next."""
+            if parent.event_dispatcher is not None:
+                parent.event_dispatcher.flush()
             for consumer in runtime.consumers:
                 consumer.close()
 

@@ -100,6 +100,7 @@ CASES = [
     Renamed("celery.worker.state:active_requests", "celery"),
     Renamed("celery.worker.state:revoked", "celery.worker"),
     Renamed("celery.events.dispatcher:EventDispatcher.buffer_limit", "celery"),
+    Renamed("celery.events.dispatcher:EventDispatcher.on_send_buffered", "celery"),
     Renamed("redis.connection:Connection._sock", "redis,kombu"),
     Renamed("redis.connection:Connection._parser.parse_error", "redis"),
 ]

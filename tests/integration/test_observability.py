@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from celery_agents import AgentClient
 from celery_agents.tasks.observability.tracing import derive_root_span_id, derive_trace_id
@@ -20,6 +17,7 @@ from support.deployed import DEPLOY
 from support.post_receiver import PostReceiver
 from support.processes import free_port
 from support.scraping import families, scraped
+from support.task_events import task_events
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -223,27 +221,6 @@ def test_a_metrics_port_that_is_taken_is_said(new_worker: Callable[..., WorkerPr
     assert "choose another CELERY_AGENTS_METRICS_PORT" in worker.text()
 
 
-@contextlib.contextmanager
-def received_tasks(url: str) -> Iterator[dict[str, dict[str, Any]]]:
-    """The events of received tasks by id, as Flower hears them."""
-    found: dict[str, dict[str, Any]] = {}
-    is_listening = threading.Event()
-
-    def note(event: dict[str, Any]) -> None:
-        found[event["uuid"]] = event
-
-    app = Celery(broker=url, changes={"event_exchange": "celery-agents.events"})
-    with app.connection_for_read() as connection:
-        receiver = app.events.Receiver(connection, handlers={"task-received": note})
-        receiver.on_iteration = is_listening.set
-        thread = threading.Thread(target=receiver.capture, kwargs={"wakeup": False}, daemon=True)
-        thread.start()
-        assert is_listening.wait(10)
-        yield found
-        receiver.should_stop = True
-        thread.join(15)
-
-
 def test_a_trace_and_the_ids_of_tasks_span_a_tree_of_agents(
     new_worker: Callable[..., WorkerProcess], tmp_path: Path, redis_url: str, collector: Collector
 ) -> None:
@@ -255,7 +232,7 @@ def test_a_trace_and_the_ids_of_tasks_span_a_tree_of_agents(
     for _ in range(2):
         new_worker(agents="tree", env=env, arguments=("-c", "2"))
     client = AgentClient(redis_url)
-    with received_tasks(redis_url) as found:
+    with task_events(redis_url, "task-received") as found:
         job = client.submit("top", "go")
         assert job.result(timeout=30).status == "completed"
         nodes = list(client.tree(job.session_id).walk())

@@ -14,6 +14,7 @@ import pytest
 from celery_agents import AgentClient
 from celery_agents.tasks.app import create_app
 
+from support.task_events import task_events
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -95,6 +96,19 @@ def test_every_pool_carries_plain_and_async_steps_and_drains(
     (told,) = (stats or {}).values()
     assert IMPLEMENTATIONS[pool] in told["pool"].get("implementation", ""), told["pool"]
     assert first.stop() == 0
+
+
+def test_the_events_of_a_step_that_ends_while_its_worker_drains_are_sent(
+    worker: Callable[..., WorkerProcess], redis_url: str
+) -> None:
+    first = worker(CELERY_AGENTS_TASK_EVENTS="true")
+    client = AgentClient(redis_url)
+    with task_events(redis_url, "task-started") as started, task_events(redis_url, "task-succeeded") as succeeded:
+        job = client.submit("patient", "go")
+        step = f"{job.execution_id}.1"
+        wait_until(lambda: step in started, "the step has begun", 10, details=first.tail)
+        assert first.stop() == 0
+        wait_until(lambda: step in succeeded, "its end was told", 5, details=first.tail)
 
 
 def test_plain_functions_and_hooks_that_block_keep_no_other_step_waiting(

@@ -65,6 +65,15 @@ class EventLoopThread:
         else:
             loop.call_soon_threadsafe(callback)
 
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> None:
+        """Call back on the loop after `seconds`; at once where it does not run. Any thread may ask for it."""
+        with self._lock:
+            loop = self._loop
+        if loop is None:
+            callback()
+        else:
+            self.call_soon(lambda: loop.call_later(seconds, callback))
+
     def close(self) -> None:
         """Stop the loop and its thread."""
         with self._lock:
