@@ -228,6 +228,7 @@ class AsyncAgentClient:
     resume_snapshot = _start_job(AgentClient.resume_snapshot)
     delete = _run_in_thread(AgentClient.delete)
     tree = _run_in_thread(AgentClient.tree)
+    timeline = _run_in_thread(AgentClient.timeline)
 
     retry_failed = _get_each_job(AgentClient.retry_failed)
     tree_events = _get_each(AgentClient.tree_events)

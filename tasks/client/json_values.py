@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ...worker.store.live.streams import LiveDelta
     from ...worker.store.requests.records import AnswerResult, FoundRequest
     from ...worker.store.session_records import Header, Result
+    from ..observability.timeline.values import Span, Timeline, TimelineStep
     from .trees import TreeEvent
 
 _NOT_SHOWN: Final = frozenset({"operation_id", "retries"})
@@ -104,3 +105,54 @@ def tree_value(tree: TreeNode, reasons: Mapping[str, str]) -> dict[str, Any]:
 def tree_event_value(found: TreeEvent) -> dict[str, Any]:
     """An event of a tree as JSON, with the sessions from the root down to its own."""
     return {**event_value(found.event), "path": list(found.path), "agent": found.agent}
+
+
+def timeline_value(timeline: Timeline) -> dict[str, Any]:
+    """A timeline as JSON; each step holds its spans."""
+    return {
+        "session_id": timeline.session_id,
+        "execution_id": timeline.execution_id,
+        "agent": timeline.agent,
+        "status": timeline.status,
+        "now": timeline.now,
+        "submitted_at": timeline.submitted_at,
+        "ended_at": timeline.ended_at,
+        "total_steps": timeline.total_steps,
+        "next_step": timeline.next_step,
+        "steps": [_step_value(step) for step in timeline.steps],
+    }
+
+
+def _step_value(step: TimelineStep) -> dict[str, Any]:
+    return {
+        "number": step.number,
+        "status": step.status,
+        "started_at": step.started_at,
+        "ended_at": step.ended_at,
+        "model": step.model,
+        "finish_reason": step.finish_reason,
+        "tokens": step.tokens,
+        "cost": step.cost,
+        "attempts": step.attempts,
+        "worker": step.worker,
+        "error": step.error,
+        "spans": [_span_value(span) for span in step.spans],
+    }
+
+
+def _span_value(span: Span) -> dict[str, Any]:
+    return {
+        "id": span.id,
+        "kind": span.kind,
+        "parent": span.parent,
+        "name": span.name,
+        "note": span.note,
+        "started_at": span.started_at,
+        "ended_at": span.ended_at,
+        "outcome": span.outcome,
+        "tokens": span.tokens,
+        "cost": span.cost,
+        "session": span.session,
+        "request": span.request,
+        "data": None if span.data is None else dict(span.data),
+    }

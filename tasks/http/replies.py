@@ -163,6 +163,61 @@ class TraceReply(Reply):
     events: list[dict[str, Any]]
 
 
+class SpanReply(Reply):
+    """A time in which one thing happened."""
+
+    id: str = Field(description="Unique in the execution, and the same whenever the timeline is read.")
+    kind: str = Field(description="queue, model, tool, child, request, provider, delay, lost, hold or message.")
+    parent: str | None = Field(description="The span that it belongs to.")
+    name: str = Field(description="Of the model, the tool, or the kind of request.")
+    note: str = Field(description="A short sentence for people.")
+    started_at: datetime
+    ended_at: datetime | None = Field(description="null: it still goes on.")
+    outcome: str | None = Field(
+        description=(
+            "ok, error, unknown, not_run or blocked; lost or void for what does not count; open, answered, expired or "
+            "cancelled of a request."
+        )
+    )
+    tokens: int | None = Field(description="Of all kinds; null when not known.")
+    cost: float | None = Field(description="US dollars; null when not known.")
+    session: str | None = Field(description="The child session.")
+    request: str | None = Field(description="The id of the request.")
+    data: dict[str, Any] | None = Field(description="With data=true: what was given, said and answered.")
+
+
+class TimelineStepReply(Reply):
+    """A step with its spans."""
+
+    number: int
+    status: str = Field(description="committed, running, waiting, due, or ended: before its commit.")
+    started_at: datetime | None
+    ended_at: datetime | None
+    model: str | None
+    finish_reason: str | None
+    tokens: int | None
+    cost: float | None
+    attempts: int | None = Field(description="How often a worker took it, where workers were lost; null: not known.")
+    worker: str | None
+    error: str | None
+    spans: list[SpanReply] = Field(description="By their beginnings; those with a parent follow it.")
+
+
+class TimelineReply(Reply):
+    """The latest execution as steps and spans of time."""
+
+    session_id: str
+    execution_id: str = Field(description="Empty for a session that has had no execution.")
+    agent: str
+    status: str
+    now: datetime = Field(description="The time of Redis.")
+    submitted_at: datetime | None
+    ended_at: datetime | None
+    total_steps: int = Field(description="Committed steps.")
+    next_step: int | None = Field(description="Where the next page begins; null at the end.")
+    steps: list[TimelineStepReply]
+
+
 class ChangedReply(Reply):
     """Whether an action changed anything."""
 

@@ -67,8 +67,8 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.known_secrets worker.moments worker.requests worker.secret_values worker.state worker.store"
     ),
     "tasks.client": (
-        "config tasks.housekeeping tasks.producer tasks.publishing worker.capabilities worker.concurrency "
-        "worker.engine worker.errors worker.moments worker.pydantic_agents worker.requests worker.session "
+        "config tasks.housekeeping tasks.observability tasks.producer tasks.publishing worker.capabilities "
+        "worker.concurrency worker.engine worker.errors worker.moments worker.pydantic_agents worker.requests worker.session "
         "worker.state worker.store"
     ),
     "tasks.consumer": (
@@ -92,8 +92,8 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.names": "config",
     "tasks.observability": (
         "config tasks.app tasks.broker_keys tasks.client tasks.consumer tasks.names tasks.own_app "
-        "tasks.publishing worker.agent worker.engine worker.errors worker.moments worker.redaction "
-        "worker.state worker.store worker.trace_ids"
+        "tasks.publishing worker.agent worker.drivers worker.engine worker.errors worker.known_secrets "
+        "worker.moments worker.redaction worker.state worker.store worker.tools worker.trace_ids"
     ),
     "tasks.producer": "config tasks.names tasks.own_app worker.errors",
     "tasks.publishing": "config tasks.message_template tasks.names worker.errors worker.store",

@@ -582,7 +582,9 @@ def test_the_document_is_valid_and_replies_are_as_it_says(http: httpx.Client, do
     schemas = document["components"]
     session, requests = waiting(http, call("approved_keyed", work="described"))
     ids = {"{session_id}": session, "{request_id}": requests[0]["id"]}
-    parts = ("state", "messages", "steps", "tree", "executions", "requests", "requests/{request_id}", "grants")
+    parts = (
+        "state", "messages", "steps", "timeline", "tree", "executions", "requests", "requests/{request_id}", "grants",
+    )  # fmt: skip
     session_paths = ["/v1/sessions/{session_id}", *(f"/v1/sessions/{{session_id}}/{part}" for part in parts)]
     for path in ("/v1/sessions", *session_paths, "/v1/requests", "/v1/health"):
         concrete = re.sub(r"{\w+}", lambda found: ids[found[0]], path)

@@ -15,6 +15,7 @@ from ..state.execution.requests import Request
 from ..state.execution.status import ExecutionStatus
 from ..state.values.error_info import ErrorInfo
 from ..store.event_records import EventType, NewEvent
+from ..store.events import attempt_of
 from ..tools.results import to_json_value
 from .run import Run
 
@@ -71,8 +72,8 @@ def failed_call_event(run: Run, error: ErrorInfo, facts: Mapping[str, Any], next
     return NewEvent(type=EventType.MODEL_CALL_FAILED, execution_id=run.ref.execution_id, step=run.ref.step, data=data)
 
 
-def end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
-    """The event of an execution that has ended."""
+def end_event(run: Run, failure: ErrorInfo | None, state: AgentState) -> NewEvent:
+    """The event of an execution that this run has ended."""
     execution = state.execution
     assert execution is not None
     reason = execution.final_reason()
@@ -87,6 +88,8 @@ def end_event(failure: ErrorInfo | None, state: AgentState) -> NewEvent:
     last = execution.last_step
     if last is not None and last.inference_response.finish_reason.is_cut_short():
         data["finish_reason"] = last.inference_response.finish_reason.value
+    if run.obtained.response is None:  # else the event of its commit tells the attempt
+        data |= {"in_step": run.ref.step, **attempt_of(run.claim)}
     return execution_event(EventType(f"execution_{execution.status.value}"), execution, data)
 
 

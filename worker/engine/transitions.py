@@ -49,7 +49,7 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
         after, joined = apply_inbox(state, snapshot, now, has_ended=has_ended, has_unseen=_has_unseen_message(run))
         events += capability_events(run, state)
         if has_ended:
-            events.append(end_event(applied.failure, state))
+            events.append(end_event(run, applied.failure, state))
         has_failed = state.status is ExecutionStatus.FAILED
         next_state = NextState(
             state=after,

@@ -18,7 +18,8 @@ class EventType(StrEnum):
         EXECUTION_SUBMITTED: A submit created the session with its first execution. `operation`: the submit's id.
         EXECUTION_STARTED: A worker claimed the first step.
         EXECUTION_COMPLETED: The execution has ended with an answer. `status`, `reason`, `steps`, `tokens`, `cost`,
-            `error`; and `finish_reason` where the answer is cut short.
+            `error`; `finish_reason` where the answer is cut short; and where the model had not answered, `in_step`: the
+            step that was not committed, with `worker` and `since_ms` of its attempt.
         EXECUTION_STOPPED: A stop, a limit, a guard, a hook or a tool ended the execution. Data as above.
         EXECUTION_FAILED: An error ended the execution; `error` says which. Data as above.
         MESSAGE_RECEIVED: A message arrived while a step was running, and waits in the inbox. `operation`, `queued`.

@@ -25,6 +25,7 @@ from .requests.answering import AnswerVerbs
 from .requests.listing import RequestListVerbs
 from .sessions.acting import ActVerbs, SubmitVerbs
 from .sessions.deleting import DeleteVerbs
+from .sessions.execution_reads import ExecutionReadVerbs
 from .sessions.listing import ListVerbs
 from .sessions.loading import LoadVerbs
 from .sessions.parking import ParkVerbs, QuarantineVerbs
@@ -56,6 +57,7 @@ class SessionActions(
     LoadVerbs,
     ListVerbs,
     ReadVerbs,
+    ExecutionReadVerbs,
 ):
     """Actions of clients on sessions, and reads. Each action is one transaction and is applied once."""
 

@@ -1,0 +1,218 @@
+"""Reading an execution step by step: some of its steps, the step that is due, and what its events tell.
+
+The conversation is not read, and of the steps those that are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from ...errors import StateUnreadable, StoreUnavailable
+from ...moments import unix_ms
+from ...state.codec.join import Head, read_head
+from ...state.execution.execution import ExecutionState
+from ...state.execution.steps import StepExecution
+from .. import fields
+from ..context import SessionScope, StorePart
+from ..control import ControlFields, control_command
+from ..database import Command, Reply
+from ..event_records import Event
+from ..events import parse_events
+from ..journal import NOTHING_JOURNALED, Journal, read_journal
+from ..records import Hold
+from .loading import missing_error, require_head
+
+_TORN_READS: Final = 20
+_MOST_EVENTS: Final = 10_000
+# Times of steps follow an estimate of Redis's clock, those of events its clock.
+_CLOCK_MARGIN_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentStep:
+    """The step that an execution is at, which is not committed.
+
+    Attributes:
+        phase: "run", "wait", "end" or "parked". "end": the execution ended in this step, before its commit.
+        claim: The claim that has the step; "" for none.
+        worker: The worker of the claim, dead or alive.
+        is_leased: The lease of the claim is alive.
+        attempts: How often the step was claimed since it waited last.
+        not_before_ms: When it may be claimed at the earliest (Redis ms); 0 when at once.
+        hold: Who suspended the session; None: nobody.
+        journal: What the step has obtained.
+    """
+
+    number: int
+    phase: str
+    claim: str
+    worker: str
+    is_leased: bool
+    attempts: int
+    not_before_ms: int
+    hold: Hold | None
+    journal: Journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredExecution:
+    """The latest execution of a session, with some of its steps, as it is stored at one moment.
+
+    Attributes:
+        status: Of the session, as in its header.
+        execution: Without its steps. None: the session has had no execution.
+        committed: How many steps are committed.
+        before: The committed step before `steps`; None where these begin with the first.
+        steps: Committed steps that follow each other.
+        current: The step after the committed ones. None: the execution has ended with its last commit.
+        events: Of this execution since the step `before`, the oldest first; the store keeps the newest thousand or so.
+        definition: The agent's definition as it was when the session was created; empty before the first commit.
+        now_ms: Redis's time.
+    """
+
+    session_id: str
+    agent: str
+    status: str
+    execution: ExecutionState | None
+    committed: int = 0
+    before: StepExecution | None = None
+    steps: tuple[StepExecution, ...] = ()
+    current: CurrentStep | None = None
+    events: tuple[Event, ...] = ()
+    definition: Any = None
+    now_ms: int
+
+
+class ExecutionReadVerbs(StorePart):
+    """Reading steps without the whole session."""
+
+    def execution(self, session_id: str, first_step: int, limit: int) -> StoredExecution:
+        """Read the latest execution, and of its committed steps at most `limit` from this number on.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: A part of it cannot be read.
+            StoreUnavailable: No answer in time, or the session changes too fast to be read.
+        """
+        scope = self._context.session(session_id)
+        for _ in range(_TORN_READS):
+            found = _read(scope, first_step, limit)
+            if found is not None:
+                return found
+        raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a session when a read began; a read that ends at another one is made again."""
+
+    version: int
+    execution: str
+    step: int
+    claim: str
+
+    @classmethod
+    def of(cls, version: bytes, control: ControlFields) -> _Place:
+        return cls(version=fields.number(version), execution=control.execution, step=control.step, claim=control.claim)
+
+
+def _read(scope: SessionScope, first_step: int, limit: int) -> StoredExecution | None:
+    """Read once; None where the session was saved or claimed meanwhile."""
+    keys = scope.keys
+    names = ("version", "agent", "status", "head", "definition")
+    (version, agent, status, head, definition), control = scope.database.transaction(
+        "execution.head", [("HMGET", keys.session, *names), control_command(keys)]
+    )
+    if version is None:
+        raise missing_error(scope.context, scope.session_id)
+    read, at = read_head(require_head(head)), ControlFields.read(control)
+    execution, place = read.state.execution, _Place.of(version, at)
+    before, steps = _read_steps(scope, read, first_step, limit) if execution is not None else (None, ())
+    since_ms = 0 if execution is None else unix_ms(execution.created_at if before is None else before.completed_at)
+    found = StoredExecution(
+        session_id=scope.session_id,
+        agent=fields.text(agent),
+        status=fields.text(status),
+        execution=execution,
+        committed=read.steps,
+        before=before,
+        steps=steps,
+        definition=fields.read_json(definition, "definition") if definition else None,
+        now_ms=0,
+    )
+    return _with_current(scope, found, place, max(0, since_ms - _CLOCK_MARGIN_MS))
+
+
+def _read_steps(
+    scope: SessionScope, head: Head, first_step: int, limit: int
+) -> tuple[StepExecution | None, tuple[StepExecution, ...]]:
+    """The steps from a number on, and the one before them."""
+    assert head.state.execution is not None
+    first = max(0, first_step - 2)
+    last = min(head.steps, first_step - 1 + limit) - 1
+    if last < first:
+        return None, ()
+    (items,) = scope.database.pipeline(
+        "execution.steps", [("LRANGE", scope.keys.steps(head.state.execution.execution_id), first, last)]
+    )
+    steps = tuple(_parse_step(item, first + place) for place, item in enumerate(items))
+    return (None, steps) if first_step == 1 else (steps[0] if steps else None, steps[1:])
+
+
+def _parse_step(item: bytes, place: int) -> StepExecution:
+    try:
+        return StepExecution.from_json(item)
+    except ValidationError:
+        raise StateUnreadable(f"steps[{place}]", "it is no step") from None
+
+
+def _with_current(scope: SessionScope, found: StoredExecution, place: _Place, since_ms: int) -> StoredExecution | None:
+    """Add the current step, the events and the time; None where the session is at another place by now."""
+    keys = scope.keys
+    reads: list[Command] = [
+        ("HGET", keys.session, "version"),
+        control_command(keys),
+        ("HGETALL", keys.journal(place.execution, place.step)),
+        ("EXISTS", keys.shard.lease(place.claim or "-")),
+        ("XRANGE", keys.events, f"{since_ms}-0", "+", "COUNT", _MOST_EVENTS),
+        scope.clock.now(),
+    ]
+    version, control, journal, is_leased, events, now = scope.database.transaction("execution.current", reads)
+    at = ControlFields.read(control)
+    if version is None or _Place.of(version, at) != place:
+        return None
+    parsed = read_journal(journal) if journal else NOTHING_JOURNALED
+    return replace(
+        found,
+        current=_current_step(found, at, bool(is_leased), parsed),
+        events=_events_of(scope, place.execution, events),
+        now_ms=scope.clock.milliseconds(now),
+    )
+
+
+def _current_step(
+    found: StoredExecution, control: ControlFields, is_leased: bool, journal: Journal
+) -> CurrentStep | None:
+    execution = found.execution
+    if execution is None or execution.execution_id != control.execution or control.step <= found.committed:
+        return None
+    return CurrentStep(
+        number=control.step,
+        phase=control.phase,
+        claim=control.claim,
+        worker=control.worker,
+        is_leased=is_leased,
+        attempts=control.attempts,
+        not_before_ms=control.not_before_ms,
+        hold=control.hold,
+        journal=journal,
+    )
+
+
+def _events_of(scope: SessionScope, execution_id: str, entries: Sequence[Reply]) -> tuple[Event, ...]:
+    found = parse_events(scope.session_id, entries)
+    return tuple(event for event in found if event.execution_id == execution_id)
