@@ -23,7 +23,7 @@ class ExitAttempt(Exception):
 
 
 class EventLoopThread:
-    """A loop in a thread of its own; starts at the first use, and again in a forked child."""
+    """An event loop in its own thread; starts at the first use, and again in a forked child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

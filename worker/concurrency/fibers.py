@@ -1,6 +1,6 @@
 """Steps that share one thread: each is a greenlet on an event loop, and lets the others run while it waits.
 
-Engine and store are written as plain calls that wait: for Redis, for a driver, for some time. In a thread of its own
+Engine and store are written as plain calls that wait: for Redis, for a driver, for some time. In an ordinary thread
 such a call blocks the thread. In a fiber it gives the thread to another fiber, and returns when its result is there.
 The functions of this module wait in threads and in fibers alike; a step uses them wherever it waits.
 """

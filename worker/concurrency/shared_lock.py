@@ -1,10 +1,10 @@
 """Locks whose waiting fibers let others run: one that many steps share and a suspect holds alone, and turns.
 
 A suspect is a step that ended without an answer several times; it may have ended its process. When it runs alone, it
-ends no other step with it, and an innocent step that only died beside a guilty one completes.
+ends no other step with it, and an innocent step that only died together with a guilty one completes.
 
 Transactions that watch the same key make each other repeat what they have read: of n at once, each is tried n / 2 times
-on average. In turns, each is tried once. Only speed rests on turns: a caller that has waited too long goes on.
+on average. In turns, each is tried once. Only speed rests on turns: a caller that has waited too long continues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import fibers
 
 
 class LockHolder:
-    """One holder of the lock, until it leaves: at the end of its `with` block, or when somebody leaves for it."""
+    """One holder of the lock, until it leaves: at the end of its `with` block, or when other code leaves for it."""
 
     __slots__ = ("_lock", "has_left", "is_exclusive")
 
