@@ -38,8 +38,8 @@ class AppliedStep:
     Attributes:
         has_ended: Whether the execution has ended.
         has_answer: Whether the step has an answer, and so became part of the execution.
-        failure: Why the execution failed beside the errors of its steps; None when it has not.
-        going_on: The session if the execution went on; None where it must end.
+        failure: Why the execution failed, besides the errors of its steps; None when it has not.
+        going_on: The session if the execution continues; None where it must end.
     """
 
     state: AgentState
@@ -61,7 +61,7 @@ def start_execution(
 
     Args:
         default_steps: Most steps where neither the agent nor the message has a budget; 0: no limit.
-        resumed_at: An execution that waits goes on at this time. None: it stays as it is, too.
+        resumed_at: When an execution that waits continues. None: it stays as it is, too.
     """
     execution = state.execution
     assert execution is not None
@@ -74,7 +74,7 @@ def start_execution(
 
 
 def apply_step(run: Run, now: datetime) -> AppliedStep:
-    """Put the answer and the results into the session, and decide whether the execution goes on."""
+    """Put the answer and the results into the session, and decide whether the execution continues."""
     state = _with_step(run, now)
     for signal in run.ending.signals:
         state = state.with_stop_signal(signal, now=now)
@@ -141,7 +141,7 @@ def _with_step(run: Run, now: datetime) -> AgentState:
 
 
 def _add_resolutions(run: Run, index: int) -> ToolExecution:
-    """The record of a call, with how its requests were resolved: the journal that says it goes with the commit.
+    """Return the record of a call with how its requests were resolved: the journal that says it ends with the commit.
 
     It has the id that the call has in the answer, by which results are matched with calls: a journal of a build that
     took equal ids as they were has others.
@@ -168,7 +168,7 @@ def _with_grants(run: Run, state: AgentState, now: datetime) -> AgentState:
 
 
 def _end_as_hook_decided(run: Run, state: AgentState, now: datetime) -> AppliedStep:
-    """End an execution that a hook after the step has ended; its status stands, and the hooks of the end run."""
+    """End an execution that a hook after the step has ended; its status stays, and the hooks of the end run."""
     assert state.execution is not None
     for signal in signals_of_end(state.execution):
         state = state.with_stop_signal(signal, now=now)
@@ -187,7 +187,7 @@ def _fail_execution(run: Run, state: AgentState, error: ErrorInfo, now: datetime
         context = stack.run(run.hook_context(HookPoint.ON_ERROR, state, error=error))
         state, error = context.state, context.error or error
     state = run.change_by_hooks(HookPoint.ON_STOP, state)
-    # The failed step is kept with what it has obtained; a retry goes on behind it.
+    # The failed step is kept with what it has obtained; a retry continues after it.
     archived = state.with_current_step_completed(claim=run.claim.id, now=now)
     failed = archived.with_failure(error, now=now)
     return charge(run, run.change_by_hooks(HookPoint.AFTER_EXECUTION, failed)), error

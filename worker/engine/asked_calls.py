@@ -1,4 +1,4 @@
-"""Calls that have asked for something: what the journaled answers make of them.
+"""Tool calls that have made requests: what follows for them from the journaled answers.
 
 These are functions of the journal alone, so that every leg of a step comes to the same.
 """
@@ -34,7 +34,7 @@ from .run import Run
 from .run_values import CallRecord
 
 TIMER: Final = "wait_until"
-"""The option of an approval that the clock gives: its expiry approves, and the call goes on."""
+"""The option of an approval that the clock gives: its expiry approves, and the call continues."""
 
 
 MEMO: Final = "memo"
@@ -43,7 +43,7 @@ MEMO: Final = "memo"
 
 @dataclass(frozen=True, slots=True)
 class StillOpen:
-    """Nobody has answered the call's newest request."""
+    """The call's newest request has no answer."""
 
     request: Request
 
@@ -66,7 +66,7 @@ AskedCall = StillOpen | ReadyToRun | Finished
 
 
 def classify_call(run: Run, index: int, settings: Settings) -> AskedCall | None:
-    """The standing of a call by its newest request; None for a call that has asked for nothing.
+    """Classify a tool call by its newest request; None if it never made one.
 
     Raises:
         StateUnreadable: The journal names a further request that it does not hold.
@@ -98,7 +98,7 @@ def _classify_answered(run: Run, request: Request, answer: AnswerRecord, setting
 
 
 def _classify_child(run: Run, request: Request, settings: Settings) -> AskedCall:
-    """The standing of a call by its children: it runs, or has its result, when all of them have ended."""
+    """Classify a call by its children: it runs, or has its result, when all of them have ended."""
     still_open = find_open_child(run, request)
     if still_open is not None:
         return StillOpen(still_open)
@@ -128,7 +128,7 @@ def read_memo(request: Request) -> Any:
 
 
 def has_begun_elsewhere(run: Run, index: int) -> bool:
-    """Whether the effect of a call goes on elsewhere, so that running the call again only looks for its end."""
+    """Whether the effect of a call continues elsewhere, so that running the call again only looks for its end."""
     rounds = run.journal.requests.get(index)
     return bool(rounds) and rounds[-1].has_begun
 

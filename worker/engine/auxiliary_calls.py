@@ -1,7 +1,7 @@
-"""Auxiliary model calls: what a hook or a tool asks a model beside the step's own driver call.
+"""Auxiliary model calls: what a hook or a tool asks a model besides the step's own driver call.
 
-Each answer is journaled under its key before anybody reads it, so that whoever runs the step again adopts it and nobody
-pays for it twice. It is charged to the execution once, which the state records by step and key.
+Each answer is journaled under its key before any code reads it, so that a later run of the step adopts it, and it is
+paid for once. It is charged to the execution once, which the state records by step and key.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AuxiliaryCalls:
             ModelCallRefused: A limit is reached, the execution is being stopped, or the claim is gone.
             DriverError: There is no answer; `transient` says whether asking again may help. `auxiliary_limit`: the step
                 has asked too often, or for too much.
-            UnusableAnswer: The journaled answer cannot be parsed; it stays, and another key asks anew.
+            UnusableAnswer: The journaled answer cannot be parsed; it stays, and another key asks again.
         """
         if _KEY.fullmatch(key) is None:
             advice = "use 1 to 100 letters, digits, '_', '-' or '.', beginning with a letter or digit."
@@ -93,7 +93,7 @@ class AuxiliaryCalls:
             raise ModelCallRefused("the execution is being ended")
         answers, most_bytes = journaled_answers(run), _MOST_TIMES_AN_ANSWER * self._settings.max_answer_bytes
         if len(answers) >= MOST_OF_STEP or sum(map(len, answers.values())) >= most_bytes:
-            # No ModelCallRefused: without a reason of its own to end, the step would be run again.
+            # No ModelCallRefused: without a reason to end, the step would be run again.
             message = f"a step keeps {MOST_OF_STEP} auxiliary answers, of {most_bytes} bytes together; ask later"
             raise DriverError("auxiliary_limit", message, transient=False)
         execution = charge_children(run, charge_execution(run, run.execution), reserved=True)

@@ -46,7 +46,7 @@ from .services import EngineServices
 
 
 class CallPlanner:
-    """Makes planned calls of what an answer asks for."""
+    """Turns the calls that an answer asks for into planned calls."""
 
     def __init__(self, services: EngineServices) -> None:
         self._services = services

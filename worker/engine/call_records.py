@@ -228,13 +228,13 @@ def record_not_run(run: Run, requested: RequestedCall, now_ms: int) -> CallRecor
 
 
 def record_unknown(run: Run, requested: RequestedCall, why: str, times: CallTimes) -> CallRecord:
-    """Record a call of which nobody can tell whether its effect happened."""
+    """Record a call of which it is unknown whether its effect happened."""
     error = ErrorInfo(kind="unknown", message=why)
     return record_call(run, requested, ToolOutcome.UNKNOWN, times, error=error)
 
 
 def record_elsewhere(run: Run, requested: RequestedCall, times: CallTimes) -> CallRecord:
-    """Record a call that goes on elsewhere, of an execution that ends: nobody will tell how it ended."""
+    """Record a call that continues elsewhere, of an execution that ends: the end of the call stays unknown."""
     return record_unknown(run, requested, "the execution was ended while the call went on elsewhere", times)
 
 

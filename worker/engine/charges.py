@@ -51,7 +51,7 @@ def charge_execution(run: Run, execution: ExecutionState) -> ExecutionState:
         try:
             answer = parse_answer(run, raw)
         except UnusableAnswer:
-            continue  # nobody can tell what it cost
+            continue  # its cost is unknown
         execution = execution.with_auxiliary_charge(run.ref.step, key, answer.usage, answer.cost)
     return execution
 
@@ -79,7 +79,7 @@ def with_corrections(request: InferenceRequest, rejected: list[RejectedAnswer]) 
 
 
 def as_response(error: UnusableAnswer) -> InferenceResponse | None:
-    """The cost of a rejected answer as a response without content, for metrics; None when nobody can tell it."""
+    """The cost of a rejected answer as a response without content, for metrics; None when it is unknown."""
     if not isinstance(error.usage, InferenceUsage):
         return None
     return InferenceResponse(usage=error.usage, cost=error.cost)

@@ -1,4 +1,4 @@
-"""Calls that other agents work on: what their children see, what their journaled ends make of them, what they cost.
+"""Tool calls that other agents work on: what their children see, how the journaled ends become results, and the cost.
 
 These are functions of the run and its journal alone, so that every leg of a step comes to the same.
 """
@@ -202,7 +202,7 @@ def left_for_children(run: Run, now: datetime, unmade: Collection[Request] = ())
 
 
 def shared_with_children(run: Run, left: ExecutionBudget) -> ExecutionBudget:
-    """The part of what is left that the children of a step may get; the next step is taken to use as much as this."""
+    """The part of what is left that the children of a step may get; the next step is assumed to use as much as this."""
     response = run.obtained.response
     return left if response is None else keep_closing_step(left, response.usage.total, response.cost or 0.0)
 

@@ -228,7 +228,7 @@ def _find_failure(run: Run) -> ErrorInfo | None:
 
 
 def _why_unwanted(run: Run, request: Request, now_ms: int) -> str:
-    """Why nobody waits for a child any more; "" while somebody does."""
+    """Why the result of a child is not needed any more; "" while it is."""
     if run.ending.is_stopping:
         return _ENDED
     if request.is_expired(now_ms):

@@ -83,7 +83,7 @@ class StepCommitter:
         )
 
     def _reload(self, run: Run) -> Run:
-        """Put the same answer and results on the session that somebody else has saved while the step ran."""
+        """Apply the same answer and results to the session that another transaction has saved meanwhile."""
         loaded = self._steps.reload(run.claim)
         # The claim is the same, so the journaled answer and results still hold; only the state is a newer one.
         state = _start_again(run, loaded.state, loaded)
@@ -170,8 +170,8 @@ class StepWaiter:
             try:
                 result = self._services.ask_store(run, partial(self._wait, run, loaded, plan), "the wait")
             except VersionConflict:
-                # The run keeps what it has loaded: when it goes on, its commit meets the same conflict and applies the
-                # step to the newer state.
+                # The run keeps what it has loaded: when it continues, its commit meets the same conflict and applies
+                # the step to the newer state.
                 loaded = self._steps.reload(run.claim)
                 continue
             if isinstance(result, RefusedWait):

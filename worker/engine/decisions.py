@@ -85,7 +85,7 @@ def decide_about(run: Run, planned: PlannedCall) -> CallDecision | None:
     """Ask the policies about a call.
 
     Returns:
-        None when the call may run: it is allowed, or somebody approved it for the execution or the session.
+        None when the call may run: it is allowed, or a person approved it for the execution or the session.
     Raises:
         StopExecution: A policy ends the execution.
     """

@@ -215,7 +215,7 @@ def find_handoff(run: Run) -> Handoff | None:
 
 
 def hand_over(run: Run, next_state: NextState, now: datetime) -> NextState:
-    """The next state with another agent, where the step hands its session over and the execution goes on."""
+    """The next state with another agent, where the step hands its session over and the execution continues."""
     handoff, execution = find_handoff(run), next_state.state.execution
     if handoff is None or run.next_agent is None or execution is None:
         return next_state

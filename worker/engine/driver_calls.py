@@ -36,7 +36,7 @@ class DriverCaller:
         self._keeper = services.keeper
 
     def may_begin(self, run: Run) -> bool:
-        """Whether the claim stands; it was read with the claim itself, and is read again when that was long ago."""
+        """Whether the claim still holds, as read with the claim itself; it is read again when that was long ago."""
         if self._services.monotonic() - run.times.sent_at < _RECHECK_SECONDS:
             return self._keeper.is_fresh(run.lease)
         return self._keeper.confirm(run.lease)

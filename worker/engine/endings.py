@@ -48,7 +48,7 @@ def user_stop_signal() -> StopSignal:
 
 
 def hold_signal(hold: Hold) -> StopSignal:
-    """The signal of a hold that nobody has ended in time."""
+    """The signal of a hold that was not ended in time."""
     by = f" by {hold.by}" if hold.by else ""
     why = f": {hold.reason}" if hold.reason else ""
     message = f"suspended{by} and not resumed in time{why}"

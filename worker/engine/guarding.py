@@ -120,7 +120,7 @@ def _requested_stop(run: Run) -> StopSignal | None:
     """The stop that a person asked for, or that the end of a hold brings; None without one."""
     if run.loaded.cancel is not None:
         return user_stop_signal()
-    # Before its time is over, nobody gets a claim of a held session.
+    # Before its time is over, no worker gets a claim of a held session.
     return None if run.loaded.hold is None else hold_signal(run.loaded.hold)
 
 

@@ -128,7 +128,7 @@ class Inference:
             return self._give_up(run, error)
 
     def _ask_again(self, run: Run, request: InferenceRequest, first: DriverError) -> Run:
-        """Go on after the first attempt, which runs without tenacity: its machinery costs a tenth of a step."""
+        """Ask again after the first attempt, which runs without tenacity: its machinery costs a tenth of a step."""
         errors = [first]
 
         def attempt() -> Run:
@@ -225,7 +225,7 @@ class Inference:
             response = parse_answer(run, raw)
         except UnusableAnswer as error:
             if run.ending.is_stopping or run.loaded.journal.holds_something:
-                # Refused once a tool call of the answer has begun: nobody may ask for another answer then.
+                # Refused once a tool call of the answer has begun: no worker may ask for another answer then.
                 if self._reject_answer(run, error) and not run.ending.is_stopping:
                     return self._infer(_without_answer(run))
                 return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
@@ -234,7 +234,7 @@ class Inference:
         return self._run_after_hooks(run, response)
 
     def _run_after_hooks(self, run: Run, response: InferenceResponse, *, may_wait: bool = True) -> Run:
-        """Run the hooks behind an answer.
+        """Run the hooks after an answer.
 
         Args:
             may_wait: The run may be decided without the answer, which then stays in the journal.
@@ -260,7 +260,7 @@ class Inference:
         return adopt_hook_context(run.with_response(response), context)
 
     def _ends_anyway(self, run: Run, error: Exception) -> bool:
-        """Whether the execution ends with this step, so that nobody can ask later."""
+        """Whether the execution ends with this step, so that no later step can ask."""
         is_ended = run.ending.is_stopping or run.lease.interruption in (Interruption.CANCEL, Interruption.LIMIT)
         return is_ended or (isinstance(error, ModelCallRefused) and bool(error.signals))
 
@@ -301,7 +301,7 @@ class Inference:
 
 
 def _check_price(run: Run) -> None:
-    """Refuse, before the first call, a cost limit that nobody could keep."""
+    """Refuse, before the first call, a cost limit that cannot be kept."""
     limit = run.execution.budget.max_cost
     driver = run.agent.answering
     if limit is None or driver.knows_price(run.state.llm_config):

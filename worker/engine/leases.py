@@ -43,7 +43,7 @@ class ActiveLease:
         call_deadline: `monotonic()` at which the plain function in the step's own thread has to end; None without one.
         blocked_since: `monotonic()` at which a plain function began in the step's own thread; None without one.
         on_give_up: Called before the claim is given back because of that function.
-        followed_until_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
+        followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
         on_abandon: Called when the keeper stops counting on the step's thread, which does not react.
     """
 
@@ -86,7 +86,7 @@ class ActiveLease:
         callback()
 
     def end_call(self) -> None:
-        """Note that the plain function has returned, in time or not: the step goes on."""
+        """Note that the plain function has returned, in time or not: the step continues."""
         with self._lock:
             self.call_deadline = self.on_give_up = self.blocked_since = None
             if self.interruption is Interruption.CALL:
@@ -112,7 +112,7 @@ log = logging.getLogger(__name__)
 
 # No call begins later than this share of a lease after its last renewal.
 _FRESH_SHARE: Final = 0.75
-# How long a plain function may go on after an interruption before its step is given to another worker.
+# How long a plain function may continue after an interruption before its step is given to another worker.
 _PATIENCE_SECONDS: Final = 0.5
 _LAST_MOMENT_SECONDS: Final = 0.1
 
@@ -154,7 +154,7 @@ class LeaseKeeper:
         return lease
 
     def drop(self, lease: ActiveLease) -> None:
-        """Keep a lease no longer: its step has ended, whatever came of it."""
+        """Stop renewing a lease: its step has ended, whatever came of it."""
         with self._lock:
             self._leases.pop(id(lease), None)
             self._abandoned_leases.discard(id(lease))
@@ -182,7 +182,7 @@ class LeaseKeeper:
         return max(0.0, ends - self._monotonic())
 
     def abandon(self, call: Future[Any]) -> None:
-        """Count a plain function that runs on beside its step, until it returns."""
+        """Count a plain function that its step has left running, until it returns."""
         with self._lock:
             self._abandoned_calls.add(call)
         call.add_done_callback(self._abandoned_calls.discard)

@@ -1,6 +1,6 @@
-"""Collects what the steps of a process emit while they run, and writes it beside them.
+"""Collects the live text that the steps of a process emit while they run, and writes it to the store.
 
-One thread sends what all steps have emitted in one round trip, at most every 50 ms, and ends when nobody emits. Where
+One thread sends what all steps have emitted in one round trip, at most every 50 ms, and ends when no step emits. Where
 its writes take long, because many sessions are followed or Redis is slow, it writes less often. A step never waits for
 it: what Redis does not take, and what would need too much memory, is dropped and counted.
 """
@@ -48,7 +48,7 @@ _BATCH: Final = 200
 
 @dataclass(slots=True)
 class _Piece:
-    """Text or data of one part of an attempt since the last write; data stand alone.
+    """Text or data of one part of an attempt since the last write; data are not joined.
 
     Attributes:
         offset, end: Characters of the part before this piece, and with it.
@@ -64,7 +64,7 @@ class _Piece:
     size: int = _PIECE_BYTES
 
     def is_followed_by(self, call: int, part: str, offset: int) -> bool:
-        """Whether text of this part and place goes on where the piece ends."""
+        """Whether text of this part and place continues where the piece ends."""
         return self.end == offset and self.part == part and self.call == call and self.data is None
 
     def delta(self) -> NewDelta:
@@ -235,7 +235,7 @@ _MOST_BYTES: Final = 16_000
 class RunText:
     """The live text of one attempt while it runs.
 
-    Shared by all copies of its run. Where nobody follows the session, all of it costs a comparison of two numbers.
+    Shared by all copies of its run. Where no client follows the session, all of it costs a comparison of two numbers.
     """
 
     def __init__(
@@ -257,11 +257,11 @@ class RunText:
 
     @property
     def is_followed(self) -> bool:
-        """Whether somebody follows the session now."""
+        """Whether a client follows the session now."""
         return self._lease.followed_until_ms > self._monotonic() * 1000 + self._ahead_ms
 
     def begin_call(self) -> Callable[[Delta], None] | None:
-        """Begin a driver call: takes its deltas while it runs. None: nobody follows it."""
+        """Begin a driver call, and return what takes its deltas while it runs. None: no client follows it."""
         self._call += 1
         if not self.is_followed:
             return None

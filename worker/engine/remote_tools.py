@@ -1,4 +1,4 @@
-"""Tools of remote servers in a step: the lists that the model is told of, journaled before it is asked.
+"""Tools of MCP servers in a step: the lists that the model gets, journaled before it is asked.
 
 A step is pinned to its lists by their digests, so that each leg of it knows the tools that the model has chosen from,
 whatever the servers offer by then.
@@ -67,7 +67,7 @@ class RemoteTools:
         """The run whose agent has the tools of its servers, as the step is pinned to them.
 
         Raises:
-            DriverError: A server is away whose tools nobody has ever listed; the step is tried again later.
+            DriverError: A server is away whose tools were never listed; the step is tried again later.
             ModelCallRefused: The step was interrupted.
         """
         agent = run.agent
@@ -131,7 +131,7 @@ class RemoteTools:
         return self._remember(key, read_list(stored.raw), stored.fresh_ms)
 
     def _ask_servers(self, run: Run, servers: list[tuple[MCPServer, Credentials]]) -> dict[str, str]:
-        """Ask servers for their lists, side by side. A list of earlier stands in for a server that is away."""
+        """Ask servers for their lists, side by side. A server that is away has its earlier list."""
         if not servers:
             return {}
         limit = max(each.connect_timeout.total_seconds() for each, _ in servers) + _LATE_SECONDS
@@ -206,7 +206,7 @@ class RemoteTools:
         return tools
 
     def _list_of(self, digest: str) -> ToolList | None:
-        """The list with this digest; None where nobody has it any more."""
+        """The list with this digest; None where it is not stored any more."""
         found = self._by_digest.get(digest)
         if found is None:
             raw = self._lists.get(digest)

@@ -26,7 +26,7 @@ _CRASHED: Final = "a worker ended while the call was started, and no result came
 
 
 class RequestCloser:
-    """Answers open requests in place of those who did not. An answer that somebody gave in between stays."""
+    """Closes open requests by an answer of the worker. An answer that came in between stays."""
 
     def __init__(self, services: EngineServices) -> None:
         self._services = services
@@ -43,7 +43,7 @@ class RequestCloser:
         return self.cancel_open(run) if run.ending.is_stopping else run
 
     def cancel_open(self, run: Run) -> Run:
-        """Close every open request: the execution ends, and nobody may answer any more. Children end by themselves."""
+        """Close every open request: the execution ends, and no answer is taken any more. Children end by themselves."""
         now_ms = self._services.redis_ms(run)
         asked = [each for each in run.journal.open_requests if each.child is None]
         for each in asked:
@@ -51,14 +51,14 @@ class RequestCloser:
         return self.close_with(run, {each.id: AnswerRecord(verb=AnswerVerb.CANCEL, at_ms=now_ms) for each in asked})
 
     def _abandon(self, run: Run, request: Request) -> None:
-        """Tell a tool whose call goes on elsewhere that nobody waits for it any more; it does what it can."""
+        """Tell a tool whose call continues elsewhere that its result is not needed any more; it does what it can."""
         abandon = getattr(run.agent.toolset.get(request.tool), "abandon", None)
         memo = read_memo(request)
         if abandon is None or memo is None:
             return
         try:
             fibers.result(self._services.loop.submit(lambda: abandon(run.state, thaw(memo)), _ABANDON_SECONDS))
-        except Exception as error:  # noqa: BLE001 - the other side may be away, and the stop goes on
+        except Exception as error:  # noqa: BLE001 - the other side may be away, and the stop continues
             log.warning(
                 "%s could not be told that its call is stopped: %s", request.tool, describe_exception(error).message
             )

@@ -53,7 +53,7 @@ MAX_ROUNDS: Final = 16
 """Requests that one call may make one after another."""
 
 MAX_ROUNDS_BEGUN: Final = 48
-"""The same for a call whose effect goes on elsewhere, and that only looks for its end."""
+"""The same for a call whose effect continues elsewhere, and that only looks for its end."""
 
 
 class RequestOpener:
@@ -65,7 +65,7 @@ class RequestOpener:
         self._steps = services.store.steps
 
     def decide(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, list[PlannedCall]]:
-        """Ask the policies about calls that nobody has decided about, and open the requests that they want.
+        """Ask the policies about calls without a decision, and open the requests that they want.
 
         Returns:
             The run, with the records of calls that may not run; and the calls that may run.
@@ -122,7 +122,7 @@ class RequestOpener:
         return self._approve_by_grant(run, planned, needs)
 
     def _approve_by_grant(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Run:
-        """Answer the approval that a tool has asked for, where somebody has approved it for later calls, too."""
+        """Answer the approval that a tool has asked for, where a person has approved it for later calls, too."""
         request = run.journal.requests.get(planned.index, (None,))[-1]
         grant = find_grant(run.state, planned.call.name, needs.ask.to) if isinstance(needs, NeedsApproval) else None
         if grant is None or request is None or planned.index in run.obtained.records:
@@ -132,7 +132,7 @@ class RequestOpener:
         return self._closer.close_with(run, {request.id: record})
 
     def record_started(self, run: Run) -> Run:
-        """Journal which calls services have now, so that nobody starts them again."""
+        """Journal which calls services have now, so that no worker starts them again."""
         known = run.journal.started_calls
         records = run.obtained.started.items()
         started = {index for index, record in records if record.execution.outcome is ToolOutcome.OK}
@@ -230,7 +230,7 @@ class RequestOpener:
         request = self.make_request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
         if rule.then is not ExpiryAction.VALUE:
             return request
-        # In the form in which an answer would be stored: nobody checks it later.
+        # In the form in which an answer would be stored: it is not checked later.
         rule = OnExpiry(then=ExpiryAction.VALUE, value=check_values(request, rule.value))
         return self.make_request(run, planned, RequestKind.QUESTION, on_expiry=rule, **fields)
 
@@ -297,7 +297,7 @@ class RequestOpener:
         """Record a call that cannot ask; the model reads why.
 
         Args:
-            has_begun: Its effect goes on elsewhere, and nobody will tell how it ends.
+            has_begun: Its effect continues elsewhere, and its end will not be known.
         """
         times = CallTimes.at(self._services.redis_ms(run))
         if has_begun:

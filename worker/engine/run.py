@@ -74,7 +74,7 @@ class Run:
         make_auxiliary_call: Makes auxiliary calls; None where no model may be asked.
         outcome: What came of the step; None while the run is undecided.
         next_claim: The claim of the step that follows, when the commit kept it for this worker.
-        next_agent: The agent that goes on with the session, and the name of its queue; None: the same one.
+        next_agent: The agent that continues the session, and the name of its queue; None: the same one.
         publish: Steps of children whose messages have to be published when the run is done.
     """
 
@@ -168,7 +168,7 @@ class Run:
         return self.memory.child_ends[request.id]
 
     def ask_model(self, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
-        """Ask the model beside the step's own call; see `AuxiliaryCalls.ask`."""
+        """Ask the model besides the step's own call; see `AuxiliaryCalls.ask`."""
         if self.make_auxiliary_call is None:
             raise ModelCallRefused("nothing here can make the call")
         return self.make_auxiliary_call(self, key, request)
@@ -201,7 +201,7 @@ class Run:
 
     @property
     def resumed_at(self) -> datetime:
-        """When an execution that waited went on: with the claim."""
+        """When an execution that waited continues: at the time of the claim."""
         return moment(self.claim.now_ms)
 
     @cached_property
@@ -249,7 +249,7 @@ class Run:
         return state
 
     def hook_context(self, point: HookPoint, state: AgentState, **values: Any) -> HookContext:
-        """The context of the hooks at a point, with the values that this point has beside the state."""
+        """The context of the hooks at a point, with the values that this point has besides the state."""
         has_answer = not self.obtained.is_given and (self.progress.is_reloaded or self.journal.answer is not None)
         return HookContext(
             point=point, session_id=self.ref.session_id, execution_id=self.ref.execution_id, step=self.ref.step,

@@ -78,7 +78,7 @@ class RejectedAnswer(Value):
 class UnjournaledResults(Mapping[int, bytes]):
     """Results that the commit has to journal, by index.
 
-    A value becomes JSON when somebody reads it: a commit that goes through in one script reads none.
+    A value becomes JSON when it is read: a commit that goes through in one script reads none.
     """
 
     def __init__(self, records: Mapping[int, CallRecord]) -> None:
@@ -134,7 +134,7 @@ class Progress(NamedTuple):
     """The state that a run is in between its phases.
 
     Attributes:
-        is_reloaded: The session was saved by somebody else while the step ran, and the hooks run once more on it.
+        is_reloaded: Another transaction saved the session while the step ran, and the hooks run once more on it.
         is_waiting: Calls of the step wait for answers, and nothing else can run.
         has_unfinished_calls: A call was interrupted for a reason that lets another worker finish it.
     """

@@ -78,7 +78,7 @@ class StepRunner:
         return self._run_alone(ref) if isinstance(claimed, Suspect) else claimed
 
     def _run_alone(self, ref: StepRef) -> Outcome:
-        """Run a suspect while nothing else runs in this process; a process that does not get empty leaves it due."""
+        """Run a suspect, which may have ended its process, while nothing else runs in this one, or leave it due."""
         with self._lock.exclusive(_PATIENCE_SECONDS) as holder:
             if holder is None:
                 return NothingToDo(ref, NotClaimedReason.BUSY)
@@ -142,7 +142,7 @@ class StepRunner:
             return self._inference.resolve_hook_error(run, error)
 
     def _call_tools(self, run: Run) -> Run:
-        """Run what can run; the run is decided when it waits, and goes on when an answer came meanwhile."""
+        """Run what can run; the run is decided when it waits, and continues when an answer came meanwhile."""
         run = self._tool_calls.call(run)
         while run.progress.is_waiting and run.outcome is None:
             run = self._tool_calls.call(self._waiter.wait(run))

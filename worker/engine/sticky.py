@@ -4,7 +4,7 @@ The commit of a step claims the step that follows at once, and the worker delive
 is sticky when it came while the worker had a free slot for every message in the queue, and for no longer than
 `sticky_seconds`; then it goes through the queue once, where any other worker may take it.
 
-Temporal calls this sticky execution. There a worker has a queue of its own; here nothing is queued, since a claimed
+Temporal calls this sticky execution. There a worker has its own queue; here nothing is queued, since a claimed
 step of a dead worker is found by the end of its lease, like every other step.
 """
 
@@ -128,7 +128,7 @@ class KeepClaimPolicy:
         self._burst_steps -= 1
 
     def is_burst(self) -> bool:
-        """Whether the same Celery task goes on with the following step."""
+        """Whether the same Celery task runs the following step, too."""
         return self._burst_steps > 0 and self._monotonic() < self._burst_ends
 
     def keeps_claim(self, sticky_until: float) -> bool:

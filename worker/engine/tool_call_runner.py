@@ -1,4 +1,4 @@
-"""Runs tool calls in the step's own thread, in threads beside it, or on the loop; what they raise becomes a record."""
+"""Runs tool calls in the step's own thread, in other threads, or on the loop; what they raise becomes a record."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class ToolCallRunner:
     def _run_in_step(self, run: Run, planned: PlannedCall) -> CallRecord | NeedsReply:
         """Run a single plain function in the step's own thread.
 
-        When it takes too long, the lease keeper journals that outcome and gives the claim back: another worker goes on
-        from there, and nobody uses what the function returns later.
+        When it takes too long, the lease keeper journals that outcome and gives the claim back: another worker
+        continues from there, and what the function returns later is not used.
         """
         lease, began_ms = run.lease, self._services.redis_ms(run)
 
@@ -192,7 +192,7 @@ class ToolCallRunner:
     # --- from a record to the run and the journal -------------------------------------------------------------
 
     def _abandon(self, run: Run, late: Mapping[_Future, PlannedCall], began_ms: int) -> Run:
-        """Go on without calls that do not end: their threads run on, and nobody uses their results."""
+        """Continue without calls that do not end: their threads run on, and their results are not used."""
         for future, planned in sorted(late.items(), key=lambda item: item[1].index):
             if not planned.tool.is_async:
                 self._keeper.abandon(future)
@@ -297,7 +297,7 @@ class ToolCallRunner:
 
 
 def _without_secrets(request: AuxiliaryRequest | str) -> AuxiliaryRequest | str:
-    """A question to a model without the secrets of this process: they leave it by the provider, too."""
+    """Remove the secrets of this process from a question to a model: the provider must not get them, either."""
     if isinstance(request, str):
         return redact_known(request)
     return replace(

@@ -161,7 +161,7 @@ class ToolCalls:
             run = self._adopt_result(run, index, record)
         if begun.cancel is not None:
             return run.stopping(user_stop_signal()), ()
-        if begun.others or is_late:  # another worker wrote in between; the next claim reads the journal anew
+        if begun.others or is_late:  # another worker wrote in between; the next claim reads the journal again
             return give_back(run, self._store, "the journal was written by another claim"), ()
         # Asked again: the round trip of the begin records may have taken long.
         run = self._check_interruption(run)
@@ -211,7 +211,7 @@ def _is_complete(run: Run) -> bool:
 
 
 def _has_ended(run: Run) -> bool:
-    """Whether the execution ends with this step, so that nobody has to answer any more."""
+    """Whether the execution ends with this step, so that no answer is needed any more."""
     if run.ending.is_stopping:
         return True
     return bool(run.ending.signals) and not run.execution.continuation.is_continuation_requested
@@ -234,7 +234,7 @@ class BegunCalls:
             begun = run.journal.begun.get(each.index)
             if run.ending.is_stopping:
                 run = run.with_record(each.index, self.record_stopped(run, each, begun))
-            elif begun is None or has_begun_elsewhere(run, each.index):  # the call begins, or only goes on
+            elif begun is None or has_begun_elsewhere(run, each.index):  # the call begins, or only continues
                 fresh.append(each)
             else:
                 run, again = self._resolve_begun(run, each, begun)

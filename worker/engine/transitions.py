@@ -1,6 +1,6 @@
 """Transitions: functions from the session as stored now to the session that a commit or an action saves.
 
-The store calls a transition within a transaction, and calls it again when somebody else saved the session in between.
+The store calls a transition within a transaction, and calls it again when another one saved the session in between.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
         now = moment(snapshot.now_ms)
         state, has_ended = applied.state, applied.has_ended
         if snapshot.is_child and applied.going_on is not None and _has_message(run, snapshot):
-            # A child has one execution, so what came with its final step makes it go on.
+            # A child has one execution, so what came with its final step makes it continue.
             state, has_ended = applied.going_on, False
         if snapshot.cancel is not None and not has_ended:
             stopped = state.with_stop_signal(user_stop_signal(), now=now)
@@ -121,7 +121,7 @@ def retry_transition(budget: ExecutionBudget | None, by: str | None = None) -> T
     """The transition that continues a failed or stopped execution where it ended.
 
     Args:
-        by: Who asked for it, for the event; None: nobody said.
+        by: Who asked for it, for the event; None: unknown.
 
     Raises (when called):
         InvalidTransition: It did not fail and was not stopped.
@@ -150,7 +150,7 @@ class FirstExecution:
         operation_id: The id of the submit.
         budget: None: the agent's, else the default limit of steps.
         fingerprint: Digest of what was sent under the idempotency key of the submit; "" without a key.
-        notify: Whom to notify of the execution's end. None: nobody.
+        notify: Whom to notify of the execution's end. None: no receiver.
     """
 
     execution_id: str
