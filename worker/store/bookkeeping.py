@@ -1,4 +1,4 @@
-"""The bookkeeping of a session: what the store knows beside its state. It changes with the session's version only."""
+"""The bookkeeping of a session: what the store knows besides its state. It changes with the session's version only."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def remembers(saves: int) -> bool:
 def descends(lineage: bytes, older: bytes, saves: int) -> bool:
     """Whether a session of this lineage was, `saves` saves ago, the one with the older lineage.
 
-    False too where nobody knows any more: it is too long ago.
+    False too where it is unknown: it is too long ago.
     """
     place = saves * _MARK_BYTES
     return saves >= 0 and bool(older) and lineage[place : place + _MARK_BYTES] == older[:_MARK_BYTES]

@@ -32,7 +32,7 @@ _NO_ENTRY: Final = (None, 0)
 
 @dataclass(frozen=True, slots=True)
 class CachedSession:
-    """A session as it stood at a version.
+    """A session as it was at a version.
 
     Attributes:
         size: About the memory of its texts: bytes of JSON that this process wrote, and `as_read` of those it read.

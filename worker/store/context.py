@@ -85,8 +85,8 @@ class StoreContext:
     def read_apart(self, point: str, groups: Sequence[Sequence[Command]]) -> list[list[Reply] | StateUnreadable]:
         """Read a group of replies for each session, in one round trip.
 
-        Where a key of one session holds another type, each session is read alone, and the error stands in its place:
-        the others are to be seen.
+        Where a key of one session holds another type, each session is read alone, and the error takes its place: the
+        others are to be seen.
         """
         commands = [command for group in groups for command in group]
         try:

@@ -1,7 +1,7 @@
 """The control fields of a session: which step is due, who has claimed it, and what holds it back.
 
-A hold stands in `held` and its companions. It leaves `HELD_MARK` in `cancel` as well: the scripts of claims and commits
-compare `cancel`, so an ordinary step needs no further word to learn that nobody suspended its session.
+A hold is stored in `held` and its companions. It leaves `HELD_MARK` in `cancel` as well: the scripts of claims and
+commits compare `cancel`, so an ordinary step needs no further word to learn that its session is not held.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .records import Hold, StepRef
 
 _TIME_DIGITS: Final = 15
 HELD_MARK: Final = "!held"
-"""Stands in `cancel` of a held session that nobody asked to stop. No execution has such an id."""
+"""The value of `cancel` in a held session without a requested stop. No execution has such an id."""
 HOLD_FIELDS: Final = ("held", "held_by", "held_why", "held_since")
 """The control fields of a hold; any end of the execution removes them."""
 LONGEST_WAIT_MS: Final = 30 * 24 * 3600 * 1000
 """A session that waits or is held is due after this time at the latest: it waits again, or its hold ends."""
 UNCLAIMED: Final = {"claim": "", "phase": "run", "attempts": 0, "delays": 0, "not_before": 0, "cancel": ""}
-"""The control fields of a step that nobody has begun, besides execution and step."""
+"""The control fields of a step that no worker has begun, besides execution and step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ class ControlFields:
         phase: "run", "wait", "end" or "parked".
         attempts: Claims of the step so far.
         delays: How often the step was delayed; `delayed_ms` says since when (Redis ms, 0 never).
-        cancel: The execution that somebody asked to stop.
+        cancel: The execution that was asked to stop.
         started_ms: When the execution was claimed first; 0 never.
         queue: Name of the queue for the session's step messages; "" is the common one.
         unoffered: While no live worker offers the session's agent: since when, and the agent. See `unoffered_mark`.
         retries: How often the execution was retried.
         legs: How often the step has waited.
         tasks: Of a child: the Celery tasks at the root of its tree and above it, see `tasks_above`.
-        hold: Who suspended the session; None: nobody.
-        followed_until_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
+        hold: The hold of a suspended session; None: it is not suspended.
+        followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
         live: The mark of the attempt whose live text is stored; see `live_mark`.
         worker: The worker that has claimed the step, dead or alive; "" without a claim.
     """
@@ -75,7 +75,7 @@ class ControlFields:
 
     @property
     def requested_stop(self) -> str | None:
-        """The execution, when somebody asked it to stop."""
+        """The execution, when it was asked to stop."""
         return self.cancel if self.cancel and self.cancel == self.execution else None
 
     @property
@@ -98,7 +98,7 @@ class ControlFields:
         )
 
     def is_held(self, now_ms: int) -> bool:
-        """Whether nothing may begin because of a hold: its time is not over, and nobody asked for a stop."""
+        """Whether nothing may begin because of a hold: its time is not over, and no stop was requested."""
         return self.hold is not None and now_ms < self.hold.until_ms and self.requested_stop is None
 
     def is_at(self, ref: StepRef) -> bool:
@@ -106,7 +106,7 @@ class ControlFields:
         return (self.execution, self.step) == (ref.execution_id, ref.step)
 
     def is_claimed_by(self, claim_id: str, ref: StepRef) -> bool:
-        """Whether this claim of this step stands."""
+        """Whether the session has this claim of this step."""
         return self.claim == claim_id and self.is_at(ref)
 
 

@@ -35,26 +35,26 @@ class EventType(StrEnum):
         STEP_RECOVERED: A worker carries on a step whose worker was lost. `attempt`, `worker`. Of the lost attempt:
             `lost_worker`; `since_ms`: Redis time at which it began, null where the model had answered before;
             `answered`: the model has answered; `begun`: Redis times at which it began calls that have no result.
-        STEP_RETRIED: A client retried the execution, or put a parked session back. `retries`; `by` where somebody is
-            named; `parked`.
-        STOP_REQUESTED: Somebody asked for a stop. `by`.
+        STEP_RETRIED: A client retried the execution, or put a parked session back. `retries`; `by` where it is
+            known; `parked`.
+        STOP_REQUESTED: A stop was requested. `by`.
         METADATA_REFUSED: Metadata that waited for a running step found no room. `operation`, `key`.
         WAITING_FOR_WORKER: No live worker offers the agent. `agent`.
-        WORKER_FOUND: A worker that offers the agent has registered, and the session goes on. `agent`.
+        WORKER_FOUND: A worker that offers the agent has registered, and the session continues. `agent`.
         PARKED: No worker can carry the session on. `reason`.
         REQUEST_OPENED: A step asks for an approval, an answer or a result. The fields of `RequestSummary`.
-        REQUEST_ANSWERED: Somebody answered. `id`, `kind`, `tool`, `verb`, `status`, `by`, `after_ms`: its age.
-        REQUEST_EXPIRED: Nobody answered in time; `verb` says what counts as the answer. Data as above.
-        REQUEST_CANCELLED: The execution was stopped before anybody answered. Data as above.
+        REQUEST_ANSWERED: An answer came. `id`, `kind`, `tool`, `verb`, `status`, `by`, `after_ms`: its age.
+        REQUEST_EXPIRED: No answer came in time; `verb` says what counts as the answer. Data as above.
+        REQUEST_CANCELLED: The execution was stopped before an answer came. Data as above.
         EXECUTION_WAITING: The step waits for answers. `requests`: their ids; `until_ms`: Redis time of the next look;
             `worker`, `since_ms`: the attempt that ended so, and when it began (Redis time).
-        EXECUTION_RESUMED: A waiting step goes on, or a hold was ended. `cause`: answer, child, time, stop, resume or
-            retry; `by` where somebody did it.
+        EXECUTION_RESUMED: A waiting step continues, or a hold was ended. `cause`: answer, child, time, stop, resume or
+            retry; `by` where it is known.
         CHILD_STARTED: A step has started a child. `session`, `agent`, `tool`, `depth`.
-        CHILD_ENDED: A child has ended, and the step goes on. `session`, `tool`, `status`, `reason`, and what it and its
-            own children used: `steps`, `tokens`, `cost`; `left_out` names what was too large to bring.
+        CHILD_ENDED: A child has ended, and the step continues. `session`, `tool`, `status`, `reason`, and what it and
+            its own children used: `steps`, `tokens`, `cost`; `left_out` names what was too large to bring.
         AGENT_CHANGED: The execution was handed over to another agent. `agent`, `by`: the one before.
-        EXECUTION_SUSPENDED: Somebody suspended the session. `reason`, `by`, `until_ms`: Redis time of the hold's end.
+        EXECUTION_SUSPENDED: The session was suspended. `reason`, `by`, `until_ms`: Redis time of the hold's end.
         SESSION_SAVED: The session runtime has created or saved the session. `version`, and its `status` over all
             executions.
         ATTEMPT_VOIDED: Live text of this step is void: its attempt was abandoned, or its model call failed. `attempt`;

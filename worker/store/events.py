@@ -65,7 +65,7 @@ def parse_events(session_id: str, entries: Sequence[Reply]) -> list[Event]:
 
 
 def _parse_event(session_id: str, entry_id: str, flat: Sequence[bytes]) -> Event:
-    """Parse one event. One that cannot be read becomes an event `unreadable`, so that whoever watches goes on."""
+    """Parse one event. One that cannot be read becomes an event `unreadable`, so that a watcher can read on."""
     found = {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
     at_ms = min(int(entry_id.partition("-")[0]), fields.LAST_MS)
     try:

@@ -1,6 +1,6 @@
 """Parsing replies of Redis: bytes, None and lists become texts, numbers and JSON values.
 
-A value that somebody else wrote, or a flipped bit, raises `StateUnreadable`: it concerns one session and no other.
+A value that another program wrote, or a flipped bit, raises `StateUnreadable`: it concerns one session and no other.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def score_ms(value: bytes) -> int:
 
 
 def or_else(parse: Callable[[Reply], Parsed], value: Reply, otherwise: Parsed) -> Parsed:
-    """Parse a value; `otherwise` where it is damaged, for code that must go on all the same."""
+    """Parse a value; `otherwise` where it is damaged, for code that must continue all the same."""
     try:
         return parse(value)
     except StateUnreadable:

@@ -46,7 +46,7 @@ class InboxIndex:
     def parse(cls, replies: Sequence[Reply]) -> InboxIndex:
         """Parse the replies to `reads`."""
         (own, size), entries = replies
-        # The list decides: an index that somebody left behind holds nothing back.
+        # The list decides: an index that was left behind holds nothing back.
         return cls(holds=own is not None and entries > 0, entries=entries, bytes=fields.number(size) if entries else 0)
 
     def push(self, scope: SessionScope, operation: Operation) -> list[Command]:
@@ -97,7 +97,7 @@ def new_change_id() -> str:
 
 
 def recent_operations(ids: Sequence[str], kept: int) -> tuple[str, ...]:
-    """The operation ids that a session goes on to remember, oldest first.
+    """The operation ids that a session keeps, oldest first.
 
     Args:
         kept: Most ids of messages.

@@ -49,7 +49,7 @@ class Journal:
         decisions: Decisions of the approval policy other than "run", by call index, as the engine wrote them.
         requests: Requests of each call, by call index, in the order of their rounds.
         answers: Answers to requests, by call index and round.
-        started_calls: Calls with a later result whose start has returned, by index: nobody starts them again.
+        started_calls: Calls with a later result whose start has returned, by index: no worker starts them again.
         made: Requests whose children exist, by call index and round.
         stopped: When the step asked the children of requests to stop (Redis ms), by call index and round.
         ending: Why the execution ends after this step, as the engine wrote it; None while it does not.
@@ -241,7 +241,7 @@ def _value(kind: type[V], value: bytes, name: str) -> V:
 
 @lru_cache(_KEPT)
 def _read_again(kind: type[Value], value: bytes) -> Value:
-    """Parse a value that each leg of a waiting step parses anew: a parent has one for each of its children."""
+    """Parse a value that each leg of a waiting step parses again: a parent has one for each of its children."""
     return kind.from_json(value)
 
 

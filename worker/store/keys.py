@@ -12,7 +12,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:s:<sid>:j:<eid>:<n>` | hash | until its commit, then an hour or the retention; a failed one's stays | step |
 | `ca:{k}:s:<sid>:inbox` | list | session | actions push, commit trims |
 | `ca:{k}:s:<sid>:events` | stream, capped | session | every transaction of the session |
-| `ca:{k}:s:<sid>:live` | stream, capped | minutes after its last entry | live text, beside all transactions |
+| `ca:{k}:s:<sid>:live` | stream, capped | minutes after its last entry | live text, outside all transactions |
 | `ca:{k}:lease:<claim>` | string | lease | claim, heartbeat |
 | `ca:{k}:due` | zset | permanent | the transaction that makes or ends work |
 | `ca:{k}:delayed` | zset | permanent | session → next try of a delayed step; the release, pruned by the sweep |
@@ -56,7 +56,7 @@ def newest_tools(server: str) -> str:
 
 
 def fresh_tools(server: str) -> str:
-    """Exists as long as nobody needs to ask the server for its list again."""
+    """The key that exists as long as the server need not be asked for its list again."""
     return f"ca:tools:{server}:fresh"
 
 

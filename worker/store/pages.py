@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOf(ABC, Generic[T]):
-    """A page of a listing. A loop over it goes on with the pages that follow, which are read when the loop is there.
+    """A page of a listing. A loop over it continues with the pages that follow, each read when the loop reaches it.
 
     `for each in page` reads them in the calling thread; on asyncio, `async for each in page` reads them in others.
 

@@ -87,7 +87,7 @@ class Claim:
 
 
 def claim_lost(claim: Claim) -> ClaimLost:
-    """The error for a worker whose claim no longer stands."""
+    """The error for a worker whose claim is no longer valid."""
     return ClaimLost(f"step {claim.ref.step} of session {claim.ref.session_id} has another claim by now")
 
 
@@ -98,7 +98,7 @@ def new_claim_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A session that is held: nothing of it begins until somebody resumes it.
+    """A session that is held: nothing of it begins until it is resumed.
 
     Attributes:
         until_ms: Redis time at which the hold ends by itself, and the execution with it.
@@ -114,16 +114,16 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSession:
-    """A session as it stood at one version, with what its current step has obtained.
+    """A session as it was at one version, with what its current step has obtained.
 
     Attributes:
         session: The session itself, which the worker keeps until the step has ended.
-        cancel: The execution, when somebody asked it to stop.
+        cancel: The execution, when it was asked to stop.
         delays: How often the step was delayed; `delayed_since_ms` says since when (Redis ms, 0 never).
         started_ms: Redis time at which the execution was claimed first.
-        legs: How often this step has waited; 0 for a step that asked nobody.
+        legs: How often this step has waited; 0 for a step that made no request.
         hold: The hold of the session. A claim gets one only when its time is over, or under a stop: nothing begins.
-        followed_until_ms: Redis time until which somebody follows the session's live text; 0: nobody does.
+        followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
     """
 
     session: CachedSession
@@ -145,7 +145,7 @@ class LoadedSession:
 
     @property
     def version(self) -> int:
-        """The version that the session stood at."""
+        """The version of the session."""
         return self.session.version
 
     @property
@@ -164,7 +164,7 @@ class NotClaimedReason(StrEnum):
         BUSY: A lease is alive, the session changed at each try, or the step is left to another worker.
         ENDED: The execution has ended.
         WAITING: The execution waits for the answer of a person or a child.
-        HELD: Somebody suspended the session.
+        HELD: The session is suspended.
         NOT_YET: The step was delayed, and the delay has not passed.
         RESTARTED: Redis started less than one lease ago, and the worker of the stored claim may still be alive.
     """
@@ -222,7 +222,7 @@ class InboxKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change that somebody else makes to a session.
+    """A change to a session that comes from outside its steps.
 
     Attributes:
         id: Made by the caller and the same when it is sent again, so that it is applied once.
@@ -282,7 +282,7 @@ class NextState:
         dead: Reason for an entry in the list of dead steps; None for none.
         definition: The agent's definition, as JSON, where it is stored with this save.
         notify: Callbacks to make when an execution ends, by the operation that starts it.
-        agent: The name of the agent that goes on, and of its queue; None: the same one.
+        agent: The name of the agent that continues, and of its queue; None: the same one.
         fingerprints: Digests of what was sent under the idempotency keys of operations, by their ids.
     """
 

@@ -86,7 +86,7 @@ class Header:
         unoffered_since_ms: Since when the session waits for a worker that offers its agent (Redis ms); 0: it does not.
         not_before_ms: Nothing of it begins before this Redis time: a later start, a delay, or the next expiry of a
             session that waits; 0: at once.
-        hold: Who suspended it; None: nobody.
+        hold: Its hold; None: it is not suspended.
         session_status: The status of the session over all its executions: active, suspended, completed, failed or
             deleted. Only actions and controllers change it.
         forked_from: The session that it is a fork of; "" for any other.
@@ -248,7 +248,7 @@ class StepFacts:
         due_ms: When the sweep looks at it (Redis ms); None when no worker has to look at it.
         reason: Why it was delayed last; "" when it was not.
         now_ms: Redis's time.
-        is_stopping: Somebody has asked the execution to stop.
+        is_stopping: The execution was asked to stop.
     """
 
     execution_id: str
@@ -274,7 +274,7 @@ REQUEST_KINDS: Final = (REQUEST_TASK, REQUEST_WEBHOOK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """A callback to be made: somebody wants to know how an execution ended, or what it waits for.
+    """A callback to be made, to tell how an execution ended or what it waits for.
 
     Attributes:
         kind: "task" or "webhook" for an end, "request_task" or "request_webhook" for a request.

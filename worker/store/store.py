@@ -1,6 +1,6 @@
 """The store of sessions and steps: a class for each of its users, on one database.
 
-The methods of such a class are the verbs; each stands in the file of its group, with its contract.
+The methods of such a class are the verbs; each is in the file of its group, with its contract.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class RequestActions(AnswerVerbs, RequestListVerbs):
 
 
 class Housekeeping(SweepVerbs, CallbackVerbs, InspectVerbs, FactVerbs, QuarantineVerbs):
-    """The work of workers beside their steps, shard by shard, and the facts that operators look at."""
+    """The work of workers besides their steps, shard by shard, and the facts that operators look at."""
 
 
 class LiveText(LiveVerbs):
-    """Provisional text beside the committed events."""
+    """Provisional text besides the committed events."""
 
 
 class Store:

@@ -57,7 +57,7 @@ class ToolLists(StorePart):
         """Make a list the newest of its server.
 
         Args:
-            fresh_ms: Milliseconds for which nobody needs to ask for it again.
+            fresh_ms: Milliseconds for which it need not be asked for again.
         """
         self._context.database.pipeline(
             "tools.save",

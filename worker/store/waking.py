@@ -1,4 +1,4 @@
-"""Waking a session: the one way in which an answer, a stop or a resume lets its step go on.
+"""Waking a session: the one way in which an answer, a stop or a resume lets its step continue.
 
     phase run · not before 0 · nudges 0 · published · ZADD due · the step's message
 
@@ -37,7 +37,7 @@ class WakeUp:
 
 
 def wake(scope: SessionScope, control: ControlFields, now_ms: int, data: Mapping[str, Any]) -> WakeUp:
-    """Let the step of a session that has no claim go on at once, whether it waits or was delayed.
+    """Let the step of a session that has no claim continue at once, whether it waits or was delayed.
 
     Args:
         data: Of the event `execution_resumed`, which is written for a session that waits: its cause, and by whom.
@@ -46,7 +46,7 @@ def wake(scope: SessionScope, control: ControlFields, now_ms: int, data: Mapping
     publication = scope.context.publisher.commands(ref, now_ms)
     commands: list[Command] = [
         ("HSET", keys.ctl, "phase", "run", "not_before", 0, "nudges", 0, "published", now_ms),
-        # Without XX: whatever stands there, it is brought forward.
+        # Without XX: whatever is there, it is brought forward.
         ("ZADD", keys.shard.due, now_ms + scope.context.due_ms, scope.session_id),
         *publication,
     ]
@@ -56,7 +56,7 @@ def wake(scope: SessionScope, control: ControlFields, now_ms: int, data: Mapping
 
 
 def resumed_event(scope: SessionScope, control: ControlFields, data: Mapping[str, Any]) -> list[Command]:
-    """The event that a step goes on which waited or was held."""
+    """The event of a step that continues after a wait or a hold."""
     return tell(scope, control.ref(scope.session_id), EventType.EXECUTION_RESUMED, data)
 
 

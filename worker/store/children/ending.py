@@ -105,7 +105,7 @@ def tell_parent(
         if not is_there or control.phase == "end" or raw is None or record is not None:
             return _NOTHING
         request = Request.from_json(raw)
-    except (StateUnreadable, ValidationError):  # nobody can go on with it; the child ends all the same
+    except (StateUnreadable, ValidationError):  # the parent cannot continue; the child ends all the same
         return _NOTHING
     if request.id != link.request_id:
         return _NOTHING

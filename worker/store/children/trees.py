@@ -1,4 +1,4 @@
-"""Trees of sessions: who is below whom, how each stands, and what the whole has used."""
+"""Trees of sessions: which is below which, the status of each, and what all have used."""
 
 from __future__ import annotations
 

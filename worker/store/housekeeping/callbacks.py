@@ -90,7 +90,7 @@ class Note:
 
 
 def read_note(name: str) -> Note | None:
-    """Read an entry of the outbox; None for one that nobody of ours has written so."""
+    """Read an entry of the outbox; None for one in a form that this package does not write."""
     words = name.split(" ")
     if len(words) < _FEWEST_WORDS or not all(words):
         return None
@@ -99,7 +99,7 @@ def read_note(name: str) -> Note | None:
 
 
 def _read_callback(context: StoreContext, note: str) -> Callback | None:
-    """Read what an entry of the outbox is about; None when nobody needs to be told any more."""
+    """Read what an entry of the outbox is about; None when no receiver needs it any more."""
     read = read_note(note)
     if read is None:
         raise StateUnreadable("callbacks", "an entry is not the note of an end or a request")
@@ -176,6 +176,6 @@ def _delay(scope: SessionScope, callback: Callback, due_ms: int) -> None:
 
 
 def _attempts_field(about: Result | Request, kind: str) -> str:
-    """The field of the session's hash that counts how often something was told in vain."""
+    """The field of the session's hash that counts the failed attempts of a callback."""
     name = about.id if isinstance(about, Request) else about.retries
     return f"told:{about.execution_id}:{kind}:{name}"

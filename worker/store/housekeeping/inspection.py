@@ -1,6 +1,6 @@
 """Reads of operators and of the workers' housekeeping: queues, delays, the dead list, the server, damaged data.
 
-Damage that somebody else has done to stored data is only told: people decide what becomes of it.
+Damage that other programs have done to stored data is only reported: people decide what becomes of it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FactVerbs(StorePart):
         return self._context.database.pipeline("queue.oldest", [("LINDEX", queue_key, -1)])[0]
 
     def drop_queue(self, queue_key: str) -> None:
-        """Delete a queue that is in the store's Redis and that nobody takes; the sweep publishes what was in it."""
+        """Delete a queue that is in the store's Redis and that no worker takes; the sweep publishes what was in it."""
         self._context.database.pipeline("queue.drop", [("DEL", queue_key)])
 
     def now_ms(self) -> int:
@@ -161,7 +161,7 @@ _REPLAYED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A key or an entry that nobody of ours has written so.
+    """A key or an entry in a form that this package does not write.
 
     Attributes:
         entry: The entry's name, escaped; "" when the whole key is meant.
@@ -192,7 +192,7 @@ class InspectVerbs(StorePart):
         Args:
             queue: Name of the queue that the session's step came from.
         Raises:
-            StoreUnavailable: Such a key, or the queue, holds another type. Steps stay due until somebody removes it.
+            StoreUnavailable: Such a key, or the queue, holds another type. Steps stay due until it is removed.
         """
         queues = {str(command[1]): "list" for command in self._context.publisher.count_commands(queue)}
         try:

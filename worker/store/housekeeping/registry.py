@@ -29,7 +29,7 @@ class WorkerRegistry(StorePart):
     """Workers that are alive and the agents they offer."""
 
     def register(self, worker: str, facts: Mapping[str, Any], agents: Mapping[str, str]) -> None:
-        """Tell that a worker lives, what it can do and which agents it offers.
+        """Store that a worker lives, what it can do and which agents it offers.
 
         Args:
             facts: JSON values; `version` is the build of the worker, `schema` the newest stored form of a state that it
@@ -51,7 +51,7 @@ class WorkerRegistry(StorePart):
         self._context.database.pipeline("register", commands)
 
     def unregister(self, worker: str) -> None:
-        """Tell that a worker has gone."""
+        """Remove the entry of a worker that has gone."""
         self._context.database.pipeline("unregister", [("HDEL", WORKERS, worker)])
 
     def workers(self) -> dict[str, dict[str, Any]]:
@@ -142,7 +142,7 @@ def _only_group(workers: Mapping[str, Mapping[str, Any]], agent: str) -> str:
 def _parse_facts(entries: Mapping[str, bytes], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Parse entries of the registry, with the default for each value that is missing or of another type.
 
-    An entry that cannot be read has all defaults, and keeps nobody from reading the others.
+    An entry that cannot be read has all defaults, and does not hide the others.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, entry in entries.items():

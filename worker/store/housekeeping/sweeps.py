@@ -25,7 +25,7 @@ from .registry import forget_silent_workers
 _BATCH: Final = 1000
 MOST_UNOFFERED: Final = 100
 OTHER_AGENTS: Final = "(other)"
-"""Stands for the agents beyond the first 100 by name: anybody who may submit can name any agent."""
+"""Represents the agents beyond the first 100 by name: a client that may submit can name any agent."""
 _MOST_RETRIES: Final = 10**9
 _MOST_LEGS: Final = 10**9
 
@@ -145,7 +145,7 @@ class SweepVerbs(StorePart):
         _forget_past_delays(context, keys, now_ms)
         indexes = (keys.ending, keys.sessions, keys.failed, keys.due, keys.children)
         limit, total = context.settings.sweep_batch, 0
-        while True:  # in passes, so that nobody waits for Redis for long; each takes out what it looks at
+        while True:  # in passes, so that no client waits for Redis for long; each takes out what it looks at
             _end_parked(context, keys, now_ms)
             gone, looked_at = context.database.script("prune.pass", "prune", indexes, (keys.prefix, now_ms, limit))
             total += gone
@@ -155,8 +155,8 @@ class SweepVerbs(StorePart):
     def offer(self, queues: Mapping[str, Sequence[str]]) -> int:
         """End the wait of sessions whose agents a worker has registered.
 
-        Their steps are published at once where the queue is in the store's database, else by the next sweep. Nobody has
-        a claim of such a step. So it need not wait for the sweep, which after a start of Redis begins late.
+        Their steps are published at once where the queue is in the store's database, else by the next sweep. No worker
+        has a claim of such a step, so it need not wait for the sweep, which after a start of Redis begins late.
 
         Args:
             queues: The agents, each with the queues that the worker takes, the preferred one first.
@@ -176,7 +176,7 @@ class SweepVerbs(StorePart):
         wait_ms = context.due_ms if context.publisher.count_commands("") else 0  # 0: the queue is in another database
         args = (shard.prefix, now_ms, _BATCH, context.settings.events_kept, wait_ms, agent, len(queues), *queues)
         total = 0
-        while True:  # in batches, so that nobody waits for Redis for long; each takes out what it looks at
+        while True:  # in batches, so that no client waits for Redis for long; each takes out what it looks at
             looked_at, free = context.database.script("offer.pass", "offer", (shard.unoffered, shard.due), args)
             self.publish(list(_readable(free)), now_ms)
             total += looked_at
@@ -264,7 +264,7 @@ def _end_parked(context: StoreContext, shard: ShardKeys, now_ms: int) -> None:
     reads: list[list[Command]] = [[("HGET", scope.keys.ctl, "phase")] for scope in scopes]
     for scope, phase in zip(scopes, context.read_apart("prune.phases", reads), strict=True):
         if phase == [b"parked"]:
-            # After a conflict somebody has taken it up again.
+            # After a conflict, a client has taken it up again.
             with contextlib.suppress(Changed, StateUnreadable):
                 _delete_parked(scope)
 

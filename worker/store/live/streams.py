@@ -1,4 +1,4 @@
-"""Live text: what a worker writes beside its steps, and how it is followed with the events of a session as one stream.
+"""Live text: what a worker writes during its steps, and how it is followed with the events of a session as one stream.
 
 A reader's cursor is a place in both streams.
 """
@@ -41,7 +41,7 @@ class Attempt:
 
     @property
     def mark(self) -> str:
-        """The mark that stands in the control fields while this attempt's text is the one that counts."""
+        """The mark in the control fields while this attempt's text is the one that counts."""
         return live_mark(self.claim.ref.step, self.legs, self.claim.id)
 
 
@@ -127,7 +127,7 @@ class StreamPosition:
 
 
 def entry_order(entry_id: str) -> tuple[int, int]:
-    """Turn the id of an entry into what sorts as the entries were stored."""
+    """Turn the id of an entry into a sort key that follows the order of storage."""
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number or 0)
 
@@ -145,7 +145,7 @@ class LiveVerbs(StorePart):
         Returns:
             How many pieces were written; the others belong to abandoned attempts.
         Raises:
-            StoreFull, StoreUnavailable: Some or all pieces were not written. Nobody has to repeat this: the commit
+            StoreFull, StoreUnavailable: Some or all pieces were not written. It need not be repeated: the commit
                 brings the text.
             StoreForbidden: This user of Redis may not run scripts.
         """
@@ -203,7 +203,7 @@ class LiveVerbs(StorePart):
         return next(iter(parse_events(session_id, [entry for entry in entries if entry[0] == event_id.encode()])), None)
 
     def keep_followed(self, session_id: str) -> bool:
-        """Say that somebody follows a session, which counts for a minute; called again before that is over.
+        """Store that a client follows a session, which counts for a minute; called again before that is over.
 
         Returns:
             False: There is no such session.

@@ -50,7 +50,7 @@ class Stream(list[tuple[tuple[int, int], list[bytes]]]):
 
 
 def _is_within(member: bytes, low: bytes, high: bytes) -> bool:
-    """Whether a member stands between two bounds of ZRANGEBYLEX."""
+    """Whether a member is between two bounds of ZRANGEBYLEX."""
     above = low == b"-" or (member >= low[1:] if low.startswith(b"[") else member > low[1:])
     below = high == b"+" or (member <= high[1:] if high.startswith(b"[") else member < high[1:])
     return above and below

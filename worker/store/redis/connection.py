@@ -1,4 +1,4 @@
-"""One connection to Redis, which retries nothing; of its own for each round trip, or shared by the fibers of a loop.
+"""One connection to Redis, which retries nothing; taken for each round trip, or shared by the fibers of a loop.
 
 `RedisConnection` uses redis-py's documented calls only and works everywhere: with TLS, over Unix sockets, without
 hiredis. `MultiplexedConnection` is faster and needs the connection's plain socket; see `PlainSocket`. The commands that
@@ -30,7 +30,7 @@ PlainSocket = Callable[[Any], tuple[socket.socket, Callable[[bytes], Exception]]
 """Takes a connected connection of redis-py and gives its socket and the parser of its error replies.
 
 None: this connection has no plain socket, such as one with TLS. redis-py does not promise how to get at either, so the
-store leaves it to whoever opens it, and goes by redis-py's own calls where nobody passes one.
+store leaves it to the caller that opens it, and uses redis-py's own calls where none is passed.
 """
 
 
@@ -150,7 +150,7 @@ class MultiplexedConnection(RedisConnection):
         return self.broken is None and self._loop is loop
 
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send all commands and wait for their replies, while other fibers go on.
+        """Send all commands and wait for their replies, while other fibers run.
 
         Raises:
             RedisError, OSError: The connection is of no use any more, for none of the fibers that wait on it.
@@ -256,7 +256,7 @@ class MultiplexedConnection(RedisConnection):
             replies = self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except Exception as error:  # noqa: BLE001 - lost, or not a reply: nobody knows where the next one begins
+        except Exception as error:  # noqa: BLE001 - lost, or not a reply: where the next one begins is unknown
             self.close(error)
             return
         for reply in replies:

@@ -2,7 +2,7 @@
 
 redis-py's pool checks a connection whenever it hands it out. Ours are used many times a second, so a dead one is
 noticed at its next use; whatever ended it has mostly ended the others too, so all idle ones are closed with it. Only a
-connection that nobody has used for a while is checked first: a client that acts once an hour must not fail at each
+connection that was not used for a while is checked first: a client that acts once an hour must not fail at each
 restart of Redis. Connections that a burst of work opened are closed after a minute without use.
 """
 
@@ -46,7 +46,7 @@ class RedisConnections:
         """Take a connection of this process; `give` or `discard` it afterwards.
 
         Args:
-            alone: Nobody else may use it meanwhile, as WATCH needs. Otherwise the fibers of a loop share one.
+            alone: Nothing else may use it meanwhile, as WATCH needs. Otherwise the fibers of a loop share one.
         Raises:
             RedisError, OSError: Redis cannot be reached, or there are too many connections.
         """

@@ -60,7 +60,7 @@ def connect(
 def connect_to_wait(
     url: str, *, timeout_seconds: float, name: str, plain_socket: PlainSocket, tls: Mapping[str, Any]
 ) -> RedisDatabase:
-    """Open a connection for commands that block in Redis: fibers go on meanwhile, and nothing else may use it.
+    """Open a connection for commands that block in Redis: fibers run meanwhile, and nothing else may use it.
 
     Args:
         timeout_seconds: More than a command blocks.
@@ -165,7 +165,7 @@ class RedisDatabase:
         if result is None:
             raise Changed
         if isinstance(result, Exception):
-            # EXECABORT hides why; the reason stands at the command that was not queued.
+            # EXECABORT hides why; the reason is at the command that was not queued.
             raise _translate(next(reply for reply in replies if isinstance(reply, Exception)))
         return _raise_errors(result)
 

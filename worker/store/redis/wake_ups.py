@@ -16,7 +16,7 @@ _Redis: Any = redis.Redis
 
 
 def wake_ups(settings: Settings, channel: str, ended: threading.Event) -> Iterator[str]:
-    """Claim ids that somebody asked to stop, as they are published.
+    """The ids of claims whose steps are asked to stop, as they are published.
 
     Args:
         ended: Set to end the iteration within a second.

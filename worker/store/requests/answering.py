@@ -1,4 +1,4 @@
-"""Answering: whoever was asked answers requests of a session, all of them or none, and the session is woken.
+"""Answering requests of a session: all of the answers are stored, or none, and the session is woken.
 
     WATCH ctl, journal → open? not expired? no stop? → MULTI answers, events, index, wake · EXEC
 

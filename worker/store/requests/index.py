@@ -1,6 +1,6 @@
 """The index of open requests, and the events that tell of requests.
 
-The index is the inbox of everybody, one sorted set for each shard, by the time of asking. An entry is the summary of
+The index is the inbox of all sessions, one sorted set for each shard, by the time of asking. An entry is the summary of
 its request, so a page of the inbox is one read. The code that closes a request has it from the journal, makes the same
 summary and removes the entry by it.
 """
@@ -19,7 +19,7 @@ from ..keys import ShardKeys
 
 
 def add_commands(shard: ShardKeys, requests: Iterable[Request]) -> list[Command]:
-    """Commands that list open requests; an entry that is there already stays. A child's end is asked of nobody."""
+    """Commands that list open requests; an entry that is there already stays. Requests for children are left out."""
     return [
         ("ZADD", shard.requests, request.asked_at_ms, _entry(request))
         for request in requests
@@ -34,7 +34,7 @@ def remove_commands(shard: ShardKeys, requests: Iterable[Request]) -> list[Comma
 
 
 def read_entry(entry: bytes) -> RequestSummary | None:
-    """Parse an entry; None for one that nobody can read, which must not hide the others."""
+    """Parse an entry; None for one that cannot be read, which must not hide the others."""
     try:
         return RequestSummary.from_json(entry)
     except ValidationError:
@@ -46,7 +46,7 @@ def _entry(request: Request) -> bytes:
 
 
 def opened_event(request: Request) -> NewEvent:
-    """A request is journaled: from now on it can be answered."""
+    """The event of a journaled request: from now on it can be answered."""
     data = request.summarize().to_dict()
     for name in ("session_id", "execution_id", "step"):
         del data[name]
@@ -54,7 +54,7 @@ def opened_event(request: Request) -> NewEvent:
 
 
 def closed_event(request: Request, record: AnswerRecord) -> NewEvent:
-    """A request got its answer: of a person or service, at its expiry, or of a stop."""
+    """The event of a request that got its answer: of a person or service, at its expiry, or of a stop."""
     type_ = EventType.REQUEST_ANSWERED
     if record.verb is AnswerVerb.CANCEL:
         type_ = EventType.REQUEST_CANCELLED

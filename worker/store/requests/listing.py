@@ -27,7 +27,7 @@ from ..sessions.loading import missing_error
 from .index import read_entry
 from .records import FoundRequest, OpenCount, RequestFilter, RequestPage
 
-# A step that asked nobody has not this word in its JSON, or has it in a text, which does no harm.
+# A step that made no request has not this word in its JSON, or has it in a text, which does no harm.
 _RESOLUTIONS = b'"resolutions"'
 # After the commit these say nothing new; the others say what became of a request that was not used.
 _USED = frozenset({RequestStatus.ANSWERED, RequestStatus.DENIED, RequestStatus.EXPIRED})
@@ -226,7 +226,7 @@ class RequestListVerbs(StorePart):
         return StoredRequests.read(self._context.session(session_id)).find(request_id)
 
     def page(self, wanted: RequestFilter, *, limit: int = 50, cursor: str | None = None) -> RequestPage:
-        """List requests, oldest first. The inbox of everybody is one read of one index, however many wait.
+        """List requests, oldest first. The inbox of all sessions is one read of one index, however many wait.
 
         Raises:
             InvalidInput: The cursor is none of ours, the limit is not 1 to 1000, or a status other than open is asked

@@ -37,8 +37,8 @@ class AnswerResult:
     """The result of answering.
 
     Attributes:
-        outcome: "woken": the session goes on now. "recorded": it is stored, and the session finds it when it goes on;
-            it runs at this moment, is held or is parked. "again": the same operation had been stored before.
+        outcome: "woken": the session continues now. "recorded": it is stored, and the session finds it when it
+            continues; it runs at this moment, is held or is parked. "again": the same operation had been stored before.
         requests: Ids of the requests that were answered.
         publish: A step to publish, where the transaction could not.
     """
@@ -88,7 +88,7 @@ class RequestFilter:
 
 @dataclass(frozen=True, slots=True)
 class RequestPage(PageOf[FoundRequest]):
-    """A page of requests, oldest first. A loop over it goes on with the pages that follow.
+    """A page of requests, oldest first. A loop over it continues with the pages that follow.
 
     Attributes:
         requests: Those of this page.

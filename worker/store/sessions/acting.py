@@ -217,7 +217,7 @@ def _apply(
     *,
     is_suspended: bool,
 ) -> ActionResult:
-    """Apply an operation at once. An execution that it starts in a suspended session is held until somebody resumes."""
+    """Apply an operation at once. An execution that it starts in a suspended session is held until it is resumed."""
     session = found.load_session(watched)
     _check_room(found, session.weight, operation)
     before = session.state

@@ -68,7 +68,7 @@ def finish(
     Raises:
         SessionNotFound: There is none.
         StateUnreadable: A part cannot be read; the parts that could are untouched.
-        Changed: Somebody saved between two of the reads.
+        Changed: The session was saved between two of the reads.
     """
     version, agent, bookkeeping = _parse_head(replies[0])
     if not version:
@@ -307,7 +307,7 @@ def _join(
 
 
 MARK: Final = "created"
-"""The one field of a session that was deleted; that of any other session stands beside `version`."""
+"""The one field of a session that was deleted; any other session has it next to `version`."""
 
 
 def missing_error(context: StoreContext, session_id: str) -> SessionNotFound:
@@ -317,5 +317,5 @@ def missing_error(context: StoreContext, session_id: str) -> SessionNotFound:
 
 
 def is_unused(keys: SessionKeys) -> Guard:
-    """The guard of a script that creates a session: nobody has, and no deletion has left its mark."""
+    """The guard of a script that creates a session: there is none, and no deletion has left its mark."""
     return (("HMGET", keys.session, "version", MARK), ("", ""))

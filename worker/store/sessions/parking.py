@@ -1,8 +1,8 @@
 """Parks sessions whose step no worker can run, names the keys of a parked session, and quarantines malformed messages.
 
 A parked session ends with the retention although its state may be unreadable. Its keys have no time to live: a session
-that is taken up again must not lose them, whoever takes it up. The index `ending` says when the retention is over, and
-the prune deletes the sessions that are still parked then.
+that is taken up again must not lose them. The index `ending` says when the retention is over, and the prune deletes the
+sessions that are still parked then.
 
 The names of its lists follow from the head. A head of a newer version, or with a damaged part, usually still says which
 lists there are; where it says nothing, the names are those that most sessions have.
@@ -33,7 +33,7 @@ class ParkVerbs(StorePart):
         """Take a step that no worker can carry on out of the due index, and say why in the list of dead steps.
 
         Args:
-            any_step: The session's control fields cannot be read, so nobody knows which step it waits for.
+            any_step: The session's control fields cannot be read, so it is unknown which step it waits for.
             only_unoffered: Only if the session still waits for a worker that offers its agent. It stays in the index of
                 such sessions, where a worker that registers the agent finds it.
         """
@@ -51,15 +51,15 @@ class ParkVerbs(StorePart):
                 lambda: _park(scope, None if any_step else ref, event, commands, only_unoffered=only_unoffered),
                 "be parked",
             )
-        except StateUnreadable:  # a key of another type: the session stays as it is, and nobody takes it up again
+        except StateUnreadable:  # a key of another type: the session stays as it is, and no worker takes it up again
             self._context.database.pipeline("park.broken", commands)
 
 
 class QuarantineVerbs(StorePart):
-    """Keeping what nobody can parse."""
+    """Keeping messages that cannot be parsed."""
 
     def quarantine(self, payload: str, reason: str) -> None:
-        """Keep a malformed message, cut and escaped, with the reason, for whoever looks for its sender."""
+        """Keep a malformed message, cut and escaped, with the reason, for operators who look for its sender."""
         entry = DeadEntry(kind="message", reason=reason, payload=payload)
         self._context.database.pipeline("quarantine", [entry.command(self._context, self._context.shards[0])])
 
@@ -93,9 +93,9 @@ def _park(
 
 
 def _unlist_requests(scope: SessionScope, control: Reply, watched: WatchedTransaction) -> list[Command]:
-    """Take the requests of a step that has waited out of the index: nobody may ever go on with it.
+    """Take the requests of a step that has waited out of the index: it may never continue.
 
-    They can be answered all the same. When the session goes on, its next wait lists those that are open.
+    They can be answered all the same. When the session continues, its next wait lists those that are open.
     """
     shard = scope.keys.shard
     try:

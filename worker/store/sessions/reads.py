@@ -1,4 +1,4 @@
-"""Reading of sessions what does not need their state: results, events, and what a step waits for."""
+"""Reading what does not need the state of a session: results, events, and what a step waits for."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ReadVerbs(StorePart):
         return fields.text(execution_id)
 
     def outcome(self, session_id: str, execution_id: str) -> Result | None:
-        """Read how an execution ended; None while it has not, or goes on after a retry."""
+        """Read how an execution ended; None while it has not, or continues after a retry."""
         keys = self._context.keys(session_id)
         # In this order, with status and record at one moment: else a retried execution that ends between the two reads
         # would give its former result.

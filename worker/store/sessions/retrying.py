@@ -22,7 +22,7 @@ class RetryVerbs(StorePart):
         """Continue an execution that has failed or was stopped; `transition` refuses any other.
 
         Args:
-            by: Who asks, for the event of a parked session; None: nobody said.
+            by: Who asks, for the event of a parked session; None: unknown.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: Raised by `transition`; nothing was changed.
@@ -94,7 +94,7 @@ class _Retry:
         return self.written
 
     def _continue(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
-        """Let an ended execution go on."""
+        """Continue an ended execution."""
         link = found.bookkeeping.link
         if link is not None:
             raise ActionRefused(

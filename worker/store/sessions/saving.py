@@ -64,12 +64,12 @@ class SessionSave:
 
     Attributes:
         before: What is stored; None for a new session.
-        bookkeeping: What the store knows of the session beside its state, as stored.
+        bookkeeping: What the store knows of the session besides its state, as stored.
         now_ms: Redis time of the save.
         extra: Further fields and values of the session's hash.
-        carried: The claim goes on with the next step: nothing is published and the lease stays.
-        work_changed: Which step is due may have changed. False for a change beside the running execution, whose
-            message and due entry stay as they are.
+        carried: The claim continues with the next step: nothing is published and the lease stays.
+        work_changed: Which step is due may have changed. False for a change that leaves the running execution,
+            its message and its due entry as they are.
         queue: Name of the queue for the next step's message; "" is the common one. None: no worker has registered the
             session's agent, and no message is published.
         not_before_ms: The step begins at this Redis time; 0: at once.
@@ -324,7 +324,7 @@ class SessionSave:
 def _append_commands(
     scope: SessionScope, state: AgentState, change: StateChanges, before: AgentState | None
 ) -> Iterator[Command]:
-    """Append what a state has and the state before it has not; a list that begins anew replaces the old one."""
+    """Append what a state has and the state before it has not; a list that starts over replaces the old one."""
     keys = scope.keys
     for name, section in change.sections.items():
         if section.start == 0 and before is not None and name in before.store.sections:

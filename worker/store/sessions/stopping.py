@@ -36,10 +36,10 @@ class StopVerbs(StorePart):
     def stop(
         self, session_id: str, execution_id: str | None, transition: Transition, *, by: str | None = None
     ) -> ActionResult:
-        """End an execution: at once when nothing runs, else by asking whoever runs it.
+        """End an execution: at once when nothing runs, else by asking the worker that runs it.
 
         Args:
-            by: Who asks, for the event `stop_requested`; None: nobody said, and there is no such event.
+            by: Who asks, for the event `stop_requested`; None: unknown, and there is no such event.
         Returns:
             "changed" when it has ended, "queued" when the running step was asked, "again" when nothing ran.
         """
@@ -95,7 +95,7 @@ class _Stop:
         """Ask for the stop: the worker that has the step, or the next one, commits what there is and ends.
 
         Args:
-            worker: The worker whose lease is alive; None: nobody has the step, and its message is sent again.
+            worker: The worker whose lease is alive; None: no worker has the step, and its message is sent again.
         """
         scope, keys, control = self.scope, self.scope.keys, found.control
         commands: list[Command] = [("HSET", keys.ctl, "cancel", control.execution, "not_before", 0)]
@@ -117,7 +117,7 @@ class _Stop:
         return self.written
 
     def _end(self, found: WatchedSession, entries: list[bytes], watched: WatchedTransaction) -> ActionResult:
-        """End an execution whose step nobody has begun."""
+        """End an execution whose step no worker has begun."""
         execution_id = found.control.execution
         before = found.load_state(watched)
         inbox = read_inbox(entries, found.bookkeeping.operations)
@@ -169,7 +169,7 @@ class HoldVerbs(StorePart):
     """Holding a session, and ending the hold."""
 
     def suspend(self, session_id: str, *, reason: str, by: str = "", until_ms: int | None = None) -> ActionResult:
-        """Hold a session: its running step is committed, and nothing begins after it until somebody resumes it.
+        """Hold a session: its running step is committed, and nothing begins after it until it is resumed.
 
         Answers to its requests are recorded and do not wake it. A stop ends it all the same.
 
@@ -259,7 +259,7 @@ def _resume(scope: SessionScope, by: str) -> ActionResult:
         publish, data = None, {"cause": "resume", "by": by}
         if control.requested_stop is None:
             commands.append(("HSET", keys.ctl, "cancel", ""))
-        if control.claim:  # whoever has it goes on; if that worker has died, the sweep finds the step
+        if control.claim:  # the worker that has it continues; if it has died, the sweep finds the step
             commands.append(("ZADD", keys.shard.due, now_ms + scope.context.due_ms, scope.session_id))
         elif control.phase in ("run", "wait"):
             if control.phase == "run" and control.not_before_ms > now_ms:  # a later start or a delay still counts

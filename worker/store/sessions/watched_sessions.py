@@ -52,7 +52,7 @@ class WatchedSession:
         """Parse the replies to `reads`.
 
         Raises:
-            SessionNotFound: There is no such session, or it has expired; `SessionDeleted` where somebody deleted it.
+            SessionNotFound: There is no such session, or it has expired; `SessionDeleted` where it was deleted.
         """
         found = cls.parse_if_there(scope, replies)
         if not found.version:
@@ -83,7 +83,7 @@ class WatchedSession:
         return self.scope.keys.journal(self.control.execution, self.control.step)
 
     def check_claim(self, claim: Claim, version: int) -> None:
-        """Check that a claim is there, and that nobody has saved the session since the step has loaded it.
+        """Check that a claim is there, and that the session was not saved since the step has loaded it.
 
         Raises:
             ClaimLost: The session was claimed by another worker, or is gone.

@@ -1,4 +1,4 @@
 """The transactions of one step: claim, journal, commit.
 
-Actions of clients are in `sessions`, work that nobody asked for in `housekeeping`.
+Actions of clients are in `sessions`, work that no client asked for in `housekeeping`.
 """

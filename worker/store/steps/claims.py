@@ -62,10 +62,10 @@ class ClaimVerbs(StorePart):
             return NotClaimed(NotClaimedReason.BUSY)
 
     def reload(self, claim: Claim) -> LoadedSession:
-        """Load the session as stored now, for the same claim, after somebody else has saved it.
+        """Load the session as stored now, for the same claim, after another transaction has saved it.
 
         Raises:
-            ClaimLost: The claim no longer stands.
+            ClaimLost: The claim is no longer valid.
         """
         scope = self._context.session(claim.ref.session_id)
         cached = scope.cache.get(scope.session_id)
@@ -184,7 +184,7 @@ def _refuse_if_claimed_by_another(
 
 
 def _recovery(control: ControlFields, claim: Claim, journal: Journal) -> dict[str, Any]:
-    """The data of the event that a step goes on whose worker was lost: what the lost attempt had done by then."""
+    """The data of the event `step_recovered`: what the lost attempt had done by then."""
     begun = {str(index): each.at_ms for index, each in journal.begun.items() if each.claim == control.claim}
     return {
         "attempt": claim.attempt,
@@ -210,7 +210,7 @@ def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim,
         data: dict[str, Any] = {"attempt": abandoned, "call": 0, "keeps_answer": journal.answer is not None}
         commands += [("HDEL", scope.keys.ctl, "live"), *tell(scope, ref, EventType.ATTEMPT_VOIDED, data)]
     if journal.answer is None:
-        # The driver may be called from here on; this saves the round trip of a record of its own.
+        # The driver may be called from here on; this saves the round trip of a separate record.
         commands.append(("HSET", request.journal, f"try:{claim.id}", claim.now_ms))
     if not control.started_ms:
         commands += request.begin_execution(claim.now_ms)

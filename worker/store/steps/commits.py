@@ -3,7 +3,7 @@
     WATCH session, ctl, inbox → check → MULTI … EXEC
 
 In the ordinary case everything that is checked is known beforehand: then one script compares it and writes. Results of
-tool calls need no record of their own there, because the step that holds them is written in the same moment.
+tool calls need no separate record there, because the step that holds them is written in the same moment.
 
 No answer of EXEC is proof: its reply may be lost, and redis-py then answers as if a watched key had changed. So every
 attempt first asks whether this claim has already committed: by `last`, or by the step's entry in the list of steps.
@@ -312,7 +312,7 @@ class _Commit:
             return Committed(version=stored.version, state=None, next=None, is_published=False, again=True)
         following = control.ref(claim.ref.session_id)
         is_published = False
-        if control.claim:  # carried on; what the next step was to go on with was known to the lost attempt only
+        if control.claim:  # carried on; what the next step was to continue with was known to the lost attempt only
             kept = replace(claim, ref=following)
             is_published = LeaseVerbs(self.scope.context).release(kept, delay_ms=None, give_back=True) is None
         elif control.is_held(stored.now_ms):
@@ -321,7 +321,7 @@ class _Commit:
 
 
 def _with_watchers(committed: Committed, replies: Sequence[Reply]) -> Committed:
-    """The commit with the claim that it carries, which learns whether somebody follows the session's live text."""
+    """The commit with the claim that it carries, which learns whether a client follows the session's live text."""
     carried = committed.carried
     followed_until_ms = 0 if carried is None else fields.milliseconds(replies[-1])
     if carried is None or not followed_until_ms:

@@ -1,7 +1,7 @@
 """The journal of a step: what it has already obtained.
 
-First writer wins, whoever holds the claim: an answer that was paid for counts even when it comes from a worker whose
-lease has ended. A begin record needs the claim.
+The first writer wins, with the claim or without: an answer that was paid for counts even when it comes from a worker
+whose lease has ended. A begin record needs the claim.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class JournalVerbs(StorePart):
         return StepJournal(self._context.session(claim.ref.session_id), claim)
 
     def record_answer(self, claim: Claim, raw: bytes) -> bytes:
-        """Journal the driver's raw answer; the first one stored wins, whoever wrote it.
+        """Journal the driver's raw answer; the first one stored wins, whichever worker wrote it.
 
         Returns:
             The stored answer, which may be another worker's.
@@ -65,7 +65,7 @@ class JournalVerbs(StorePart):
         return self._journal(claim).record_once("journal.answer", "llm", raw)
 
     def record_auxiliary(self, claim: Claim, key: str, raw: bytes) -> bytes:
-        """Journal the raw answer of an auxiliary call; the first one stored under the key wins, whoever wrote it.
+        """Journal the raw answer of an auxiliary call; the first one stored under the key wins, also another worker's.
 
         Returns:
             The stored answer, which may be another worker's.
@@ -76,7 +76,7 @@ class JournalVerbs(StorePart):
         return self._journal(claim).record_once("journal.auxiliary", f"x:{key}", raw)
 
     def record_tools(self, claim: Claim, raw: bytes) -> bytes:
-        """Journal to which remote lists of tools the step is pinned; the first one stored wins, whoever wrote it.
+        """Journal to which remote lists of tools the step is pinned; the first one stored wins, also another worker's.
 
         Returns:
             The stored pins, which may be another worker's.
@@ -103,7 +103,7 @@ class JournalVerbs(StorePart):
         except StoreFull:
             journal.record_when_full([word for i, value in sorted(results.items()) for word in (f"t{i}:r", value)])
         except StoreUnavailable:
-            # A lost reply may hide that a worker that slept has revived the journal, and nobody else would end it.
+            # A lost reply may hide that a worker that slept has revived the journal, and nothing else would end it.
             with contextlib.suppress(StoreUnavailable, Changed):
                 journal.expire()
             raise
@@ -113,7 +113,7 @@ class JournalVerbs(StorePart):
         """Forget a journaled answer that cannot be parsed; refused once a tool of it has begun or a request is made.
 
         Args:
-            rejected: A record of what the answer cost, to keep in its place. None: nobody can tell.
+            rejected: A record of what the answer cost, to keep in its place. None: unknown.
         """
         journal = self._journal(claim)
         try:
@@ -211,7 +211,7 @@ def _withdraw(journal: StepJournal, records: Mapping[int, str]) -> None:
         return
     names = {f"t{i}:s": record for i, record in records.items()}
     reads: list[Command] = [("HMGET", journal.key, *names)]
-    # After a conflict somebody else writes there; a record that stays reads as a call that may have happened.
+    # After a conflict another worker writes there; a record that stays reads as a call that may have happened.
     with contextlib.suppress(Changed), journal.database.watch("journal.own", (journal.key,), reads) as watched:
         stored = zip(names.items(), watched.replies[0], strict=True)
         still = [name for (name, record), value in stored if fields.text(value) == record]
@@ -267,7 +267,7 @@ class StepJournal:
         return self.database.watch(point, (ctl, self.key), [("HGET", ctl, "claim"), *reads])
 
     def is_held(self, holder: bytes | None) -> bool:
-        """Whether the claim stands, by the control field `claim`."""
+        """Whether the claim still holds, by the control field `claim`."""
         return fields.text(holder) == self.claim.id
 
     def expire_if_past(self, place: Sequence[bytes | None] | None = None) -> None:

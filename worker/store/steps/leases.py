@@ -77,7 +77,7 @@ class LeaseVerbs(StorePart):
         Returns:
             The step to publish, where the script could not publish it.
         Raises:
-            StoreUnavailable: No answer in time. The claim may still stand; then its lease ends, and the sweep goes on.
+            StoreUnavailable: No answer in time. The claim may still hold; then its lease ends, and the sweep continues.
         """
         context, ref, now_ms = self._context, replace(claim.ref, queue=queue), claim.now_ms
         keys, publication = context.keys(ref.session_id), context.publisher.commands(ref, now_ms)
@@ -102,7 +102,7 @@ class LeaseVerbs(StorePart):
     def _give_up(self, claim: Claim, writes: Sequence[Command]) -> bool:
         """Give a claim up by one script, and write more with it.
 
-        The claim leaves no trace in the journal, so the next one finds a step that nobody has begun.
+        The claim leaves no trace in the journal, so the next one finds a step that no worker has begun.
 
         Returns:
             False: Another worker has the claim by now, and nothing was written.
@@ -119,7 +119,7 @@ class LeaseVerbs(StorePart):
 
 
 def _read_stop(value: bytes | None, ref: StepRef) -> str | None:
-    """The execution, when it is the one that somebody asked to stop."""
+    """The execution, when it is the one that was asked to stop."""
     name = fields.text(value)
     return name if name == ref.execution_id else None
 

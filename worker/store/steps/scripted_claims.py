@@ -2,8 +2,8 @@
 
 The script compares the control fields and what else is expected, writes the claim, and reads what this process lacks
 where that is little. It may only grant what the way by WATCH in `claims` would grant. The rest is read right behind it:
-nobody else saves a session whose claim is taken, and what is saved after its lease has another version than the commit
-expects.
+no other process saves a session whose claim is taken, and what is saved after its lease has another version than the
+commit expects.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class _ScriptedClaim:
     Attributes:
         now_ms: Redis's time, as it is estimated.
         point: The name of the round trip.
-        session: The session as this process has cached it; None: it has cached nothing that it could go on from.
+        session: The session as this process has cached it; None: it has cached nothing that it could start from.
         is_current: `session` is what is stored, if the guards hold.
         reads: Read by the script. Empty: what is missing is read behind it.
     """
@@ -185,7 +185,7 @@ class _ScriptedClaim:
         return make_first_claimed(claim, session, started_ms, waiting, fields.milliseconds(replies[2]))
 
     def _unclaimed_guards(self) -> list[Guard]:
-        """Expect that nobody has begun the step."""
+        """Expect that no worker has begun the step."""
         request = self.request
         names = ("execution", "step", *UNCLAIMED)
         expected = (request.ref.execution_id, request.ref.step, *UNCLAIMED.values())

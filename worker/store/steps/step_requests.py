@@ -29,7 +29,7 @@ class OpenedRequests:
 
     Attributes:
         requests: As they are stored, in the order in which they were given: the first one stored wins.
-        cancel: The execution, when somebody asked it to stop; then nothing was written now, and `requests` are those of
+        cancel: The execution, when it was asked to stop; then nothing was written now, and `requests` are those of
             an earlier attempt.
     """
 
@@ -60,7 +60,7 @@ class StepRequestVerbs(StorePart):
         """Journal what a policy decided about calls, by call index, before anything else happens to them.
 
         Returns:
-            The stored decisions of these calls: the first one stored wins, whoever wrote it. So a policy is asked once.
+            The stored decisions of these calls, also another worker's: the first one wins. So a policy is asked once.
         """
         if not decisions:
             return {}
@@ -110,7 +110,7 @@ class StepRequestVerbs(StorePart):
     ) -> Mapping[str, AnswerRecord]:
         """Answer open requests of this step as its worker: at their expiry, or under a stop.
 
-        One transaction, guarded by the claim. An answer that somebody gave in between stays.
+        One transaction, guarded by the claim. An answer that came in between stays.
 
         Args:
             records: By request id.
@@ -209,7 +209,7 @@ class _StepRequests(StepJournal):
         return self.database.watch("request.look", (self.scope.keys.ctl, self.key), reads)
 
     def _check(self, watched: WatchedTransaction) -> tuple[ControlFields, Journal, int]:
-        """Read control fields, journal and time; only the holder of the claim may go on.
+        """Read control fields, journal and time; only the holder of the claim may continue.
 
         Raises:
             ClaimLost: Another worker has the step, or it is past.

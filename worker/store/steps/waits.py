@@ -2,7 +2,7 @@
 
     WATCH session, ctl, inbox, journal → check → MULTI … EXEC
 
-The next claim of the same step finds the model's answer, the results and the replies, and goes on from there.
+The next claim of the same step finds the model's answer, the results and the replies, and continues from there.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class StoredWait:
 
 @dataclass(frozen=True, slots=True)
 class RefusedWait:
-    """The step must not wait, and nothing was written: the caller goes on with its claim.
+    """The step must not wait, and nothing was written: the caller continues with its claim.
 
     Attributes:
         journal: As it is stored now; an answer may have come.
-        cancel: The execution, when somebody asked it to stop.
+        cancel: The execution, when it was asked to stop.
         refused: Requests whose children cannot be made, by id, with the reason.
     """
 
@@ -119,7 +119,7 @@ def wait_id(claim: Claim) -> str:
 
 
 def remaining_ends_field(plan: ChildPlan, opened: Sequence[Request]) -> tuple[Word, ...]:
-    """The control field `rest` of a step that waits for children: how many of their ends wake nobody. Empty without."""
+    """The control field `rest` of a step that waits for children: how many ends must not wake it; empty without."""
     if not any(request.child is not None for request in opened):
         return ()
     return ("rest", len(opened) - 1 if plan.waits_for_all else 0)
@@ -291,5 +291,5 @@ class _Wait:
 
 
 def _for_people(requests: Sequence[Request]) -> list[Request]:
-    """The requests that somebody outside answers; a child's end needs nobody."""
+    """The requests that a person or a service answers, without those for children."""
     return [request for request in requests if request.kind is not RequestKind.CHILD]
