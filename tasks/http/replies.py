@@ -70,6 +70,7 @@ class ListedSessionReply(SessionReply):
 
     first_message: str
     steps: int | None
+    tokens: int | None = Field(description="Of all kinds; null when not known.")
     cost: float | None
 
 

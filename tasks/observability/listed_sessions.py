@@ -62,6 +62,7 @@ def listed_value(listed: ListedSession) -> dict[str, Any]:
         **header_value(listed.header),
         "first_message": summary.first_message if summary is not None else "",
         "steps": summary.steps if summary is not None else None,
+        "tokens": summary.tokens if summary is not None else None,
         "cost": summary.cost if summary is not None else None,
         "reason": listed.reason,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from celery_agents.tasks.client.inputs import STATUSES
@@ -90,3 +92,20 @@ def test_times_bound_a_listing_by_status_too(bench: Bench) -> None:
                 and (newest is None or header.updated_ms <= newest)
             ]
             assert [header.session_id for header in found] == expected
+
+
+def test_a_summary_counts_tokens_of_all_kinds_and_damaged_ones_are_not_known(bench: Bench) -> None:
+    key = bench.store.context.keys("s3").session
+    head = json.loads(bench.database("HGET", key, "head"))
+
+    def tokens(usage: object) -> tuple[int | None, int]:
+        head["state"]["execution"]["usage"] = usage
+        bench.database("HSET", key, "head", json.dumps(head).encode())
+        found = bench.store.sessions.summaries(["s3"])["s3"]
+        return found.tokens, found.steps
+
+    assert bench.store.sessions.summaries(["s3"])["s3"].tokens == 0
+    kinds = {"input": 1, "output": 20, "cache_write": 300, "cache_read": 4_000, "reasoning": 50_000, "requests": 7}
+    assert tokens(kinds) == (54_321, 1)
+    for damaged in ([], "many", {"input": "x"}, {"output": -1}, None):
+        assert tokens(damaged) == (None, 1), damaged

@@ -220,7 +220,7 @@ def test_sessions_are_listed_in_pages_and_by_what_they_are(shell: Shell, worker:
     assert [line["session_id"] for line in page] == made[:0:-1]
     (last,) = lines_of(shell("list", "--limit", "2", "--json", "--cursor", page[-1]["cursor"]))
     assert last["session_id"] == made[0]
-    assert (last["steps"], last["reason"], "cursor" in last) == (1, "", False)
+    assert (last["steps"], last["tokens"], last["reason"], "cursor" in last) == (1, 0, "", False)
     assert last["first_message"].startswith("{")
     assert lines_of(shell("list", "--json", "--status", "waiting")) == []
     assert lines_of(shell("list", "--json", "--agent", "other")) == []

@@ -198,12 +198,14 @@ class SessionSummary:
     Attributes:
         first_message: The beginning of its first message; "" where that was replaced.
         steps: Steps of its execution that are done.
+        tokens: Tokens of all kinds that its execution has used; None where they cannot be read.
         cost: US dollars of its execution; None when the price is not known.
     """
 
     first_message: str
     steps: int
     cost: float | None
+    tokens: int | None = None
 
 
 _Reason = TypeVar("_Reason", bound=StrEnum)

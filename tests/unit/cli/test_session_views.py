@@ -114,14 +114,17 @@ def test_a_session_as_json_holds_its_state_and_its_reason() -> None:
 
 
 def test_a_row_has_everything_one_looks_for() -> None:
-    summary = SessionSummary(first_message="Please refund\nmy order " + "z" * 100, steps=2, cost=0.5)
+    summary = SessionSummary(first_message="Please refund\nmy order " + "z" * 100, steps=2, tokens=70, cost=0.5)
     listed = ListedSession(header=HEADER, summary=summary, reason="it waits for a slot")
     session, agent, status, steps, cost, _age, first, reason = row(listed)
     assert (session, agent, status, steps, cost) == ("s1", "clerk", "completed", "2", "$0.5000")
     assert first.startswith("Please refund my order zz")
     assert len(first) == 40
     assert reason == "it waits for a slot"
-    assert listed_value(listed)["first_message"] == summary.first_message
+    value = listed_value(listed)
+    assert (value["first_message"], value["steps"], value["tokens"]) == (summary.first_message, 2, 70)
+    unreadable = listed_value(ListedSession(header=HEADER, summary=None, reason=""))
+    assert (unreadable["steps"], unreadable["tokens"], unreadable["cost"]) == (None, None, None)
     assert row(ListedSession(header=HEADER, summary=None, reason=""))[3:5] == ("", "")
 
 

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...errors import StateUnreadable
+from pydantic import ValidationError
+
+from ...errors import InvalidInput, StateUnreadable
 from ...state.conversation.messages import DEFAULT
+from ...state.execution.usage import InferenceUsage
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..control import HOLD_FIELDS, read_hold, read_unoffered
@@ -93,7 +96,7 @@ class ListVerbs(StorePart):
         return sorted(found)[:limit]
 
     def summaries(self, session_ids: Sequence[str]) -> dict[str, SessionSummary]:
-        """Read first message, steps and cost of sessions, by id; those that cannot be read are left out."""
+        """Read first message, steps, tokens and cost of sessions, by id; those that cannot be read are left out."""
         all_keys = [self._context.keys(session_id) for session_id in session_ids]
         reads = [[("HGET", keys.session, "head"), ("LINDEX", keys.section(DEFAULT, 0), 0)] for keys in all_keys]
         found: dict[str, SessionSummary] = {}
@@ -210,5 +213,16 @@ def _summary(head: bytes | None, message: bytes | None) -> SessionSummary:
     execution: Any = stored.get("state", {}).get("execution") or {}
     first = fields.read_json(message, "a message").get("content", "") if message else ""
     return SessionSummary(
-        first_message=str(first)[:_FIRST_CHARS], steps=execution.get("step_count", 0), cost=execution.get("cost")
+        first_message=str(first)[:_FIRST_CHARS],
+        steps=execution.get("step_count", 0),
+        cost=execution.get("cost"),
+        tokens=_count_tokens(execution.get("usage", {})),
     )
+
+
+def _count_tokens(usage: Any) -> int | None:
+    """All tokens of a stored usage; None where it is damaged."""
+    try:
+        return InferenceUsage.from_dict(usage).total
+    except (ValidationError, InvalidInput, TypeError):
+        return None
