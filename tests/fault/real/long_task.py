@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from celery_agents import ExecutionBudget
 from celery_agents.worker.capabilities.smart.tool_archive import find_response
 
 from support.http_service import ServiceProcess
@@ -28,7 +29,7 @@ def compact(directory: Path, steps: int, *, timeout: float) -> Verdict:
         with Lab(directory, agents="support.long_task", env=env) as lab:
             lab.worker()
             lab.client.wait_for_agent("long_task")
-            job = lab.client.submit("long_task", f"gather {steps} things")
+            job = lab.client.submit("long_task", f"gather {steps} things", budget=ExecutionBudget.unlimited())
             ended = job.result(timeout=timeout)
             state = lab.client.show(job.session_id).state
         requests = [entry["request"]["messages"] for entry in provider.ledger()]

@@ -171,7 +171,7 @@ class Siege:
         for source, count in refused.items():
             self.verdict.counts[f"refused_{source.replace(' ', '_')}"] += count
         self._waiting.close()
-        self._settle_prey()
+        self._settle_victims()
         # What is written for nobody has no life of its own.
         self._broker.delete(
             keys.ShardKeys(0).session(_PREY).live,
@@ -181,16 +181,22 @@ class Siege:
         )
         self._broker.close()
 
-    def _settle_prey(self) -> None:
-        """Fields that were written over may say that the prey runs, or is held for years: a stop ends it, or is refused."""
+    def _settle_victims(self) -> None:
+        """Stop what only substitutions keep due, or take its entry away where even a stop is refused.
+
+        Fields that were written over may say that the prey runs, or is held for years. A submit that is still one may
+        name an agent that no worker offers.
+        """
         due = keys.ShardKeys(0).due
-        if self._broker.zscore(due, _PREY) is None:
-            return
-        try:
-            self.lab.client.stop(_PREY, timeout=15)
-        except (CeleryAgentsError, TimeoutError):
-            self.verdict.counts["damaged_prey_named"] += 1
-            self._broker.zrem(due, _PREY)
+        innocent = {job.session_id for job in self.lab.jobs} | set(self._waiting.session_ids)
+        for session_id in (member.decode() for member in self._broker.zrange(due, 0, -1)):
+            if session_id in innocent:
+                continue
+            try:
+                self.lab.client.stop(session_id, timeout=15)
+            except (CeleryAgentsError, TimeoutError):
+                self.verdict.counts["damaged_prey_named"] += 1
+                self._broker.zrem(due, session_id)
 
     def _are_records_gone(self) -> bool:
         """End the visibility timeout, an hour, of messages whose acknowledgement met a key that was written over."""

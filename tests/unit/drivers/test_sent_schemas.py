@@ -90,6 +90,12 @@ def test_numbers_and_halves_of_characters_that_json_cannot_hold_are_left_out() -
     assert made.description == "half \ufffd"
 
 
+def test_rules_about_further_properties_of_what_is_no_object_are_not_sent_as_strict() -> None:
+    text = {"type": "string", "additionalProperties": {"type": "string", "default": "a"}}
+    made = sent({"type": "object", "properties": {"a": text}, "required": ["a"], "additionalProperties": False})
+    assert refusals(made) == [None, None]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_drawn_schema_is_refused(seed: int) -> None:
     draw = random.Random(seed)

@@ -82,4 +82,6 @@ def _is_strict(schema: Mapping[str, Any], *, is_root: bool = True) -> bool:
     kinds = schema.get("type", "")
     if not isinstance(kinds, str) and {"object", "array"}.intersection(kinds):
         return False  # pydantic-ai looks into those of one type only
+    if isinstance(schema.get("additionalProperties"), dict):
+        return False  # it looks into those of an object, and leaves their rules where the type is another
     return all(isinstance(each, dict) and _is_strict(cast("Any", each), is_root=False) for each in parts)
