@@ -229,6 +229,7 @@ class AsyncAgentClient:
     delete = _run_in_thread(AgentClient.delete)
     tree = _run_in_thread(AgentClient.tree)
     timeline = _run_in_thread(AgentClient.timeline)
+    waiting = _run_in_thread(AgentClient.waiting)
 
     retry_failed = _get_each_job(AgentClient.retry_failed)
     tree_events = _get_each(AgentClient.tree_events)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...worker.store.requests.records import AnswerResult, FoundRequest
     from ...worker.store.session_records import Header, Result
     from ..observability.timeline.values import Span, Timeline, TimelineStep
+    from ..observability.waiting_counts import WaitingCounts
     from .trees import TreeEvent
 
 _NOT_SHOWN: Final = frozenset({"operation_id", "retries"})
@@ -155,4 +156,15 @@ def _span_value(span: Span) -> dict[str, Any]:
         "session": span.session,
         "request": span.request,
         "data": None if span.data is None else dict(span.data),
+    }
+
+
+def waiting_value(counts: WaitingCounts) -> dict[str, Any]:
+    """How many sessions wait for what, as JSON."""
+    return {
+        "total": counts.total,
+        "counted": counts.counted,
+        "is_complete": counts.is_complete,
+        "now": counts.now,
+        "reasons": [{"reason": each.reason, "count": each.count, "sentence": each.sentence} for each in counts.reasons],
     }

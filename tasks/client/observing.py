@@ -1,4 +1,4 @@
-"""The verbs of a client that show what goes on: the timeline of an execution."""
+"""The verbs of a client that show what goes on: the timeline of an execution, and what sessions wait for."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from .verbs import Scope, verb
 
 if TYPE_CHECKING:
     from ..observability.timeline.values import Timeline
+    from ..observability.waiting_counts import WaitingCounts
 
 _MOST_STEPS: Final = 1000
 
 
 class ObservingVerbs(ClientConnection):
-    """Shows what an execution did and waited for."""
+    """Shows what an execution did and waited for, and what all sessions wait for now."""
 
     @verb(
         "GET", "/v1/sessions/{session_id}/timeline", "show_timeline", scope=Scope.READ,
@@ -54,6 +55,23 @@ class ObservingVerbs(ClientConnection):
         _check_number("limit", limit, _MOST_STEPS)
         stored = self.store.sessions.execution(session, first_step, limit)
         return make_timeline(stored, first_step, limit, with_data=data).redacted()
+
+    @verb(
+        "GET", "/v1/waiting", "count_waiting", scope=Scope.READ, reads_session=False,
+        http={"agent": Field(max_length=1000, description="Only sessions of this agent.")},
+    )  # fmt: skip
+    def waiting(self, *, agent: str | None = None) -> WaitingCounts:
+        """Count what the sessions wait for whose executions have not ended.
+
+        It reads control fields and indexes, and no conversation. At most 20 000 sessions are looked at, those that are
+        due first: `counted` of the `total`.
+
+        Args:
+            agent: Only sessions of this agent. None: all.
+        """
+        from ..observability.waiting_counts import count_waiting
+
+        return count_waiting(self.store, agent)
 
 
 def _check_number(name: str, value: Any, most: int) -> None:

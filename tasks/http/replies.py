@@ -219,6 +219,26 @@ class TimelineReply(Reply):
     steps: list[TimelineStepReply]
 
 
+class ReasonReply(Reply):
+    """How many sessions wait for one thing."""
+
+    reason: str = Field(
+        description="running, queue, person, child, service, provider, delay, held, no_worker or parked."
+    )
+    count: int
+    sentence: str = Field(description="The count in words, for people.")
+
+
+class WaitingReply(Reply):
+    """How many sessions wait for what, of those whose executions have not ended."""
+
+    total: int = Field(description="Sessions whose executions have not ended, of all agents.")
+    counted: int = Field(description="How many of them were looked at; those that are due first.")
+    is_complete: bool = Field(description="Whether all were looked at.")
+    now: datetime = Field(description="The time of Redis.")
+    reasons: list[ReasonReply] = Field(description="Each reason, also with 0.")
+
+
 class ChangedReply(Reply):
     """Whether an action changed anything."""
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from ...worker.errors import SessionConflict
 from ..client.client import AgentClient
-from ..client.json_values import found_value, timeline_value
+from ..client.json_values import found_value, timeline_value, waiting_value
 from ..client.verbs import VERBS, Verb
 from . import replies
 from .bodies import Budget, Moment, TranscriptMessage, WaitQuery
@@ -88,6 +88,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "AnswerResult": Writer({200: replies.OutcomeReply}, lambda _, result: send({"outcome": result.outcome})),
     "Job": Writer({200: replies.JobReply, 202: replies.JobReply}, reply_to, waits=True),
     "Trace": Writer({200: replies.TraceReply}, lambda _, trace: send(trace.to_dict())),
+    "WaitingCounts": Writer({200: replies.WaitingReply}, lambda _, counts: send(waiting_value(counts))),
     "Timeline": Writer({200: replies.TimelineReply}, lambda _, timeline: send(timeline_value(timeline))),
     "dict[str, dict[str, Any]]": Writer({200: replies.NamedReply}, lambda _, facts: send(facts)),
 }

@@ -89,6 +89,8 @@ async function workAndRead() {
   assert.equal((await call("GET", `${path}/steps`, place)).value.steps.length, 1);
   assert.equal((await call("GET", `${path}/state`, place)).value.state.context.metadata.from, "node");
   assert.equal((await call("GET", `${path}/trace`, place, { query: { data: false } })).value.status, "success");
+  const { value: timeline } = await call("GET", `${path}/timeline`, place, { query: { limit: 1, data: true } });
+  assert.deepEqual([timeline.steps.length, timeline.status, timeline.steps[0].status], [1, "completed", "committed"]);
   const { value: listed } = await call("GET", "/v1/sessions", {}, { query: { agent: "planned", limit: 1000 } });
   assert.ok(listed.sessions.some((each) => each.session_id === first.session_id));
   return first.session_id;
@@ -121,6 +123,8 @@ async function ask() {
     const found = await openRequests(asked.session_id);
     return found.length === 2 ? found : null;
   });
+  const { value: counts } = await call("GET", "/v1/waiting", {}, { query: { agent: "asking" } });
+  assert.ok(counts.reasons.find((each) => each.reason === "person").count >= 1);
   const everybody = await call("GET", "/v1/requests", {}, { query: { limit: 1000 } });
   assert.ok(everybody.value.requests.some((each) => each.session_id === asked.session_id));
   const approval = open.find((each) => each.kind === "approval");

@@ -586,7 +586,7 @@ def test_the_document_is_valid_and_replies_are_as_it_says(http: httpx.Client, do
         "state", "messages", "steps", "timeline", "tree", "executions", "requests", "requests/{request_id}", "grants",
     )  # fmt: skip
     session_paths = ["/v1/sessions/{session_id}", *(f"/v1/sessions/{{session_id}}/{part}" for part in parts)]
-    for path in ("/v1/sessions", *session_paths, "/v1/requests", "/v1/health"):
+    for path in ("/v1/sessions", *session_paths, "/v1/requests", "/v1/waiting", "/v1/health"):
         concrete = re.sub(r"{\w+}", lambda found: ids[found[0]], path)
         response = document["paths"][path]["get"]["responses"]["200"]
         schema = {**response["content"]["application/json"]["schema"], "components": schemas}

@@ -32,6 +32,7 @@ from .sessions.parking import ParkVerbs, QuarantineVerbs
 from .sessions.reads import ReadVerbs
 from .sessions.retrying import RetryVerbs
 from .sessions.stopping import HoldVerbs, StopVerbs
+from .sessions.waiting_reads import WaitingReadVerbs
 from .sessions.whole_sessions import WholeSessionVerbs
 from .steps.claims import ClaimVerbs
 from .steps.commits import CommitVerbs
@@ -58,6 +59,7 @@ class SessionActions(
     ListVerbs,
     ReadVerbs,
     ExecutionReadVerbs,
+    WaitingReadVerbs,
 ):
     """Actions of clients on sessions, and reads. Each action is one transaction and is applied once."""
 

@@ -1,0 +1,209 @@
+"""Reading of every session whose execution has not ended what it waits for: control fields and indexes, no states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+from pydantic_core import from_json
+
+from ...errors import StateUnreadable
+from .. import fields
+from ..context import StoreContext, StorePart
+from ..control import HOLD_FIELDS, read_hold
+from ..database import Command, Reply
+from ..event_records import Event
+from ..events import parse_events
+from ..keys import ShardKeys
+
+_BATCH: Final = 2_000
+_MOST_REQUESTS: Final = 50_000
+_MOST_DEAD: Final = 2_000
+_PHASES: Final = (b"run", b"wait", b"parked")
+_CTL: Final = ("execution", "phase", "claim", "not_before", "cancel", *HOLD_FIELDS)
+
+Asked = tuple[str, str | None]
+"""Kind and addressee of an open request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingFacts:
+    """The facts of a session whose execution has not ended: what its control fields and the indexes tell.
+
+    Attributes:
+        phase: "run", "wait" or "parked".
+        claim: The claim that has its step; "" for none.
+        is_leased: The lease of the claim is alive; else its worker is lost.
+        not_before_ms: When its step may be claimed at the earliest (Redis ms); 0 when at once.
+        is_held: It is suspended, and nobody has asked for a stop.
+        requests: The kinds and addressees of its open requests, other than those of children.
+        last_event: Its newest event, where a worker has its step; None otherwise.
+    """
+
+    session_id: str
+    agent: str
+    phase: str
+    claim: str
+    is_leased: bool
+    not_before_ms: int
+    is_held: bool
+    requests: Sequence[Asked] = ()
+    last_event: Event | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRead:
+    """The sessions whose executions have not ended, as far as they were read.
+
+    Attributes:
+        total: How many there are.
+        counted: How many of them were looked at.
+        is_complete: All were looked at, and the whole list of dead steps for parked ones.
+        sessions: Those whose fields could be read.
+        now_ms: Redis's time.
+    """
+
+    total: int
+    counted: int
+    is_complete: bool
+    sessions: Sequence[WaitingFacts]
+    now_ms: int
+
+
+class WaitingReadVerbs(StorePart):
+    """Looking at all sessions that run or wait."""
+
+    def waiting(self, most: int) -> WaitingRead:
+        """Read what sessions wait for, those that are due first; parked ones are found in the list of dead steps.
+
+        Args:
+            most: Most sessions that are looked at.
+        """
+        context, now_ms = self._context, self._context.now_ms("waiting.now")
+        total, counted, is_complete, found = 0, 0, True, list[WaitingFacts]()
+        for shard in context.shards:
+            read = _ShardRead(context=context, shard=shard, now_ms=now_ms)
+            named = read.names(most - counted)
+            total += named.total
+            counted += len(named.ids)
+            is_complete = is_complete and named.is_complete
+            asked = _read_requests(context, shard) if named.ids else {}
+            for start in range(0, len(named.ids), _BATCH):
+                found += read.facts(named.ids[start : start + _BATCH], asked)
+        return WaitingRead(total=total, counted=counted, is_complete=is_complete, sessions=found, now_ms=now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """Ids of sessions to look at, of a total of so many."""
+
+    ids: Sequence[str]
+    total: int
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ShardRead:
+    """A look at the sessions of one shard."""
+
+    context: StoreContext
+    shard: ShardKeys
+    now_ms: int
+
+    def names(self, most: int) -> _Named:
+        """Name the sessions of the due index, and the parked ones of the list of dead steps; at most so many."""
+        reads: list[Command] = [
+            ("ZCARD", self.shard.due),
+            ("ZRANGEBYSCORE", self.shard.due, "-inf", "+inf", "LIMIT", 0, max(0, most)),
+            ("XREVRANGE", self.shard.dead, "+", "-", "COUNT", _MOST_DEAD),
+        ]
+        size, due, dead = self.context.database.pipeline("waiting.names", reads)
+        names = dict.fromkeys(name for entry in due if (name := fields.name(entry)).encode() == entry)
+        parked = self._parked(set(_dead_sessions(dead)) - names.keys())
+        ids = [*names, *parked][: max(0, most)]
+        total = size + len(parked)
+        is_whole = len(ids) == len(names) + len(parked) and len(dead) < _MOST_DEAD
+        return _Named(ids=ids, total=total, is_complete=is_whole and len(due) >= size)
+
+    def _parked(self, names: set[str]) -> list[str]:
+        """Filter sessions by whether they are parked: others of the list have ended since, or go on."""
+        ordered = sorted(names)
+        reads = [[("HGET", self.shard.session(name).ctl, "phase")] for name in ordered]
+        replies = self.context.read_apart("waiting.parked", reads)
+        return [name for name, found in zip(ordered, replies, strict=True) if found == [b"parked"]]
+
+    def facts(self, names: Sequence[str], asked: Mapping[str, Sequence[Asked]]) -> list[WaitingFacts]:
+        """Read a batch of sessions; those that are gone or damaged are left out."""
+        keys = [self.shard.session(name) for name in names]
+        reads = [[("HMGET", each.ctl, *_CTL), ("HGET", each.session, "agent")] for each in keys]
+        replies = self.context.read_apart("waiting.control", reads)
+        found = {
+            name: facts
+            for name, reply in zip(names, replies, strict=True)
+            if not isinstance(reply, StateUnreadable)
+            and (facts := _parse(name, reply, asked.get(name, ()), self.now_ms)) is not None
+        }
+        found.update(self._claimed([facts for facts in found.values() if facts.claim]))
+        return list(found.values())
+
+    def _claimed(self, sessions: Sequence[WaitingFacts]) -> Iterator[tuple[str, WaitingFacts]]:
+        """Add to claimed sessions whether their leases are alive, and their newest events."""
+        reads: list[list[Command]] = [
+            [
+                ("EXISTS", self.shard.lease(each.claim)),
+                ("XREVRANGE", self.shard.session(each.session_id).events, "+", "-", "COUNT", 1),
+            ]
+            for each in sessions
+        ]
+        for each, reply in zip(sessions, self.context.read_apart("waiting.claimed", reads), strict=True):
+            if not isinstance(reply, StateUnreadable):
+                events = parse_events(each.session_id, reply[1])
+                event = events[0] if events else None
+                yield each.session_id, replace(each, is_leased=bool(reply[0]), last_event=event)
+
+
+def _parse(session_id: str, reply: Sequence[Reply], asked: Sequence[Asked], now_ms: int) -> WaitingFacts | None:
+    """The facts of a session; None for one that has ended, is gone or is damaged."""
+    (execution, phase, claim, not_before, cancel, *hold), agent = reply
+    if execution is None or agent is None or phase not in _PHASES:
+        return None
+    try:
+        held = read_hold(hold)
+        return WaitingFacts(
+            session_id=session_id,
+            agent=fields.text(agent),
+            phase=fields.text(phase),
+            claim=fields.text(claim),
+            is_leased=False,
+            not_before_ms=fields.milliseconds(not_before),
+            is_held=held is not None and now_ms < held.until_ms and cancel != execution,
+            requests=asked if phase == b"wait" else (),
+        )
+    except StateUnreadable:
+        return None
+
+
+def _dead_sessions(entries: Sequence[Reply]) -> Iterator[str]:
+    """The sessions of the steps in the list of dead steps."""
+    for _, flat in entries:
+        words = dict(zip(flat[::2], flat[1::2], strict=False))
+        name = words.get(b"session", b"")
+        if words.get(b"kind") == b"step" and fields.is_session_id(name):
+            yield name.decode()
+
+
+def _read_requests(context: StoreContext, shard: ShardKeys) -> dict[str, list[Asked]]:
+    """The open requests of a shard, by session: kind and addressee of each."""
+    read = ("ZRANGEBYSCORE", shard.requests, "-inf", "+inf", "LIMIT", 0, _MOST_REQUESTS)
+    (entries,) = context.database.pipeline("waiting.requests", [read])
+    found: dict[str, list[Asked]] = {}
+    for entry in entries:
+        try:
+            parsed: object = from_json(entry)
+        except ValueError:
+            continue
+        if isinstance(parsed, dict):
+            summary = cast("dict[str, Any]", parsed)
+            found.setdefault(str(summary.get("session_id")), []).append((str(summary.get("kind")), summary.get("to")))
+    return found
