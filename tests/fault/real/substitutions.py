@@ -187,16 +187,23 @@ class Siege:
         Fields that were written over may say that the prey runs, or is held for years. A submit that is still one may
         name an agent that no worker offers.
         """
-        due = keys.ShardKeys(0).due
+        due, callbacks = keys.ShardKeys(0).due, keys.ShardKeys(0).callbacks
+        stopped: list[bytes] = []
         innocent = {job.session_id for job in self.lab.jobs} | set(self._waiting.session_ids)
         for session_id in (member.decode() for member in self._broker.zrange(due, 0, -1)):
             if session_id in innocent:
                 continue
             try:
                 self.lab.client.stop(session_id, timeout=15)
+                stopped.append(session_id.encode())
             except (CeleryAgentsError, TimeoutError):
                 self.verdict.counts["damaged_prey_named"] += 1
                 self._broker.zrem(due, session_id)
+        # Their ends are told, too, and what is told to nobody is deleted below.
+        wait_until(
+            lambda: not any(name in entry for entry in self._broker.zrange(callbacks, 0, -1) for name in stopped),
+            "the ends of what was stopped are told", 30, details=self._about,
+        )  # fmt: skip
 
     def _are_records_gone(self) -> bool:
         """End the visibility timeout, an hour, of messages whose acknowledgement met a key that was written over."""
