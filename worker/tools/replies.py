@@ -14,7 +14,7 @@ from ..requests.schemas import schema_of
 from ..requests.tokens import TokenPurpose
 from ..state.execution.children import ChildEnd
 from ..state.execution.requests import RequestKind
-from ..state.values.frozen import Json, thaw
+from ..state.values.frozen import Json, freeze, thaw
 from .delegation import Delegation, NeedsChildren
 from .needs import AnswerRefused, NeedsTime
 
@@ -44,7 +44,7 @@ class Reply:
     def fits(self, wanted: Mapping[str, Any]) -> bool:
         """Whether this is the answer to a question of that schema; a changed model of the same title counts."""
         title = wanted.get("title")
-        return self.schema == wanted or (title is not None and self.schema.get("title") == title)
+        return freeze(self.schema) == freeze(wanted) or (title is not None and self.schema.get("title") == title)
 
 
 @dataclass(frozen=True, slots=True)

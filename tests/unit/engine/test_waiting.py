@@ -217,6 +217,31 @@ def test_a_tool_asks_a_question_by_a_model_and_reads_the_answer(new_bench: NewBe
     assert shown(bench, session_id) == ["to Main St, floor 0, express True"]
 
 
+def test_a_tool_reads_the_answer_to_a_schema_with_lists(new_bench: NewBench) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "colour": {"enum": ["black", "steel"]},
+            "sizes": {"type": "array", "items": {"type": "integer"}},
+        },
+        "required": ["colour"],
+    }
+
+    @tool(effect="unsafe")
+    def order(ctx: ToolContext) -> str:
+        """Order."""
+        answer = ctx.answer(schema)
+        if answer is None:
+            raise NeedsAnswer("Which?", schema=schema)
+        return f"ordered in {answer['colour']}"
+
+    bench = new_bench(calling(CallTool("order"), tools=[order]))
+    session_id = waiting(bench)
+    bench.answer(session_id, Answer({"colour": "steel"}))
+    bench.run(session_id)
+    assert shown(bench, session_id) == ["ordered in steel"]
+
+
 @pytest.mark.parametrize("catches", [False, True])
 def test_a_declined_question_is_the_tools_to_handle_or_the_models_to_read(new_bench: NewBench, catches: bool) -> None:
     @tool(effect="pure")
