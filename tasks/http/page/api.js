@@ -1,0 +1,136 @@
+// Requests to /v1 of the server that this page came from: its token, exact numbers, refusals as sentences.
+
+/** The address of the mount: every other one is relative to it. */
+export const root = new URL("../", import.meta.url);
+
+const TOKEN = "celery-agents.token";
+const AWAY = "The API does not answer. Check that celery-agents serve runs; this page tries again by itself.";
+
+/** A request that was refused, or that reached nothing (status 0). `fields` maps names of fields to what is wrong. */
+export class Refusal extends Error {
+  constructor(status, detail, title = "", errors = null) {
+    super(detail || AWAY);
+    this.status = status;
+    this.title = title;
+    this.fields = new Map((errors ?? []).map((each) => [String(each.field ?? ""), String(each.message ?? "")]));
+  }
+
+  /** Whether the same request may succeed later without a change of it. */
+  get isTemporary() {
+    return this.status === 0 || this.status === 429 || this.status >= 500;
+  }
+}
+
+let token = readToken();
+let offsetMs = 0; // of the server's clock to this one, by the header Date
+
+function readToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    history.replaceState(null, "", location.pathname + location.search);
+    keepToken(given);
+    return given;
+  }
+  try {
+    return sessionStorage.getItem(TOKEN) ?? "";
+  } catch {
+    return ""; // storage is forbidden: the token lives as long as the page
+  }
+}
+
+function keepToken(value) {
+  try {
+    if (value) sessionStorage.setItem(TOKEN, value);
+    else sessionStorage.removeItem(TOKEN);
+  } catch {
+    // storage is forbidden: the token lives as long as the page
+  }
+}
+
+/** Use a token for all further requests; "" forgets it. */
+export function setToken(value) {
+  token = value;
+  keepToken(value);
+}
+
+export const hasToken = () => token !== "";
+
+/** What the token of one session says, {session, scopes, answerTo, subject}; null for a service's token, and without one. */
+export function tokenClaims() {
+  const [version, claims] = token.split(".");
+  if (version !== "ca1" || !claims) return null;
+  try {
+    const bytes = Uint8Array.from(atob(claims.replaceAll("-", "+").replaceAll("_", "/")), (each) => each.charCodeAt(0));
+    const { s, p, c, a, u } = JSON.parse(new TextDecoder().decode(bytes));
+    return p === "session" ? { session: s, scopes: c ?? [], answerTo: a ?? null, subject: u ?? "" } : null;
+  } catch {
+    return null; // no token of ours: the API says what is wrong with it
+  }
+}
+
+/** The server's time in milliseconds. */
+export const serverNow = () => Date.now() + offsetMs;
+
+/** Parse JSON; a number that a double cannot hold stays exact: JSON.stringify writes it as it came. */
+export function parseExact(text) {
+  if (!/\d{16}/.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (key, value, context) => {
+    if (typeof value !== "number" || !context || Number.isSafeInteger(value) || !/^-?\d+$/.test(context.source)) return value;
+    return JSON.rawJSON ? JSON.rawJSON(context.source) : context.source;
+  });
+}
+
+export function headers(more = {}) {
+  return { ...(token ? { Authorization: `Bearer ${token}` } : {}), ...more };
+}
+
+export function addressOf(path, query = {}) {
+  const url = new URL(path.replace(/^\//, ""), root);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
+  }
+  return url;
+}
+
+/**
+ * Send a request and read its JSON; null for an empty reply.
+ *
+ * @param {object} more query, body, key (Idempotency-Key), version (If-Match), signal
+ * @throws {Refusal}
+ */
+export async function request(method, path, { query, body, key, version, signal } = {}) {
+  const sent = headers({
+    ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+    ...(key ? { "Idempotency-Key": key } : {}),
+    ...(version === undefined ? {} : { "If-Match": `"${version}"` }),
+  });
+  let response;
+  try {
+    response = await fetch(addressOf(path, query), { method, headers: sent, signal, body: JSON.stringify(body) });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal(0, "");
+  }
+  const date = Date.parse(response.headers.get("Date") ?? "");
+  if (date) offsetMs = date + 500 - Date.now(); // the header has whole seconds
+  if (response.ok && response.status === 204) return null;
+  const text = await response.text().catch(() => "");
+  if (!response.ok) throw refusalOf(response.status, text);
+  return parseExact(text);
+}
+
+/** A refusal from the text of a problem document (RFC 9457), or of anything else that a proxy may have sent. */
+export function refusalOf(status, text) {
+  try {
+    const problem = JSON.parse(text);
+    return new Refusal(status, String(problem.detail ?? problem.title ?? ""), problem.title, problem.errors);
+  } catch {
+    return new Refusal(status, `The server answered ${status} without a reason. Look into its log.`);
+  }
+}
+
+export const get = (path, query, signal) => request("GET", path, { query, signal });
+export const post = (path, body = {}, more = {}) => request("POST", path, { ...more, body });
+
+/** The path of a session's resource below /v1. */
+export const sessionPath = (id, rest = "") => `v1/sessions/${encodeURIComponent(id)}${rest}`;

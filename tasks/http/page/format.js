@@ -1,0 +1,77 @@
+// Values as people read them: durations, numbers, money, times, and texts of others made inert.
+
+const THIN = "\u202f";
+// C0 and C1 controls but tab and line feed, and marks that change the direction of what follows.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
+
+/** A duration in seconds: 0.4 s, 42 s, 5 min, 3 h 06 min, 2 d. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
+  const all = Math.max(0, seconds);
+  if (all < 9.95) return `${all.toFixed(1)} s`;
+  if (all < 59.5) return `${Math.round(all)} s`;
+  const minutes = Math.round(all / 60);
+  if (minutes < 60) return `${minutes} min`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 24) return minutes % 60 ? `${hours} h ${String(minutes % 60).padStart(2, "0")} min` : `${hours} h`;
+  const days = Math.floor(hours / 24);
+  return hours % 24 && days < 10 ? `${days} d ${hours % 24} h` : `${days} d`;
+}
+
+/** A count with its thousands apart; "–" for what is not known. Exact numbers keep every digit. */
+export function count(value) {
+  if (value === null || value === undefined) return "–";
+  const text = typeof value === "object" ? JSON.stringify(value) : String(value);
+  return /^-?\d+$/.test(text) ? text.replace(/\B(?=(\d{3})+$)/g, THIN) : text;
+}
+
+/** US dollars: $0.0141 below ten cents, $1.31 above; "–" when the price is not known. */
+export function money(cost) {
+  if (cost === null || cost === undefined) return "–";
+  const value = Number(cost);
+  if (value >= 0.1 || value === 0) return `$${value.toFixed(2)}`;
+  return value < 0.000001 ? "<$0.000001" : `$${value.toFixed(value < 0.001 ? 6 : 4).replace(/0+$/, "")}`;
+}
+
+/** One of something, or several: plural(2, "step") is "2 steps". */
+export const plural = (number, one, several = `${one}s`) => `${count(number)} ${number === 1 ? one : several}`;
+
+export const milliseconds = (iso) => (iso ? Date.parse(iso) : null);
+
+/** A moment with its zone, for hovering: 2026-11-25 12:18:46 UTC. */
+export function exactTime(iso) {
+  const at = new Date(iso);
+  return Number.isNaN(at.getTime()) ? String(iso) : `${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+}
+
+/** The time of a day in this browser's zone: 12:18, or 24 Nov, 12:18 on another day. */
+export function clockTime(iso, nowMs) {
+  const at = new Date(iso);
+  if (Number.isNaN(at.getTime())) return String(iso);
+  const time = at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  if (new Date(nowMs).toDateString() === at.toDateString()) return time;
+  return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${time}`;
+}
+
+/** Text of somebody else: controls and marks of direction are written as \u202e, so that they do nothing. */
+export function inert(text) {
+  return String(text ?? "").replace(UNSEEN, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** The first line of a text, inert, cut after so many characters. */
+export function firstLine(text, most = 160) {
+  const line = inert(String(text ?? "").slice(0, 4 * most).trim().split("\n", 1)[0]);
+  const letters = [...line];
+  return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : line;
+}
+
+/** A JSON value on one line, cut after so many characters. */
+export function brief(value, most = 120) {
+  return firstLine(typeof value === "string" ? value : JSON.stringify(value) ?? "", most);
+}
+
+/** A call as code: refund(order="4812", cents=3900). */
+export function callText(tool, args, most = 140) {
+  const given = args && typeof args === "object" ? Object.entries(args).map(([name, value]) => `${name}=${JSON.stringify(value)}`) : [];
+  return firstLine(`${tool}(${typeof args === "string" ? args : given.join(", ")})`, most);
+}

@@ -1,0 +1,145 @@
+// What keeps the page up to date: polled reads, and the one stream of a session's events. Both rest while it is hidden.
+import { addressOf, headers, refusalOf, Refusal, request, sessionPath } from "./api.js";
+import { useEffect, useRef, useState } from "./html.js";
+
+const LONGEST_MS = 15_000;
+const listeners = new Set();
+let state = { isLive: true, at: null };
+
+/** Whether the last read succeeded, and when: for the line in the page's head. */
+export function useConnection() {
+  const [value, set] = useState(state);
+  useEffect(() => {
+    listeners.add(set);
+    return () => listeners.delete(set);
+  }, []);
+  return value;
+}
+
+function tell(isLive) {
+  state = { isLive, at: isLive ? Date.now() : state.at };
+  for (const each of listeners) each(state);
+}
+
+/**
+ * Read something again and again while it is looked at.
+ *
+ * @param load from an AbortSignal to the value
+ * @param deps read anew when one of them changes; the former value is forgotten
+ * @param seconds between two reads
+ * @returns {value, problem, refresh}: value null before the first one; problem, a Refusal, stays until a read succeeds
+ */
+export function usePolled(load, deps, seconds = 3) {
+  const [found, setFound] = useState({ value: null, problem: null });
+  const refresh = useRef(() => {});
+  useEffect(() => {
+    let timer = 0;
+    let failures = 0;
+    let reading = null;
+    setFound({ value: null, problem: null });
+    const read = async () => {
+      clearTimeout(timer);
+      reading?.abort();
+      const mine = (reading = new AbortController());
+      try {
+        const value = await load(mine.signal);
+        if (mine.signal.aborted) return;
+        failures = 0;
+        tell(true);
+        setFound({ value, problem: null });
+      } catch (problem) {
+        if (mine.signal.aborted) return;
+        if (!(problem instanceof Refusal)) throw problem;
+        failures += 1;
+        tell(problem.status !== 0);
+        setFound((before) => ({ value: before.value, problem }));
+        if (!problem.isTemporary) return; // it would be refused again
+      }
+      timer = setTimeout(next, Math.min(seconds * 1000 * 2 ** failures, Math.max(LONGEST_MS, seconds * 1000)));
+    };
+    const next = () => {
+      if (!document.hidden) read();
+    };
+    refresh.current = read;
+    document.addEventListener("visibilitychange", next);
+    read();
+    return () => {
+      clearTimeout(timer);
+      reading?.abort();
+      document.removeEventListener("visibilitychange", next);
+    };
+  }, deps);
+  return { ...found, refresh: () => refresh.current() };
+}
+
+/** Follow a session's events with live text: `onItem({type, id, data})` for each, `onProblem(refusal | null)`. */
+export function followEvents(id, onItem, onProblem) {
+  let cursor = "";
+  let reading = null;
+  let isOver = false;
+  const read = async () => {
+    for (let failures = 0; !isOver && !document.hidden; ) {
+      const mine = (reading = new AbortController());
+      try {
+        const sent = headers({ Accept: "text/event-stream", ...(cursor ? { "Last-Event-ID": cursor } : {}) });
+        const url = addressOf(sessionPath(id, "/events"), { live: "true" });
+        const response = await fetch(url, { headers: sent, signal: mine.signal });
+        if (!response.ok) throw refusalOf(response.status, await response.text());
+        tell(true);
+        onProblem(null);
+        failures = 0;
+        await readFrames(response.body, (frame) => {
+          cursor = frame.id || cursor;
+          onItem(frame);
+        });
+      } catch (error) {
+        if (mine.signal.aborted) return;
+        const problem = error instanceof Refusal ? error : new Refusal(0, "");
+        if (problem.status === 0) tell(false);
+        onProblem(problem);
+        if (!problem.isTemporary) return;
+      }
+      failures += 1;
+      await new Promise((resolve) => setTimeout(resolve, Math.min(500 * 2 ** failures, LONGEST_MS)));
+    }
+  };
+  const onVisible = () => {
+    reading?.abort();
+    if (!document.hidden) read();
+  };
+  document.addEventListener("visibilitychange", onVisible);
+  read();
+  return () => {
+    isOver = true;
+    reading?.abort();
+    document.removeEventListener("visibilitychange", onVisible);
+  };
+}
+
+/** Read frames of Server-Sent Events: {type, id, data}, data parsed as JSON. */
+async function readFrames(body, onFrame) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ; ) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const frames = (rest + value).split(/\r?\n\r?\n/);
+    rest = frames.pop();
+    for (const frame of frames) {
+      const lines = frame.split(/\r?\n/);
+      const field = (name) => lines.find((each) => each.startsWith(`${name}:`))?.slice(name.length + 1).trimStart();
+      const data = lines.filter((each) => each.startsWith("data:")).map((each) => each.slice(5).trimStart());
+      if (data.length) onFrame({ type: field("event") ?? "message", id: field("id") ?? "", data: JSON.parse(data.join("\n")) });
+    }
+  }
+}
+
+/** Read every page of a listing by its cursor, at most `most` entries: {items, isComplete}. */
+export async function readPages(path, query, name, most, signal) {
+  const items = [];
+  for (let cursor = null; ; ) {
+    const page = await request("GET", path, { query: { ...query, cursor, limit: Math.min(200, most) }, signal });
+    items.push(...page[name]);
+    cursor = page.cursor;
+    if (!cursor || items.length >= most) return { items, isComplete: !cursor };
+  }
+}

@@ -1,0 +1,121 @@
+// The frame of the page: its head, the place that the address names, the theme, and the token.
+import { followLinks, go, linkTo, useAddress } from "./address.js";
+import { get, hasToken, setToken, tokenClaims } from "./api.js";
+import { Fleet } from "./fleet.js";
+import { exactTime } from "./format.js";
+import { Component, html, render, useEffect, useState } from "./html.js";
+import { Inbox } from "./inbox.js";
+import { useKeys } from "./keys.js";
+import { useConnection, usePolled } from "./live.js";
+import { Problem } from "./parts.js";
+import { Session } from "./session.js";
+import { Sessions } from "./sessions.js";
+import { Sprite } from "./sprite.js";
+import { Tree } from "./tree.js";
+
+const THEME = "celery-agents.theme";
+const PLACES = { sessions: Sessions, session: Session, requests: Inbox, tree: Tree, fleet: Fleet };
+
+function Page() {
+  const address = useAddress();
+  const visitor = tokenClaims(); // the token of one session shows that session and nothing else
+  const [problem, setProblem] = useState(null);
+  useKeys(visitor ? [] : [
+    ["g s", "Go to the sessions", () => go(linkTo("sessions"))],
+    ["g i", "Go to the inbox", () => go(linkTo("requests"))],
+    ["g f", "Go to the fleet", () => go(linkTo("fleet"))],
+  ]);
+  useEffect(() => {
+    if (visitor && address.id !== visitor.session) go(linkTo("sessions", visitor.session), { replace: true });
+  }, [address.id]);
+  const Place = PLACES[address.place];
+  return html`<${Sprite} /><a class="skip" href="#main">Skip to the content</a>
+    <${Head} place=${address.place} visitor=${visitor} />
+    <main id="main" tabindex="-1">
+      ${problem
+        ? html`<${TokenForm} problem=${problem} onToken=${() => setProblem(null)} />`
+        : Place
+          ? html`<${Boundary} key=${`${address.place}/${address.id}`}><${Place} id=${address.id} query=${address.query} onUnauthorized=${setProblem} /></${Boundary}>`
+          : html`<h1>There is nothing at this address</h1><p>Go to the <a href=${linkTo("sessions")}>sessions</a>.</p>`}
+    </main>`;
+}
+
+function Head({ place, visitor }) {
+  const connection = useConnection();
+  const at = connection.at === null ? "" : exactTime(connection.at).slice(11);
+  const current = place === "session" || place === "tree" ? "sessions" : place;
+  const link = (name, text, more) => html`<a href=${linkTo(name)} aria-current=${current === name ? "page" : undefined}>${text}${more}</a>`;
+  return html`<header class="top">
+    <a class="mark" href=${visitor ? linkTo("sessions", visitor.session) : linkTo("sessions")}>celery-agents</a>
+    ${!visitor && html`<nav aria-label="Places">${link("sessions", "Sessions")}${link("requests", "Inbox", html`<${OpenCount} />`)}${link("fleet", "Fleet")}</nav>`}
+    <div class="end"><span class="small dim wide">${connection.isLive ? at && `Live, ${at}` : "No connection; trying again"}</span>
+      <${ThemeButton} />${!visitor && html`<button class="button bare wide" type="button" onClick=${pressHelp}>Keys: ?</button>`}</div>
+  </header>`;
+}
+
+function OpenCount() {
+  const { value } = usePolled((signal) => get("v1/requests", { limit: 100 }, signal), [], 10);
+  const open = (value?.requests ?? []).filter((each) => each.kind !== "child").length;
+  return open ? html` <b>${value.cursor ? `${open}+` : open}<span class="unseen"> open requests</span></b>` : null;
+}
+
+const pressHelp = () => dispatchEvent(new KeyboardEvent("keydown", { key: "?" }));
+
+function ThemeButton() {
+  const [theme, setTheme] = useState(readTheme);
+  const isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  useEffect(() => {
+    document.documentElement.className = theme;
+  }, [theme]);
+  const change = () => {
+    const next = isDark ? "light" : "dark";
+    setTheme(next);
+    try {
+      localStorage.setItem(THEME, next);
+    } catch {
+      // storage is forbidden: the theme lasts as long as the page
+    }
+  };
+  return html`<button class="button bare" type="button" onClick=${change}>${isDark ? "Light" : "Dark"}</button>`;
+}
+
+function readTheme() {
+  try {
+    const kept = localStorage.getItem(THEME);
+    return ["light", "dark"].includes(kept) ? kept : "";
+  } catch {
+    return "";
+  }
+}
+
+function TokenForm({ problem, onToken }) {
+  const [given, setGiven] = useState("");
+  const submit = (event) => {
+    event.preventDefault();
+    setToken(given.trim());
+    onToken();
+  };
+  return html`<form class="token" onSubmit=${submit}>
+    <h1>This server asks for a token</h1>
+    <${Problem} of=${hasToken() ? problem : null} />
+    <p>It is one of the setting <code>CELERY_AGENTS_HTTP_TOKEN_SECRETS</code>, with the scope <code>read</code> to look and further ones to act. It stays in this tab.</p>
+    <label class="field"><span class="label">Token</span><input type="password" autocomplete="off" value=${given} onInput=${(event) => setGiven(event.target.value)} required autofocus /></label>
+    <div class="actions"><button class="button go" type="submit">Use this token</button></div></form>`;
+}
+
+/** Keeps an error of one place from taking the frame away. */
+class Boundary extends Component {
+  componentDidCatch(error) {
+    console.error(error);
+    this.setState({ error });
+  }
+
+  render({ children }, { error }) {
+    if (!error) return children;
+    return html`<h1>This place cannot be shown</h1><p>${String(error.message)}</p>
+      <button class="button" type="button" onClick=${() => location.reload()}>Load it again</button>`;
+  }
+}
+
+followLinks();
+render(html`<${Page} />`, document.getElementById("page"));
