@@ -125,7 +125,7 @@ class Storyteller(FunctionDriver):
                 request.emit(Delta(piece))
             await asyncio.sleep(pause)
         tokens = 400 + 30 * request.step
-        usage = InferenceUsage(input_tokens=tokens, output_tokens=len(pieces))
+        usage = InferenceUsage(input=tokens, output=len(pieces))
         cost = round(PRICE * (tokens + 4 * len(pieces)), 6)
         return InferenceResponse(content=text, tool_calls=calls, usage=usage, cost=cost, model=MODEL).to_json()
 
