@@ -38,7 +38,7 @@ export function setQuery(changes) {
     if (value) url.searchParams.set(name, value);
     else url.searchParams.delete(name);
   }
-  go(url.pathname + url.search, { replace: true });
+  go(url.pathname + url.search + url.hash, { replace: true });
 }
 
 /** The address, and again whenever it changes. */

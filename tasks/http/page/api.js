@@ -129,6 +129,11 @@ export function refusalOf(status, text) {
   }
 }
 
+/** A key for Idempotency-Key; keep it when a request fails, so that the same one is carried out once. */
+export function newKey() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
+}
+
 export const get = (path, query, signal) => request("GET", path, { query, signal });
 export const post = (path, body = {}, more = {}) => request("POST", path, { ...more, body });
 

@@ -40,6 +40,30 @@ function Question({ title, text, action, field, onClose }) {
     </form></dialog>`;
 }
 
+/** Ask which of several to take: choices are [value, label]. Resolves to the value, or null for none. */
+export function choose(question) {
+  const place = document.body.appendChild(document.createElement("div"));
+  const before = document.activeElement;
+  return new Promise((resolve) => {
+    const close = (value) => {
+      render(null, place);
+      place.remove();
+      before?.focus?.();
+      resolve(value);
+    };
+    render(html`<${Choices} ...${question} onClose=${close} />`, place);
+  });
+}
+
+function Choices({ title, text, choices, onClose }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`<dialog ref=${dialog} aria-labelledby="choose-title" onCancel=${(event) => (event.preventDefault(), onClose(null))}>
+    <h2 id="choose-title">${title}</h2><p>${text}</p>
+    <div class="choices">${choices.map(([value, label]) => html`<button class="button" type="button" onClick=${() => onClose(value)}>${label}</button>`)}</div>
+    <div class="actions"><button class="button bare" type="button" onClick=${() => onClose(null)}>Cancel</button></div></dialog>`;
+}
+
 /** Show the keyboard shortcuts: rows of [keys, what they do]. */
 export function showKeys(rows) {
   const place = document.body.appendChild(document.createElement("div"));

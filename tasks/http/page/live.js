@@ -72,14 +72,22 @@ export function usePolled(load, deps, seconds = 3) {
   return { ...found, refresh: () => refresh.current() };
 }
 
-/** Follow a session's events with live text: `onItem({type, id, data})` for each, `onProblem(refusal | null)`. */
-export function followEvents(id, onItem, onProblem) {
-  let cursor = "";
+/**
+ * Follow a session's events with live text, and come back after each lost connection.
+ *
+ * @param onItem gets each {type, id, data}
+ * @param onProblem gets a Refusal, and null when the stream is open again
+ * @param after the id behind which it begins; "" from the first event that is stored
+ * @returns a function that ends it
+ */
+export function followEvents(id, onItem, onProblem, after = "") {
+  let cursor = after;
   let reading = null;
   let isOver = false;
   const read = async () => {
-    for (let failures = 0; !isOver && !document.hidden; ) {
-      const mine = (reading = new AbortController());
+    reading?.abort();
+    const mine = (reading = new AbortController());
+    for (let failures = 0; !isOver && !document.hidden && !mine.signal.aborted; ) {
       try {
         const sent = headers({ Accept: "text/event-stream", ...(cursor ? { "Last-Event-ID": cursor } : {}) });
         const url = addressOf(sessionPath(id, "/events"), { live: "true" });
@@ -104,8 +112,8 @@ export function followEvents(id, onItem, onProblem) {
     }
   };
   const onVisible = () => {
-    reading?.abort();
-    if (!document.hidden) read();
+    if (document.hidden) reading?.abort();
+    else read();
   };
   document.addEventListener("visibilitychange", onVisible);
   read();

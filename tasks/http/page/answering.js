@@ -1,0 +1,55 @@
+// Sends an answer to one request, or to several equal ones, each once; and reads what a refusal says of its fields.
+import { newKey, post, Refusal, sessionPath } from "./api.js";
+import { actor } from "./person.js";
+
+const keys = new Map();
+
+/** The same key for the same answer, so that one whose reply was lost is not given twice. */
+function idempotencyKey(text) {
+  if (!keys.has(text)) keys.set(text, newKey());
+  return keys.get(text);
+}
+
+/**
+ * Answer requests one after another.
+ *
+ * @param targets requests, {session_id, id}
+ * @param {object} answer as the API takes it, such as {deny: "why"}
+ * @param {object} about digest (of what was looked at: a request about other arguments is refused), note, remember
+ * @param onProgress gets the number of those that are done
+ * @returns [[target, refusal or null], …]; it ends early where the others would be refused, too
+ */
+export async function answerAll(targets, answer, { digest, note, remember }, onProgress) {
+  const results = [];
+  for (const target of targets) {
+    const problem = await answerOne(target, { answers: { [target.id]: answer }, expect: { [target.id]: digest }, note, remember, ...actor() });
+    results.push([target, problem]);
+    onProgress(results.length);
+    if (problem && [0, 401, 403].includes(problem.status)) break;
+  }
+  return results;
+}
+
+async function answerOne(target, body) {
+  try {
+    await post(sessionPath(target.session_id, "/answers"), body, { key: idempotencyKey(`${target.session_id} ${JSON.stringify(body)}`) });
+    return null;
+  } catch (problem) {
+    if (problem instanceof Refusal) return problem;
+    throw problem;
+  }
+}
+
+/** What a refusal says of the fields of a form, by their path, such as "items.0.pieces". */
+export function fieldErrors(problem, id) {
+  const found = new Map();
+  for (const [field, message] of problem.fields) {
+    const [first, ...others] = message.replace(/\.$/, "").split(/\. (?=(?:args|values)(?:\.[^\s:]+)*: )/);
+    const parts = [[field.replace(`answers.${id}.`, ""), first], ...others.map((each) => each.split(/: (.*)/s))];
+    for (const [place, text] of parts) {
+      const path = /^(?:args|values)(?:\.(.*))?$/s.exec(place);
+      if (path) found.set(path[1] ?? "", `${text.charAt(0).toUpperCase()}${text.slice(1)}.`);
+    }
+  }
+  return found;
+}

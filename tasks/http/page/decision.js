@@ -1,0 +1,76 @@
+// The decision about a request: note, how long it is remembered, approve or answer, deny with a reason, or not now.
+import { count, inert, plural } from "./format.js";
+import { html, useEffect, useRef } from "./html.js";
+import { useKeys } from "./keys.js";
+import { Meter } from "./parts.js";
+import { ActingAs } from "./person.js";
+import { isTimer } from "./request_words.js";
+import { Radios } from "./schema_form.js";
+
+const LONGEST = 10_000;
+const REMEMBER = [["call", "this call"], ["execution", "the execution"], ["session", "the session"]];
+
+/** The word on the button that says yes. */
+function wordOf({ request, changes, number }) {
+  const all = number > 1 ? ` all ${count(number)}` : "";
+  if (request.kind === "question") return `Answer${all}`;
+  if (isTimer(request)) return "Let it go on now";
+  return `Approve${all}${changes ? ` with ${plural(changes, "change")}` : ""}`;
+}
+
+/**
+ * @param draft {note, remember, reason, isDenying}, and `change` to change parts of it
+ * @param changes number of arguments that were changed
+ * @param number of requests that are answered together
+ * @param sending {done, of} while the answer is on its way; null otherwise
+ * @param wrong number of fields that must be changed first
+ * @param onPutAway null where it cannot be put away
+ */
+export function Decision({ request, draft, change, changes, number, sending, wrong, hasKeys, onApprove, onDeny, onPutAway }) {
+  const yes = useRef(null);
+  const note = useRef(null);
+  const no = useRef(null);
+  const isQuestion = request.kind === "question";
+  const isBusy = sending !== null;
+  const deny = () => change({ isDenying: true });
+  useEffect(() => {
+    if (draft.isDenying) no.current?.focus();
+  }, [draft.isDenying]);
+  useKeys(hasKeys ? [
+    ["a", `Go to ${isQuestion ? "Answer" : "Approve"}; Enter gives it`, () => show(yes.current)],
+    ["d", "Deny, with a reason", () => (draft.isDenying ? show(no.current) : deny())],
+    ["n", "Write a note", () => show(note.current)],
+    ...(onPutAway ? [["l", "Not now: put it away", onPutAway]] : []),
+  ] : []);
+  const send = (event) => {
+    event.preventDefault();
+    if (!isBusy) (draft.isDenying ? onDeny : onApprove)();
+  };
+  return html`<form class="ask-decide" onSubmit=${send} noValidate>
+    <div class="fields">
+      <label class="field"><span class="label">Note, kept with the answer</span><input ref=${note} value=${draft.note} maxlength=${LONGEST} dir="auto"
+        autocomplete="off" onInput=${(event) => change({ note: event.target.value })} /></label>
+      ${!isQuestion && !isTimer(request) && !draft.isDenying && html`<fieldset class="field"><legend class="label">Remember an approval for</legend>
+        <${Radios} name=${`remember-${request.id}`} options=${REMEMBER} chosen=${draft.remember} onChange=${(remember) => change({ remember })} />
+        ${draft.remember !== "call" && html`<p class="small">Later calls of <code>${inert(request.tool)}</code> in this ${draft.remember} run
+          without a question to ${inert(request.to || "anybody")}, whatever their arguments.</p>`}</fieldset>`}
+    </div>
+    ${draft.isDenying && html`<label class="field"><span class="label">Reason, which the agent reads</span>
+      <textarea ref=${no} value=${draft.reason} maxlength=${LONGEST} dir="auto" onInput=${(event) => change({ reason: event.target.value })} /></label>`}
+    <div class="actions">
+      ${draft.isDenying
+        ? html`<button class="button go" type="submit">${isQuestion ? "Decline" : "Deny"}${number > 1 ? ` all ${count(number)}` : ""}</button>
+          <button class="button" type="button" onClick=${() => change({ isDenying: false })}>Back</button>`
+        : html`<button class="button go" type="submit" ref=${yes}>${wordOf({ request, changes, number })}</button>
+          <button class="button" type="button" onClick=${deny}>${isQuestion ? "Decline…" : "Deny…"}</button>
+          ${onPutAway && html`<button class="button" type="button" onClick=${onPutAway}>Not now…</button>`}`}
+      <${ActingAs} /></div>
+    ${wrong > 0 && !draft.isDenying && html`<p class="small">${plural(wrong, "field")} must be changed first. Nothing is sent before.</p>`}
+    <div role="status">${sending && html`<p class="small">${sending.of > 1 ? `${count(sending.done)} of ${count(sending.of)} answered …` : "Sending …"}</p>
+      ${sending.of > 1 && html`<${Meter} parts=${[[sending.done / sending.of, "used"]]} />`}`}</div></form>`;
+}
+
+function show(element) {
+  element?.scrollIntoView({ block: "nearest" });
+  element?.focus();
+}

@@ -1,0 +1,20 @@
+// What has been typed into the forms of requests. It stays when another request is looked at, and until the answer is given.
+import { useState } from "./html.js";
+
+const drafts = new Map();
+
+/** Whether something was typed for a request. */
+export const hasDraft = (key) => drafts.has(key);
+
+/** Forget what was typed: the request is answered. */
+export const dropDraft = (key) => drafts.delete(key);
+
+/** What was typed for a request, and a function that changes parts of it. */
+export function useDraft(key, initial) {
+  const [, drawAgain] = useState(0);
+  const change = (parts) => {
+    drafts.set(key, { ...(drafts.get(key) ?? initial), ...parts });
+    drawAgain((times) => times + 1);
+  };
+  return [drafts.get(key) ?? initial, change];
+}

@@ -1,0 +1,99 @@
+// What a request asks, of whom, until when, and what became of it, in words.
+import { brief, callText, duration, exactTime, firstLine, inert } from "./format.js";
+import { html } from "./html.js";
+import { Ago, Clock, Meter, useNow } from "./parts.js";
+
+/** The name of a request among those of all sessions. */
+export const keyOf = ({ session_id: session, id }) => `${session}/${id}`;
+
+const iso = (ms) => new Date(ms).toISOString();
+const endOf = (request) => request.on_expiry?.then ?? request.on_expiry ?? "deny";
+
+/** Whether a request only waits for a time: it is approved when that comes. */
+export const isTimer = (request) => request.kind === "approval" && request.to === "clock" && endOf(request) === "approve";
+
+/** Whether it is for people: a service brings the result of the others, or the time does. */
+export const isForPeople = (request) => (request.kind === "approval" || request.kind === "question") && !isTimer(request);
+
+/** Who shall answer. */
+export const addressee = ({ to }) => inert(to || "anybody");
+
+/** The first line of what is asked. */
+export function titleOf(request) {
+  if (request.kind === "external") return `The result of ${inert(request.tool)}`;
+  if (isTimer(request)) return `${inert(request.tool)} waits for a time`;
+  return firstLine(request.text, 200) || `May ${inert(request.tool)} be called?`;
+}
+
+/** What a request is called in a list or a sentence. */
+export function nameOf(request) {
+  if (request.kind === "question" && request.text) return firstLine(request.text, 120);
+  return request.args ? callText(request.tool, request.args, 120) : firstLine(request.call, 140);
+}
+
+/** A sentence: which agent asks whom for what. */
+export function Asks({ request }) {
+  const agent = request.agent ? html`Agent <b dir="auto">${inert(request.agent)}</b>` : "An agent";
+  const tool = html`<code dir="auto">${inert(request.tool)}</code>`;
+  if (request.kind === "external") return html`${agent} waits for a service, which brings the result of ${tool}. There is nothing to do here.`;
+  if (isTimer(request)) return html`${agent} goes on with ${tool} at the time below. You may let it go on now.`;
+  if (request.kind === "question") return html`${agent} asks <b dir="auto">${addressee(request)}</b>.`;
+  return html`${agent} asks for an approval of ${tool} by <b dir="auto">${addressee(request)}</b>.`;
+}
+
+/** What happens without an answer, as the end of a sentence that begins with it. */
+function expiryWords(request) {
+  const rule = typeof request.on_expiry === "object" && request.on_expiry ? request.on_expiry : { then: endOf(request) };
+  switch (rule.then) {
+    case "approve":
+      return isTimer(request) ? "It goes on" : "Without an answer it is approved as asked";
+    case "value":
+      return `Without an answer this counts as one: ${brief(rule.value, 100)},`;
+    case "fail":
+      return "Without an answer the execution fails";
+    case "pass_on":
+      return `Without an answer ${rule.to ? inert(rule.to) : "another addressee"} is asked instead`;
+    default:
+      return "Without an answer it is denied";
+  }
+}
+
+/** Its time as a clock: how much is left, since when it is open, and what happens at the end. */
+export function Expiry({ request }) {
+  const now = useNow();
+  const { asked_at_ms: asked, expires_at_ms: expires } = request;
+  const since = html`Asked <${Ago} at=${iso(asked)} now=${now} suffix=" ago" />.`;
+  if (!expires) return html`<div class="clock"><p><b>No expiry.</b> <span class="dim">${since} It waits until it is answered.</span></p></div>`;
+  const left = expires - now;
+  const share = Math.min(1, Math.max(0, (now - asked) / (expires - asked)));
+  const at = html`<${Clock} at=${iso(expires)} now=${now} />`;
+  return html`<div class="clock"><${Meter} parts=${[[share, "person"]]} />
+    <p><b>${left > 0 ? `${duration(left / 1000)} left.` : "Its time is over."}</b> <span class="dim">${since} ${expiryWords(request)} at ${at}.</span></p></div>`;
+}
+
+/** How long a request of the list has, in a few words. */
+export function timeLeft(request, now) {
+  const expires = request.expires_at_ms;
+  if (!expires) return "no expiry";
+  return expires > now ? `${duration((expires - now) / 1000)} left` : "its time is over";
+}
+
+const VERBS = {
+  approve: "Approved", deny: "Denied", answer: "Answered", complete: "Completed", fail: "Failed", pass_on: "Passed on to another addressee",
+  cancel: "Cancelled",
+};
+const STATUSES = { expired: "Its time is over", cancelled: "Cancelled before an answer came: its execution was stopped" };
+
+/** What became of a request that is not open any more. */
+export function Outcome({ request }) {
+  const now = useNow();
+  const { answer } = request;
+  if (!answer) return html`<p><b>${STATUSES[request.status] ?? inert(request.status)}.</b></p>`;
+  const isByExpiry = answer.by_expiry || answer.status === "expired";
+  const by = answer.by ? html` by <b dir="auto">${inert(answer.by)}</b>` : isByExpiry ? " by its expiry" : "";
+  const isChanged = answer.verb === "approve" && answer.value;
+  return html`<p><b>${VERBS[answer.verb] ?? inert(answer.verb)}</b>${by}${isChanged && " with other arguments"}, <time datetime=${iso(answer.at_ms)}
+      title=${exactTime(answer.at_ms)}>${duration((now - answer.at_ms) / 1000)} ago</time>. <span class="dim">The first answer counts.</span></p>
+    ${answer.reason && html`<p><span class="dim">Reason:</span> <span dir="auto">${inert(answer.reason)}</span></p>`}
+    ${answer.note && html`<p><span class="dim">Note:</span> <span dir="auto">${inert(answer.note)}</span></p>`}`;
+}

@@ -1,0 +1,185 @@
+// Plans a form from a JSON Schema: which control a value has, and what its schema says in words.
+import { count } from "./format.js";
+
+const DEEPEST = 8;
+const SHORT = 60; // characters of a text that fits into one line
+const FORMATS = {
+  date: "a date such as 2026-11-25", "date-time": "a time with its zone, such as 2026-11-25T12:00:00Z", time: "a time such as 12:00",
+  email: "an e-mail address", uri: "an address such as https://example.com", uuid: "a UUID", duration: "a duration such as PT90M",
+};
+
+/** The digits of a number of a schema or of a value, exact ones as well. */
+export const digits = (number) => JSON.stringify(number);
+
+/** Whether a value is a number; one beyond 2^53 is an object that JSON.stringify writes as it came. */
+export const isNumber = (value) => typeof value === "number" || Boolean(JSON.isRawJSON?.(value));
+
+/** A property of a value's own: names such as "constructor" are others' to choose. */
+export const own = (value, name) => (value && Object.hasOwn(value, name) ? value[name] : undefined);
+
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && !isNumber(value);
+
+/**
+ * Plan the control of a value.
+ *
+ * @param schema JSON Schema; true or {} for any value
+ * @param value what is there now; undefined for nothing
+ * @returns {kind, name, about, words, isOptional, isNullable, preset, …}: kind is text, number, boolean, choice, many, list,
+ *   object, or json for whatever has no form of its own
+ */
+export function planOf(schema, value, root = schema, depth = 0) {
+  const { found, isNullable } = unwrap(schema, root);
+  const common = { about: String(found.description ?? ""), preset: found.default, isNullable, isOptional: false };
+  const plan = { ...common, ...(depth > DEEPEST ? json() : formOf(found, value, root, depth)) };
+  const isHere = value !== undefined && value !== null;
+  return (isHere && !fits(plan, value)) || (value === null && !isNullable && plan.kind !== "json") ? { ...common, ...json() } : plan;
+}
+
+const json = () => ({ kind: "json", words: "as JSON" });
+
+/** The schema behind references, and without the null that it allows. */
+function unwrap(schema, root) {
+  let found = isObject(schema) ? schema : {};
+  let isNullable = false;
+  for (let hops = 0; hops < DEEPEST; hops += 1) {
+    const { $ref, allOf, anyOf, oneOf, ...rest } = found;
+    const several = anyOf ?? oneOf;
+    const others = several?.filter((each) => each?.type !== "null");
+    if ($ref !== undefined) found = { ...lookUp($ref, root), ...rest };
+    else if (allOf?.length === 1 && isObject(allOf[0])) found = { ...allOf[0], ...rest };
+    else if (several && others.length < several.length) {
+      isNullable = true;
+      found = others.length === 1 ? { ...others[0], ...rest } : { anyOf: others, ...rest };
+    } else if (Array.isArray(found.type) && found.type.includes("null")) {
+      isNullable = true;
+      const types = found.type.filter((each) => each !== "null");
+      found = { ...found, type: types.length === 1 ? types[0] : types };
+    } else return { found, isNullable };
+  }
+  return { found: {}, isNullable };
+}
+
+function lookUp($ref, root) {
+  if (typeof $ref !== "string" || !$ref.startsWith("#")) return {};
+  const names = $ref.slice(1).split("/").filter(Boolean).map((each) => each.replaceAll("~1", "/").replaceAll("~0", "~"));
+  return names.reduce((at, name) => own(at, name), root) ?? {};
+}
+
+function formOf(schema, value, root, depth) {
+  const options = optionsOf(schema);
+  if (options) return { kind: "choice", options, words: options.length === 1 ? "always this" : "one of these" };
+  switch (schema.type) {
+    case "string":
+      return textPlan(schema, value);
+    case "integer":
+    case "number":
+      return { kind: "number", isInteger: schema.type === "integer", schema, words: numberWords(schema) };
+    case "boolean":
+      return { kind: "boolean", words: "yes or no" };
+    case "array":
+      return listPlan(schema, value, root, depth);
+    case "object":
+      return objectPlan(schema, value, root, depth);
+    default:
+      return schema.type === undefined && !schema.anyOf && !schema.oneOf && !schema.allOf ? planByValue(value) : json();
+  }
+}
+
+/** The options of an enumeration, [{value, label}]; null when the schema is none. */
+function optionsOf(schema) {
+  const several = schema.anyOf ?? schema.oneOf;
+  const parts = several ?? [schema];
+  const found = [];
+  for (const part of parts) {
+    if (!isObject(part)) return null;
+    const values = Object.hasOwn(part, "const") ? [part.const] : Array.isArray(part.enum) ? part.enum : null;
+    if (!values) return null;
+    const title = several && values.length === 1 ? part.title : null;
+    found.push(...values.map((value) => ({ value, label: String(title ?? (typeof value === "string" ? value : JSON.stringify(value))) })));
+  }
+  return found.length ? found : null;
+}
+
+function textPlan(schema, value) {
+  const text = typeof value === "string" ? value : String(schema.default ?? "");
+  const isLong = text.length > SHORT || text.includes("\n") || schema.maxLength > SHORT;
+  const parts = [FORMATS[schema.format] ?? "text"];
+  const { minLength: least, maxLength: most } = schema;
+  if (least && most) parts.push(least === most ? `of ${count(most)} characters` : `of ${count(least)} to ${count(most)} characters`);
+  else if (most) parts.push(`at most ${count(most)} characters`);
+  else if (least > 1) parts.push(`at least ${count(least)} characters`);
+  if (schema.pattern) parts.push(`of the form ${schema.pattern}`);
+  return { kind: "text", isLong, schema, words: parts.join(", ").replace(", of", " of") };
+}
+
+function numberWords(schema) {
+  const whole = schema.type === "integer";
+  const { minimum, maximum, exclusiveMinimum: above, exclusiveMaximum: below, multipleOf } = schema;
+  const parts = [whole ? "whole number" : "number"];
+  if (minimum !== undefined && maximum !== undefined) parts.push(`${count(minimum)} to ${count(maximum)}`);
+  else if (minimum !== undefined) parts.push(`at least ${count(minimum)}`);
+  else if (maximum !== undefined) parts.push(`at most ${count(maximum)}`);
+  if (above !== undefined) parts.push(`above ${count(above)}`);
+  if (below !== undefined) parts.push(`below ${count(below)}`);
+  if (multipleOf !== undefined) parts.push(`a multiple of ${count(multipleOf)}`);
+  return parts.join(", ");
+}
+
+function listPlan(schema, value, root, depth) {
+  if (schema.prefixItems || !isObject(schema.items)) return json();
+  const item = planOf(schema.items, undefined, root, depth + 1);
+  const { minItems: least = 0, maxItems: most } = schema;
+  const size = most !== undefined ? (least ? `${least} to ${most}` : `at most ${most}`) : least ? `at least ${least}` : "";
+  if (item.kind === "choice" && schema.uniqueItems && !item.isNullable) {
+    return { kind: "many", options: item.options, schema, words: size ? `${size} of these` : "any of these" };
+  }
+  return { kind: "list", item, schema, words: size ? `a list of ${size}` : "a list" };
+}
+
+function objectPlan(schema, value, root, depth) {
+  const names = Object.keys(isObject(schema.properties) ? schema.properties : {});
+  const more = isObject(value) ? Object.keys(value).filter((each) => !names.includes(each)) : [];
+  if (!names.length && !more.length && schema.additionalProperties !== false) return json();
+  const required = new Set(Array.isArray(schema.required) ? schema.required : []);
+  const rest = isObject(schema.additionalProperties) ? schema.additionalProperties : {};
+  const fields = [...names, ...more].map((name) => ({
+    ...planOf(own(schema.properties, name) ?? rest, isObject(value) ? own(value, name) : undefined, root, depth + 1),
+    name,
+    isOptional: !required.has(name),
+  }));
+  return { kind: "object", fields, words: "" };
+}
+
+/** The control of a value whose schema allows any. */
+function planByValue(value) {
+  if (typeof value === "string") return textPlan({}, value);
+  if (typeof value === "boolean") return { kind: "boolean", words: "yes or no" };
+  return isNumber(value) ? { kind: "number", isInteger: false, schema: {}, words: "number" } : json();
+}
+
+/** Whether a value can be shown by a plan: arguments of a call need not have the types that its schema names. */
+function fits(plan, value) {
+  switch (plan.kind) {
+    case "text":
+      return typeof value === "string";
+    case "number":
+      return isNumber(value);
+    case "boolean":
+      return typeof value === "boolean";
+    case "choice":
+      return indexOf(plan, value) >= 0;
+    case "many":
+      return Array.isArray(value) && value.every((each) => indexOf(plan, each) >= 0);
+    case "list":
+      return Array.isArray(value) && value.every((each) => (each === null ? plan.item.isNullable : fits(plan.item, each)));
+    case "object":
+      return isObject(value) && Object.keys(value).every((name) => fitsField(plan.fields.find((each) => each.name === name), value[name]));
+    default:
+      return true;
+  }
+}
+
+const fitsField = (field, value) => Boolean(field) && (value === null ? field.isNullable || field.kind === "json" : fits(field, value));
+
+/** The place of a value among the options of a choice; -1 when it is none of them. */
+export const indexOf = (plan, value) => plan.options.findIndex((each) => JSON.stringify(each.value) === JSON.stringify(value));

@@ -1,0 +1,198 @@
+// The drafts of a form: what a person has typed, by the plan of its schema, and the value that is made of it.
+//
+// A draft is a text for texts, numbers and JSON; true or false; the place of an option, or places; a list of
+// {key, draft}; an object of drafts. undefined is left out, null is null.
+import { count } from "./format.js";
+import { digits, indexOf, isNumber, own } from "./schema_plan.js";
+
+const INTEGER = /^[+-]?\d+$/;
+const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
+let lastKey = 0;
+
+/** A key that names a new entry of a list as long as it is edited. */
+export const entryKey = () => (lastKey += 1);
+
+/** The draft of a value that is there already; `undefined` where it is left out. */
+export function draftOf(plan, value) {
+  if (value === undefined || value === null) return plan.kind === "json" && value === null ? "null" : value;
+  switch (plan.kind) {
+    case "number":
+      return digits(value);
+    case "choice":
+      return indexOf(plan, value);
+    case "many":
+      return value.map((each) => indexOf(plan, each));
+    case "list":
+      return value.map((each) => ({ key: entryKey(), draft: draftOf(plan.item, each) }));
+    case "object":
+      return Object.fromEntries(plan.fields.map((field) => [field.name, draftOf(field, own(value, field.name))]));
+    case "json":
+      return JSON.stringify(value, null, 2);
+    default:
+      return value;
+  }
+}
+
+/** The draft that a new value begins with. */
+export function startOf(plan) {
+  if (plan.preset !== undefined) return draftOf(plan, plan.preset);
+  switch (plan.kind) {
+    case "choice":
+      return plan.options.length === 1 && !plan.isOptional ? 0 : undefined;
+    case "many":
+    case "list":
+      return plan.isOptional ? undefined : [];
+    case "object":
+      return Object.fromEntries(plan.fields.map((field) => [field.name, startOfField(field)]));
+    default:
+      return undefined;
+  }
+}
+
+const startOfField = (field) => (field.isOptional && field.kind === "object" ? undefined : startOf(field));
+
+/** A draft without the keys of its lists, to be compared. */
+function plain(draft) {
+  if (Array.isArray(draft)) return draft.map((each) => (typeof each === "object" ? { draft: plain(each.draft) } : each));
+  if (draft === null || typeof draft !== "object") return draft;
+  return Object.fromEntries(Object.entries(draft).map(([name, each]) => [name, plain(each)]));
+}
+
+/** Whether two drafts are of the same value. */
+export const isSame = (one, other) => JSON.stringify(plain(one)) === JSON.stringify(plain(other));
+
+/** The number of fields that differ; a list counts as one. */
+export function countChanges(plan, draft, before) {
+  if (isSame(draft, before)) return 0;
+  if (plan.kind !== "object" || !draft || !before) return 1;
+  return plan.fields.reduce((sum, field) => sum + countChanges(field, own(draft, field.name), own(before, field.name)), 0);
+}
+
+/**
+ * Make the value of a draft.
+ *
+ * @param {Map} errors gets what is wrong, by the path of its field, such as "items.0.pieces"
+ * @returns the value; undefined where it is left out or wrong
+ */
+export function valueOf(plan, draft, errors, path = "") {
+  const fail = (text) => void errors.set(path, text);
+  if (draft === undefined && plan.isOptional) return undefined;
+  if (draft === undefined) return fail(plan.kind === "choice" || plan.kind === "boolean" ? "Choose one." : "This is needed.");
+  if (draft === null) return null;
+  const below = (name) => (path ? `${path}.${name}` : String(name));
+  switch (plan.kind) {
+    case "text":
+      return textValue(plan.schema, draft, fail);
+    case "number":
+      return numberValue(plan, draft.trim(), fail);
+    case "choice":
+      return plan.options[draft].value;
+    case "many":
+      checkSize(plan.schema, draft.length, fail);
+      return draft.map((each) => plan.options[each].value);
+    case "list":
+      checkSize(plan.schema, draft.length, fail);
+      return draft.map((each, place) => valueOf(plan.item, each.draft, errors, below(place)));
+    case "object":
+      return objectValue(plan, draft, (field) => valueOf(field, own(draft, field.name), errors, below(field.name)));
+    case "json":
+      return jsonValue(draft, fail);
+    default:
+      return draft;
+  }
+}
+
+function objectValue(plan, draft, read) {
+  const found = {};
+  for (const field of plan.fields) {
+    const value = read(field);
+    if (value !== undefined) Object.defineProperty(found, field.name, { value, enumerable: true, configurable: true, writable: true });
+  }
+  return found;
+}
+
+function textValue({ minLength = 0, maxLength = Infinity, pattern }, text, fail) {
+  const length = [...text].length;
+  const excess = length - maxLength;
+  if (excess > 0) return fail(`${count(length)} characters, at most ${count(maxLength)} fit. Shorten it by ${count(excess)}.`);
+  if (length < minLength) return fail(`${count(length)} characters, at least ${count(minLength)} are needed.`);
+  if (pattern && !matches(pattern, text)) return fail(`It must be of the form ${pattern}.`);
+  return text;
+}
+
+/** Whether a text matches the pattern of a schema; one that this browser cannot read is left to the server. */
+function matches(pattern, text) {
+  try {
+    return new RegExp(pattern, "u").test(text);
+  } catch {
+    return true;
+  }
+}
+
+function numberValue({ isInteger, schema }, text, fail) {
+  if (isInteger && !INTEGER.test(text)) return fail("Write a whole number, in digits.");
+  if (!NUMBER.test(text)) return fail("Write a number, such as 12.5.");
+  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = schema;
+  if (minimum !== undefined && compare(text, minimum) < 0) return fail(`At least ${count(minimum)}.`);
+  if (maximum !== undefined && compare(text, maximum) > 0) return fail(`At most ${count(maximum)}.`);
+  if (exclusiveMinimum !== undefined && compare(text, exclusiveMinimum) <= 0) return fail(`It must be above ${count(exclusiveMinimum)}.`);
+  if (exclusiveMaximum !== undefined && compare(text, exclusiveMaximum) >= 0) return fail(`It must be below ${count(exclusiveMaximum)}.`);
+  return exactNumber(text, fail);
+}
+
+/** Compare the digits of a number with a limit: exactly where both are whole. */
+function compare(text, limit) {
+  const other = digits(limit);
+  if (INTEGER.test(text) && INTEGER.test(other)) {
+    const difference = BigInt(text.replace("+", "")) - BigInt(other);
+    return difference > 0n ? 1 : difference < 0n ? -1 : 0;
+  }
+  return Number(text) - Number(other);
+}
+
+/** A number as JSON.stringify will write it: with the digits that were typed where a double has not all of them. */
+function exactNumber(text, fail) {
+  const number = Number(text);
+  const written = text.replace("+", "").replace(/^(-?)0+(?=\d)/, "$1").replace(/^(-?)\./, "$10.").replace(/\.(?=$|[eE])/, "");
+  if (!Number.isFinite(number)) return fail("This number is too large.");
+  if (String(number) === written || (!INTEGER.test(written) && Math.abs(number) < 2 ** 53 && written.length < 17)) return number;
+  if (JSON.rawJSON) return JSON.rawJSON(written);
+  const isLost = Number.isInteger(number) && !Number.isSafeInteger(number);
+  return isLost ? fail("This browser cannot send so large a number exactly. Use a newer one.") : number;
+}
+
+function checkSize({ minItems: least = 0, maxItems: most = Infinity }, size, fail) {
+  if (size < least) fail(`${size} given, at least ${least} are needed.`);
+  if (size > most) fail(`${size} given, at most ${most} fit.`);
+}
+
+function jsonValue(text, fail) {
+  try {
+    return parseAll(text);
+  } catch (error) {
+    return fail(`This is no JSON: ${error.message}.`);
+  }
+}
+
+/** Parse JSON with every number as it was typed. */
+function parseAll(text) {
+  return JSON.parse(text, (key, value, context) => {
+    if (typeof value !== "number" || !context || !JSON.rawJSON || digits(value) === context.source) return value;
+    return JSON.rawJSON(context.source);
+  });
+}
+
+/** The draft at a path such as "items.0.pieces"; "" is the whole. */
+export function at(draft, path) {
+  if (!path) return draft;
+  return path.split(".").reduce((found, name) => {
+    const next = Array.isArray(found) ? found[Number(name)] : own(found, name);
+    return Array.isArray(found) && next && Object.hasOwn(next, "draft") ? next.draft : next;
+  }, draft);
+}
+
+/** Whether a browser without exact numbers has rounded one of a value: then it must not be sent back. */
+export function isRounded(value) {
+  if (isNumber(value)) return typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value);
+  return Boolean(value) && typeof value === "object" && Object.values(value).some(isRounded);
+}

@@ -1,0 +1,47 @@
+// Keeps a list from moving under the pointer: new entries wait behind a button, and those that are gone keep their place.
+import { useEffect, useRef, useState } from "./html.js";
+
+/** Whether a place is pointed at or holds the focus: then it must not move. `place` is the ref of an element. */
+export function useIsTouched(place) {
+  const [touched, setTouched] = useState({ pointer: false, focus: false });
+  useEffect(() => {
+    const element = place.current;
+    if (!element) return undefined;
+    const set = (changed) => () => setTouched((before) => ({ ...before, ...changed }));
+    const handlers = {
+      pointerenter: set({ pointer: true }), pointerleave: set({ pointer: false }), focusin: set({ focus: true }), focusout: set({ focus: false }),
+    };
+    for (const [name, handler] of Object.entries(handlers)) element.addEventListener(name, handler);
+    return () => {
+      for (const [name, handler] of Object.entries(handlers)) element.removeEventListener(name, handler);
+    };
+  }, []);
+  return touched.pointer || touched.focus;
+}
+
+/**
+ * @param fresh the list as it is now; null before it is known
+ * @param keyOf the key of an entry
+ * @param isHeld it must not move now
+ * @param scope a text: a list of another scope is shown at once
+ * @returns {shown, gone (the keys of shown entries that are not in the list any more), waiting (number of new ones), show}
+ */
+export function useSteady(fresh, keyOf, isHeld, scope) {
+  const kept = useRef({ scope: "", list: null });
+  const [, drawAgain] = useState(0);
+  const now = new Set((fresh ?? []).map(keyOf));
+  const before = kept.current.list;
+  const isLoose = !isHeld || !before?.length || kept.current.scope !== scope;
+  if (fresh && isLoose) kept.current = { scope, list: fresh };
+  const shown = kept.current.list ?? [];
+  const known = new Set(shown.map(keyOf));
+  return {
+    shown,
+    gone: new Set(fresh ? shown.map(keyOf).filter((key) => !now.has(key)) : []),
+    waiting: (fresh ?? []).filter((each) => !known.has(keyOf(each))).length,
+    show: () => {
+      kept.current = { scope, list: fresh };
+      drawAgain((times) => times + 1);
+    },
+  };
+}
