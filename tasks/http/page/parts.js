@@ -84,6 +84,14 @@ export function Copy({ text, children, className = "button" }) {
   return html`<button class=${className} type="button" onClick=${copy}><span aria-live="polite">${said || children}</span></button>`;
 }
 
+const nearTo = new Map();
+const watcher = new IntersectionObserver(
+  (entries) => {
+    for (const each of entries) nearTo.get(each.target)?.(each.isIntersecting);
+  },
+  { rootMargin: "800px 0px" },
+);
+
 /**
  * Children that are drawn only near the visible part of the page: a piece of a long list. Elsewhere one element of the
  * height that they had keeps their place.
@@ -97,9 +105,13 @@ export function Chunk({ as, draw, guess, ...attributes }) {
   const height = useRef(guess);
   const [isNear, setNear] = useState(false);
   useEffect(() => {
-    const watcher = new IntersectionObserver(([entry]) => setNear(entry.isIntersecting), { rootMargin: "800px 0px" });
-    watcher.observe(place.current);
-    return () => watcher.disconnect();
+    const element = place.current;
+    nearTo.set(element, setNear);
+    watcher.observe(element);
+    return () => {
+      watcher.unobserve(element);
+      nearTo.delete(element);
+    };
   }, []);
   useLayoutEffect(() => {
     if (isNear) height.current = place.current.getBoundingClientRect().height || height.current;

@@ -1,0 +1,121 @@
+// The conversation of a session as a chat: messages, calls in one line each, what is written now, what is asked, a message box.
+import { entriesOf, stateOf } from "./conversation.js";
+import { callText, count, duration, firstLine, inert, plural } from "./format.js";
+import { Component, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
+import { LiveText } from "./live_text.js";
+import { MessageBox } from "./message_box.js";
+import { Problem } from "./parts.js";
+import { Glyph } from "./sprite.js";
+
+let RequestForm = () => null;
+import("./request_form.js").then((module) => (RequestForm = module.RequestForm), () => {}); // the inbox brings it
+const MOST_CALLS = 3;
+const MOST_TEXT = 4000;
+const NEAR_END = 40; // pixels
+
+export function Chat({ view, feed, isChat }) {
+  const { header, messages, from, total, requests, timeline, steps, problems } = view;
+  const place = useRef(null);
+  const isAtEnd = useRef(true);
+  const before = useRef(null);
+  const execution = timeline?.execution_id ?? "";
+  const entries = useMemo(() => entriesOf(messages, from, execution), [messages, from, execution]);
+  const answered = useMemo(() => answeredIn(steps), [steps]);
+  const asked = requests.filter((each) => each.kind !== "child" && each.status === "open");
+  const toEnd = () => {
+    if (isAtEnd.current && place.current) place.current.scrollTop = place.current.scrollHeight;
+  };
+  useLayoutEffect(() => {
+    const element = place.current;
+    if (before.current !== null) element.scrollTop += element.scrollHeight - before.current;
+    before.current = null;
+    toEnd();
+  }, [messages, requests]);
+  const onScroll = ({ currentTarget: it }) => {
+    isAtEnd.current = it.scrollHeight - it.scrollTop - it.clientHeight < NEAR_END;
+  };
+  const showEarlier = async () => {
+    before.current = place.current.scrollHeight;
+    await feed.readEarlier();
+  };
+  return html`<div class="chat"><h2 class=${isChat ? "unseen" : ""}>Conversation</h2>
+    <div class="said" ref=${place} onScroll=${onScroll} role="log" aria-label="Messages" tabindex="0">
+      ${from > 0 && html`<p><button class="button" type="button" onClick=${showEarlier}>Show earlier messages</button> <span class="small dim">${count(from)} before these</span></p>`}
+      <${Problem} of=${problems.messages} />
+      ${total === 0 && !asked.length && html`<p class="dim">Nothing was said yet.</p>`}
+      ${entries.map((each) => html`<${Entry} key=${each.key} entry=${each} agent=${header.agent} answered=${answered.get(each.step) ?? null} />`)}
+      <${LiveText} transcript=${feed.transcript} agent=${header.agent} isQuiet=${isChat} onGrow=${toEnd} />
+      ${asked.map((each) => html`<${Asked} key=${each.id} request=${each} session=${header.session_id} onDone=${() => feed.refresh("requests", "header", "timeline", "messages")} />`)}
+      <${Problem} of=${problems.requests} />
+    </div>
+    <${MessageBox} view=${view} feed=${feed} onSent=${() => (isAtEnd.current = true)} /></div>`;
+}
+
+/** Requests of each step that have an answer: from the number of the step to its spans, each with the name of its tool. */
+function answeredIn(steps) {
+  const found = new Map();
+  for (const step of steps) {
+    const spans = step.spans.filter((each) => each.kind === "request" && each.outcome !== "open");
+    if (!spans.length) continue;
+    found.set(step.number, spans.map((span) => ({ span, tool: step.spans.find((each) => each.id === span.parent)?.name ?? "" })));
+  }
+  return found;
+}
+
+/** One message with its calls. It is drawn again only when it has changed. */
+class Entry extends Component {
+  shouldComponentUpdate({ entry, agent, answered }) {
+    const now = this.props;
+    return entry.text !== now.entry.text || entry.results !== now.entry.results || entry.step !== now.entry.step || agent !== now.agent || answered !== now.answered;
+  }
+
+  render({ entry, agent, answered }) {
+    const { role, step, text, calls } = entry;
+    const name = role === "user" ? entry.name || "user" : role === "assistant" ? agent : entry.name || role;
+    return html`<article class=${`entry ${role}`}><header><h3 dir="auto">${inert(name)}</h3>
+        ${step && html`<a class="small dim" href=${`#${step}.m`} dir="auto">step ${step}</a>`}</header>
+      ${text && html`<${Text} text=${text} />`}
+      ${calls.length > 0 && html`<${CallLines} calls=${calls} step=${step} />`}
+      ${answered?.map(({ span, tool }) => html`<${Answered} key=${span.id} span=${span} tool=${tool} />`)}</article>`;
+  }
+}
+
+/** A text as it was written; a very long one is cut until more is asked for. */
+function Text({ text }) {
+  const [isWhole, setWhole] = useState(false);
+  const isCut = !isWhole && text.length > MOST_TEXT;
+  return html`<div class="text" dir="auto">${inert(isCut ? text.slice(0, MOST_TEXT) : text)}</div>
+    ${isCut && html`<button class="button bare" type="button" onClick=${() => setWhole(true)}>Show all ${count(text.length)} characters</button>`}`;
+}
+
+function CallLines({ calls, step }) {
+  const lines = calls.length > MOST_CALLS ? [{ text: namesOf(calls), state: stateOf(calls), span: step && `${step}.m` }] : calls.map((call) => ({
+    text: callText(call.name, call.args, 90), state: stateOf([call]), span: step && `${step}.t${call.index}` }));
+  return html`<ul class="calls">${lines.map(({ text, state, span }) => {
+    const words = html`<span dir="auto">${text}</span>: ${state}`;
+    return html`<li>${state.includes("failed") && html`<${Glyph} of="failed" />`}${span ? html`<a href=${`#${span}`}>${words}</a>` : html`<span>${words}</span>`}</li>`;
+  })}</ul>`;
+}
+
+/** The names of many calls with their numbers: find_order ×12, look ×3. */
+function namesOf(calls) {
+  const numbers = new Map();
+  for (const { name } of calls) numbers.set(name, (numbers.get(name) ?? 0) + 1);
+  return firstLine([...numbers].map(([name, number]) => (number > 1 ? `${name} ×${number}` : name)).join(", "), 120);
+}
+
+function Answered({ span, tool }) {
+  const took = (Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000;
+  return html`<div class="answered"><b><span class="capital">${inert(span.name)}</span>${tool && html` of <code>${inert(tool)}</code>`}</b>
+    <p dir="auto">${firstLine(span.note || span.outcome || "answered", 240)} <span class="dim">after ${duration(took)}</span></p>
+    <a class="small" href=${`#${span.id}`}>Show it in the timeline</a></div>`;
+}
+
+function Asked({ request, session, onDone }) {
+  const isOwn = request.session_id === session;
+  return html`<section class="asked" aria-label=${`Open request of ${request.tool}`}>
+    ${!isOwn && html`<p class="small dim">Asked by <span dir="auto">${inert(request.agent)}</span>, a session below this one</p>`}
+    ${request.kind === "external"
+      ? html`<p><b>Waits for the result of <code dir="auto">${inert(request.tool)}</code></b> from ${inert(request.to ?? "a service")}. There is nothing to do here.</p>`
+      : html`<${RequestForm} session=${request.session_id} request=${request} onDone=${onDone} />`}</section>`;
+}

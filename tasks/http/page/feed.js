@@ -1,0 +1,183 @@
+// What a session's place shows, read from the API and kept up to date: by the one stream of events, at most twice a second,
+// and less often where the reads take long.
+import { get, Refusal, sessionPath } from "./api.js";
+import { followEvents } from "./live.js";
+import { readEarlier, readMessages, readSteps } from "./session_reads.js";
+import { Transcript } from "./transcript.js";
+
+const SOONEST_MS = 500;
+const LONGEST_MS = 15_000;
+const HEADER_MS = 5_000;
+const ACTIVE = ["pending", "in_progress", "waiting"];
+const ENDS = ["execution_completed", "execution_stopped", "execution_failed"];
+
+/** Whether something of a session runs or waits. */
+export const isActive = (header) => ACTIVE.includes(header?.status);
+
+/**
+ * The data of one session. `view` is a new object after each change:
+ * header, problem (why nothing is known), streamProblem, first (message), messages, from (index of the first one that is
+ * read), total, hasMessages, steps, timeline (the reply without its steps), isPartial (steps are still being read), requests,
+ * result (of the latest execution), results, tree, state; each null before it is known. `problems` by the name of a read.
+ */
+export class Feed {
+  view = { header: null, problem: null, streamProblem: null, first: null, messages: [], from: 0, total: null, steps: [], timeline: null,
+    isPartial: true, requests: [], results: null, result: null, tree: null, state: null, problems: {} };
+  transcript = new Transcript();
+  #id;
+  #isChat;
+  #onChange;
+  #stopped = new AbortController();
+  #dirty = new Set();
+  #timer = 0;
+  #isReading = false;
+  #endedAt = 0;
+  #took = 0;
+  #failures = 0;
+  #endFollowing = () => {};
+  #wantsState = false;
+
+  /** @param isChat the token allows the conversation alone: nothing else is asked for */
+  constructor(id, isChat, onChange) {
+    this.#id = id;
+    this.#isChat = isChat;
+    this.#onChange = onChange;
+  }
+
+  async start() {
+    this.#dirty.add("header");
+    await this.#run();
+    if (!this.view.problem) {
+      this.#dirty = new Set(this.#allowed(["messages", "timeline", "requests", "results"]));
+      await this.#run();
+      this.#took = 0; // what is still missing of the head is read at once
+    }
+    if (this.#stopped.signal.aborted || this.view.problem) return;
+    const latest = this.view.steps.findLast((each) => each.status === "committed")?.ended_at ?? this.view.timeline?.submitted_at;
+    const after = latest ? `${Date.parse(latest) - 1}-0` : "";
+    this.#endFollowing = followEvents(this.#id, (frame) => this.#hear(frame), (problem) => this.#set({ streamProblem: problem }), after);
+    this.#poll();
+  }
+
+  stop() {
+    this.#stopped.abort();
+    this.#endFollowing();
+    clearTimeout(this.#timer);
+  }
+
+  /** Read these again soon: header, messages, timeline, requests, results, tree, state. */
+  refresh(...names) {
+    for (const each of this.#allowed(names)) this.#dirty.add(each);
+    this.#schedule();
+  }
+
+  /** Whether the whole state is shown now: it is large, and read again only then. */
+  wantState(isWanted) {
+    this.#wantsState = isWanted;
+    if (isWanted && !this.view.state) this.refresh("state");
+  }
+
+  async readEarlier() {
+    this.#set(await readEarlier(this.#get, this.view));
+  }
+
+  #allowed(names) {
+    if (this.view.header?.status === "unreadable") return names.filter((each) => each === "header");
+    return this.#isChat ? names.filter((each) => ["header", "messages", "requests"].includes(each)) : names;
+  }
+
+  #get = (path, query) => get(sessionPath(this.#id, path), query, this.#stopped.signal);
+
+  #set(changes) {
+    this.view = { ...this.view, ...changes };
+    if (!this.#stopped.signal.aborted) this.#onChange(this.view);
+  }
+
+  #hear(frame) {
+    this.transcript.apply(frame);
+    if (frame.type === "live") return;
+    const names = ["header", "timeline"];
+    if (/^step_committed|^message_|^execution_|^snapshot|^session_saved/.test(frame.type)) names.push("messages");
+    if (/^request_|^child_|^execution_|^snapshot/.test(frame.type)) names.push("requests");
+    if (ENDS.includes(frame.type) || frame.type === "snapshot") names.push("results");
+    if (this.view.tree && /^child_|^step_committed/.test(frame.type)) names.push("tree");
+    if (this.#wantsState && /^step_committed|^execution_/.test(frame.type)) names.push("state");
+    this.refresh(...names);
+  }
+
+  #poll() {
+    const timer = setInterval(() => {
+      if (!document.hidden && isActive(this.view.header)) this.refresh("header");
+    }, HEADER_MS);
+    this.#stopped.signal.addEventListener("abort", () => clearInterval(timer));
+  }
+
+  #schedule() {
+    if (this.#isReading || this.#timer || this.#stopped.signal.aborted) return;
+    const pause = this.#failures ? Math.min(500 * 2 ** this.#failures, LONGEST_MS) : Math.max(SOONEST_MS, 2 * this.#took);
+    this.#timer = setTimeout(() => this.#run(), Math.max(0, this.#endedAt + pause - performance.now()));
+  }
+
+  async #run() {
+    this.#timer = 0;
+    this.#isReading = true;
+    const names = [...this.#dirty];
+    this.#dirty.clear();
+    const began = performance.now();
+    const found = await Promise.all(names.map((each) => this.#readOne(each)));
+    this.#isReading = false;
+    this.#endedAt = performance.now();
+    this.#took = Math.min(this.#endedAt - began, LONGEST_MS / 2);
+    this.#failures = found.includes(false) ? this.#failures + 1 : 0;
+    if (this.#dirty.size) this.#schedule();
+  }
+
+  /** Read one thing; false when the read is to be tried again. */
+  async #readOne(name) {
+    try {
+      await this.#readers[name]();
+      if (this.view.problems[name]) this.#set({ problems: { ...this.view.problems, [name]: null } });
+      return true;
+    } catch (problem) {
+      if (this.#stopped.signal.aborted) return true;
+      if (!(problem instanceof Refusal)) throw problem;
+      const changes = name === "header" && !problem.isTemporary ? { problem } : {};
+      this.#set({ ...changes, problems: { ...this.view.problems, [name]: problem } });
+      if (problem.isTemporary) this.#dirty.add(name);
+      return !problem.isTemporary;
+    }
+  }
+
+  #readers = {
+    header: async () => {
+      const header = await this.#get("", {});
+      this.#set({ header, problem: null, result: this.#latest(header, this.view.results) });
+    },
+    messages: async () => {
+      const changes = await readMessages(this.#get, this.view);
+      this.transcript.settleCommitted();
+      if (changes) this.#set(changes);
+    },
+    timeline: async () => {
+      for await (const changes of readSteps(this.#get, this.view)) this.#show(changes);
+      if (!this.view.state) this.#dirty.add("state"); // for the budget
+      const hasChildren = this.view.steps.some((step) => step.spans.some((each) => each.kind === "child"));
+      if (hasChildren && !this.view.tree) this.#dirty.add("tree");
+    },
+    requests: async () => this.#set({ requests: (await this.#get("/requests", { limit: 100 })).requests }),
+    results: async () => {
+      const { executions } = await this.#get("/executions", {});
+      this.#set({ results: executions, result: this.#latest(this.view.header, executions) });
+    },
+    tree: async () => this.#set({ tree: await this.#get("/tree", {}) }),
+    state: async () => this.#set({ state: await this.#get("/state", {}) }),
+  };
+
+  #latest = (header, results) => results?.findLast((each) => each.execution_id === header?.execution_id) ?? null;
+
+  #show(changes) {
+    const committed = changes.steps.findLast((each) => each.status === "committed");
+    if (committed) this.transcript.settle(changes.timeline.execution_id, committed.number);
+    this.#set(changes);
+  }
+}

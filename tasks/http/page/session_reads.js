@@ -1,0 +1,56 @@
+// The pages of a session's conversation and of its timeline: each read gives the changes of what is known (see Feed).
+import { serverNow } from "./api.js";
+import { firstOpen, mergeSteps } from "./spans.js";
+
+const PAGE = 200;
+const FIRST_STEPS = 100; // few, so that something is seen soon
+const STEPS = 1000;
+
+/**
+ * Read messages that are new, at first the newest ones; null when nothing changed.
+ *
+ * @param read from a path below the session and a query to its reply
+ */
+export async function readMessages(read, { first, messages, from, total }) {
+  if (total === null) return readNewest(read);
+  const known = from + messages.length;
+  const added = [];
+  for (let offset = known; ; offset += PAGE) {
+    const page = await read("/messages", { offset, limit: PAGE });
+    if (page.total < known) return readNewest(read); // the conversation was replaced
+    added.push(...page.messages);
+    if (offset + page.messages.length >= page.total || !page.messages.length) break;
+  }
+  return added.length ? { first: first ?? added[0], messages: [...messages, ...added], total: known + added.length } : null;
+}
+
+async function readNewest(read) {
+  const head = await read("/messages", { limit: 1 });
+  const from = Math.max(0, head.total - PAGE);
+  const { messages, total } = head.total > 1 ? await read("/messages", { offset: from, limit: PAGE }) : head;
+  return { first: head.messages[0] ?? null, messages, from, total };
+}
+
+/** Read the page of messages before those that are known. */
+export async function readEarlier(read, { messages, from }) {
+  const begin = Math.max(0, from - PAGE);
+  const page = await read("/messages", { offset: begin, limit: from - begin });
+  return { messages: [...page.messages, ...messages], from: begin };
+}
+
+/** Read the steps from the first that may have changed on, page by page: at first a short one. */
+export async function* readSteps(read, view) {
+  let known = view.timeline ? view.steps : [];
+  for (let next = firstOpen(known), isFirst = true; next !== null; isFirst = false) {
+    const { steps, ...timeline } = await read("/timeline", { first_step: next, limit: known.length ? STEPS : FIRST_STEPS });
+    timeline.skew = Date.parse(timeline.now) - serverNow();
+    if (isFirst && known.length && timeline.execution_id !== view.timeline.execution_id) {
+      known = [];
+      next = 1;
+      continue;
+    }
+    known = mergeSteps(known, steps, next);
+    next = timeline.next_step ?? null;
+    yield { steps: known, timeline, isPartial: next !== null };
+  }
+}

@@ -1,0 +1,114 @@
+// What a span holds, read when it is opened: arguments as asked and as approved, result, error, and the facts of the call.
+import { linkTo } from "./address.js";
+import { get, parseExact, sessionPath } from "./api.js";
+import { brief, count, duration, exactTime, firstLine, inert, money } from "./format.js";
+import { html, useEffect, useState } from "./html.js";
+import { Copy, Json, Problem } from "./parts.js";
+import { Glyph } from "./sprite.js";
+
+const OUTCOMES = { ok: "completed", error: "failed", unknown: "lost", lost: "lost", void: "lost", open: "waiting", answered: "completed" };
+const EFFECTS = {
+  pure: "no effect outside: it may run again",
+  keyed: "it runs again under the same key, and the effect happens once",
+  lookup: "after a crash it is looked up whether it happened",
+  unsafe: "after a crash it does not run again: its outcome is unknown",
+};
+
+export function SpanDetails({ span, session, step, tool }) {
+  const [found, setFound] = useState({ data: null, problem: null });
+  useEffect(() => {
+    const mine = new AbortController();
+    const query = { data: "true", first_step: step.number, limit: 1 };
+    get(sessionPath(session, "/timeline"), query, mine.signal).then(
+      ({ steps }) => setFound({ data: steps[0]?.spans.find((each) => each.id === span.id)?.data ?? {}, problem: null }),
+      (problem) => problem.name !== "AbortError" && setFound((before) => ({ ...before, problem })),
+    );
+    return () => mine.abort();
+  }, [session, step.status, step.number, span.id, span.ended_at]);
+  const { data, problem } = found;
+  const link = new URL(`${linkTo("sessions", session)}#${span.id}`, location.href).href;
+  return html`<section class="details" aria-label=${`Details of ${span.name}`}>
+    <header><h3><code dir="auto">${inert(span.kind === "request" && tool ? `${span.name} of ${tool}` : span.name)}</code>
+        ${span.outcome && html`<span class="status"><${Glyph} of=${OUTCOMES[span.outcome] ?? "stopped"} />${span.outcome.replaceAll("_", " ")}</span>`}
+        <span class="dim" dir="auto">step ${step.number}${span.note ? `, ${firstLine(span.note, 240)}` : ""}</span></h3>
+      <${Copy} className="button bare" text=${link}>Copy a link to this span</${Copy}></header>
+    <${Problem} of=${problem} />
+    ${!data && !problem && html`<p class="dim" role="status">Reading …</p>`}
+    ${data && html`<div class="two"><div><${Content} data=${data} /></div><dl class="facts">${factsOf({ span, data, step }).map(([name, value]) => html`<dt>${name}</dt><dd dir="auto">${value}</dd>`)}</dl></div>`}
+  </section>`;
+}
+
+/** What was asked, given and returned. */
+function Content({ data }) {
+  const { args, approved_args: approved, value, error, text } = data;
+  const has = (each) => each !== undefined && each !== null;
+  if (![args, approved, value, error, text].some(has)) return html`<p class="dim">Nothing more is stored of it.</p>`;
+  return html`${has(args) && html`<${Arguments} args=${args} approved=${approved} />`}
+    ${has(text) && text !== "" && html`<h4>Text</h4><div class="text" dir="auto">${inert(text.slice(0, 4000))}</div>`}
+    ${has(value) && html`<h4>Result</h4><${Value} value=${value} />`}
+    ${has(error) && html`<h4>Error</h4><p dir="auto"><b>${inert(error.kind ?? "")}</b> ${inert(error.message ?? brief(error, 2000))}</p>`}`;
+}
+
+/** Arguments in lines; what was approved differently is marked. */
+function Arguments({ args, approved }) {
+  if (typeof args !== "object") return html`<h4>Arguments, as the model wrote them</h4><${Json} value=${args} />`;
+  const names = [...new Set([...Object.keys(args), ...Object.keys(approved ?? {})])];
+  if (!names.length) return html`<h4>Arguments</h4><p class="dim">none</p>`;
+  const write = (value) => (value === undefined ? "left out" : JSON.stringify(value, null, 1) ?? "");
+  return html`<h4>${approved ? "Arguments, as asked and as approved" : "Arguments"}</h4>
+    <dl class="arguments">${names.map((name) => {
+      const before = write(args[name]);
+      const after = approved ? write(approved[name]) : before;
+      const shown = before === after ? html`<${Long} text=${before} />` : html`<del>${inert(before)}</del> <ins>${inert(after)}</ins>`;
+      return html`<dt dir="auto">${inert(name)}</dt><dd dir="auto">${shown}</dd>`;
+    })}</dl>`;
+}
+
+/** A result: JSON that a tool returned as text is shown as JSON. */
+function Value({ value }) {
+  let shown = value;
+  if (typeof value === "string" && /^[[{]/.test(value)) {
+    try {
+      shown = parseExact(value);
+    } catch {
+      // a text that only looks like it
+    }
+  }
+  return html`<${Json} value=${shown} most=${2000} />`;
+}
+
+function Long({ text }) {
+  const [isWhole, setWhole] = useState(false);
+  const isCut = !isWhole && text.length > 400;
+  return html`${inert(isCut ? text.slice(0, 400) : text)}${isCut && html`… <button class="button bare" type="button" onClick=${() => setWhole(true)}>all ${count(text.length)} characters</button>`}`;
+}
+
+function factsOf({ span, data, step }) {
+  const { effect, key, attempt, worker, request_id: request, usage, resolutions = [] } = data;
+  const took = span.ended_at ? duration((Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000) : "still going on";
+  const facts = [
+    [span.kind === "model" ? "asked" : "began", html`<time datetime=${span.started_at}>${preciseTime(span.started_at)}</time>, ${took}`],
+    span.session && ["session", html`<a class="mono" href=${linkTo("sessions", span.session)}>${inert(span.session)}</a>`],
+    span.kind === "model" && ["model", inert(span.name)],
+    effect && ["effect class", html`<b>${inert(effect)}</b>${EFFECTS[effect] ? `: ${EFFECTS[effect]}` : ""}`],
+    key && ["key", html`<code>${inert(key)}</code>`],
+    attempt && ["attempt", `${count(attempt)}${step.attempts > 1 ? ` of ${count(step.attempts)}` : ""}`],
+    (worker ?? step.worker) && ["worker", html`<code>${inert(worker ?? step.worker)}</code>`],
+    request && ["request id", html`<code>${inert(request)}</code>`],
+    ...resolutions.map((each) => [VERBS[each.verb] ?? "answered by", html`<b>${inert(each.by || "the clock")}</b>${each.at ? `, ${preciseTime(each.at)}` : ""}${each.args ? ", with other arguments" : ""}
+      ${each.note ? html`<br />“${firstLine(each.note, 400)}”` : ""}`]),
+    span.tokens !== null && ["tokens", html`${count(span.tokens)}${usage ? html` <span class="dim">${usageText(usage)}</span>` : ""}`],
+    span.cost !== null && ["cost", money(span.cost)],
+  ];
+  return facts.filter(Boolean);
+}
+
+const VERBS = { approve: "approved by", deny: "denied by", answer: "answered by", complete: "brought by", fail: "failed by", pass_on: "passed on by", cancel: "cancelled by" };
+
+const usageText = (usage) => Object.entries(usage).filter(([name, number]) => number && name !== "requests").map(([name, number]) => `${name.replace("_", " ")} ${count(number)}`).join(", ");
+
+/** A moment to a tenth of a second, with its zone. */
+function preciseTime(iso) {
+  const at = new Date(iso);
+  return Number.isNaN(at.getTime()) ? exactTime(iso) : `${at.toISOString().slice(0, 21).replace("T", " ")} UTC`;
+}

@@ -1,0 +1,128 @@
+// The timeline of a session: one table on one axis, a body of rows for each step, drawn where it is seen.
+import { get, sessionPath } from "./api.js";
+import { makeAxis } from "./axis.js";
+import { count, duration } from "./format.js";
+import { Component, html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { useKeys } from "./keys.js";
+import { Chunk, Empty, Problem, useNow } from "./parts.js";
+import { rowsOf, timesOf } from "./spans.js";
+import { Key } from "./sprite.js";
+import { StepRows } from "./timeline_rows.js";
+
+const LEGEND = [["queue", "no worker has it"], ["model", "model"], ["tool", "tool"], ["child", "child"], ["request", "waits for a person"],
+  ["provider", "waits for the provider"], ["delay", "was put off"], ["hold", "suspended"], ["lost", "lost or void"]];
+const ROW = 28; // pixels
+const CHILD_STEPS = 1000;
+
+export function Timeline({ view }) {
+  const { steps, timeline, isPartial, problems, header } = view;
+  const [isUnfolded, setUnfolded] = useState(false);
+  const [open, setOpen] = useState(new Map()); // number of a step to the keys of what is open in it
+  const children = useChildren(steps, open);
+  const second = useNow();
+  const isOpen = timeline !== null && timeline.ended_at === null && steps.some((each) => each.status !== "committed");
+  const now = isOpen ? second + timeline.skew : Date.parse(timeline?.ended_at ?? steps.at(-1)?.ended_at ?? 0);
+  const axis = useAxis({ steps, children, timeline, now, isOpen, isUnfolded });
+  const toggle = (step, key) => setOpen((before) => {
+    const keys = new Set(before.get(step));
+    if (!keys.delete(key)) keys.add(key);
+    return new Map(before).set(step, keys);
+  });
+  useFragment(steps, (step, key) => setOpen((before) => new Map(before).set(step, new Set([...(before.get(step) ?? []), key]))));
+  useKeys([
+    ["j", "To the next span; Enter opens it", () => move(1)],
+    ["k", "To the span before", () => move(-1)],
+    ["u", "Fold and unfold long waits", () => setUnfolded((before) => !before)],
+  ]);
+  if (!timeline) return html`<${Problem} of=${problems.timeline} />${!problems.timeline && html`<p class="dim" role="status">Reading the timeline …</p>`}`;
+  if (!steps.length) return html`<${Problem} of=${problems.timeline} /><${Empty}>${header.status === "idle" ? "There is no execution yet. A message starts the first one." : "No step has begun yet."}</${Empty}>`;
+  const kinds = new Set(steps.flatMap((step) => step.spans.map((each) => each.kind)));
+  return html`<${Problem} of=${problems.timeline} />
+    <div class="bar-of-tools"><ul class="legend" aria-label="Meaning of the bars">${LEGEND.filter(([kind]) => kinds.has(kind)).map(([kind, text]) => html`<li key=${kind}><${Key} kind=${kind} />${text}</li>`)}</ul>
+      ${axis.foldedMs > 0 && html`<button class="button" type="button" aria-pressed=${String(isUnfolded)} onClick=${() => setUnfolded(!isUnfolded)}>
+        ${isUnfolded ? "Fold" : "Unfold"} ${duration(axis.foldedMs / 1000)}</button>`}</div>
+    <div class="timeline"><table role="table" aria-label="Timeline of the latest execution, by step">
+      <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Span</th><th role="columnheader" scope="col" class="track"><span class="unseen">From and to</span><${Ticks} axis=${axis} /></th>
+        <th role="columnheader" scope="col" class="number">Took</th><th role="columnheader" scope="col" class="number">Cost</th></tr></thead>
+      ${steps.map((step) => html`<${Step} key=${step.number} step=${step} axis=${axis} open=${open.get(step.number)} toggle=${toggle}
+        session=${header.session_id} children=${step.spans.some((each) => each.session) ? children : null} skew=${isOpen ? timeline.skew : 0} />`)}</table>
+      ${isOpen && html`<svg class="now" aria-hidden="true"><line x1=${`${axis.place(now)}%`} x2=${`${axis.place(now)}%`} y1="0" y2="100%" /></svg>`}</div>
+    <p class="small dim after" role="status">${isPartial ? `Reading further steps: ${count(steps.length)} so far …` : "Select a span to see its arguments, its result and who approved it."}</p>`;
+}
+
+/** The axis; the same one as before as long as it shows the same, so that rows need not be drawn again. */
+function useAxis({ steps, children, timeline, now, isOpen, isUnfolded }) {
+  const last = useRef(null);
+  const spans = useMemo(() => [steps, ...[...children.values()].map((each) => each.steps)].flatMap((each) => each.flatMap((step) => step.spans.map(timesOf))), [steps, children]);
+  return useMemo(() => {
+    const start = Math.min(Date.parse(timeline?.submitted_at ?? 0), spans[0]?.start ?? Infinity);
+    const axis = makeAxis(spans, { start, now, isOpen, isUnfolded });
+    if (last.current?.key !== axis.key) last.current = axis;
+    return last.current;
+  }, [spans, timeline?.submitted_at, now, isOpen, isUnfolded]);
+}
+
+/** Timelines of the child sessions that are unfolded, by session id: {steps, problem}; read again while they go on. */
+function useChildren(steps, open) {
+  const [children, setChildren] = useState(new Map());
+  const wanted = useMemo(() => [...open.values()].flatMap((keys) => [...keys]).filter((each) => each.startsWith("child ")).map((each) => each.slice(6)), [open]);
+  useEffect(() => {
+    const mine = new AbortController();
+    for (const id of wanted) {
+      const isOver = children.get(id)?.ended_at;
+      if (isOver) continue;
+      get(sessionPath(id, "/timeline"), { limit: CHILD_STEPS }, mine.signal)
+        .then((reply) => setChildren((before) => new Map(before).set(id, { ...reply, problem: null })))
+        .catch((problem) => problem.name !== "AbortError" && setChildren((before) => new Map(before).set(id, { steps: before.get(id)?.steps ?? [], problem })));
+    }
+    return () => mine.abort();
+  }, [wanted, steps]);
+  return children;
+}
+
+/** Open the span that the address names, and go there, as soon as its step is known. */
+function useFragment(steps, onOpen) {
+  const done = useRef("");
+  const [hash, setHash] = useState(location.hash);
+  useEffect(() => {
+    const onChange = () => {
+      done.current = "";
+      setHash(location.hash);
+    };
+    addEventListener("hashchange", onChange);
+    return () => removeEventListener("hashchange", onChange);
+  }, []);
+  useEffect(() => {
+    const id = decodeURIComponent(hash.slice(1));
+    const step = steps.find((each) => each.number === parseInt(id, 10));
+    if (!step || done.current === id) return;
+    done.current = id;
+    if (step.spans.some((each) => each.id === id)) onOpen(step.number, id);
+    document.getElementById(`step-${step.number}`)?.scrollIntoView({ block: "center" });
+    setTimeout(() => document.getElementById(id)?.querySelector(".name")?.focus(), 150);
+  }, [hash, steps]);
+}
+
+function move(by) {
+  const all = [...document.querySelectorAll(".timeline .name")];
+  const at = all.indexOf(document.activeElement);
+  const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by];
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest" });
+}
+
+function Ticks({ axis }) {
+  return html`<svg class="ticks" aria-hidden="true">${axis.ticks.map(({ at, text, kind }) => html`<text class=${kind} x=${`${at}%`} y="14" text-anchor=${at < 3 ? "start" : at > 97 ? "end" : "middle"}>${text}</text>`)}</svg>`;
+}
+
+/** The rows of one step. They are made again only when something of the step has changed. */
+class Step extends Component {
+  shouldComponentUpdate(next) {
+    return ["step", "axis", "open", "children", "skew", "session"].some((name) => next[name] !== this.props[name]);
+  }
+
+  render({ step, ...rest }) {
+    const guess = ROW * (rowsOf(step).length + 1);
+    return html`<${Chunk} as="tbody" role="rowgroup" id=${`step-${step.number}`} class="step" guess=${guess} draw=${() => html`<${StepRows} step=${step} ...${rest} />`} />`;
+  }
+}

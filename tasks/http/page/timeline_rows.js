@@ -1,0 +1,122 @@
+// Rows of a timeline: the head of a step, its spans as bars, the rows of children below, and the details of what is open.
+import { linkTo } from "./address.js";
+import { count, duration, firstLine, inert, money, plural } from "./format.js";
+import { html } from "./html.js";
+import { Problem, useNow } from "./parts.js";
+import { SpanDetails } from "./span_details.js";
+import { groupsOf, rowsOf } from "./spans.js";
+import { Filled, Glyph } from "./sprite.js";
+
+const THINNEST = 0.5; // percent: thinner bars get three pixels
+const TROUBLE = { error: "failed", unknown: "lost", lost: "lost", void: "lost", blocked: "stopped", expired: "stopped", cancelled: "stopped", not_run: "stopped" };
+const NAMES = { queue: "queue", provider: "provider", delay: "put off", hold: "suspended", message: "message" };
+const NOTES = { queue: "waits for a worker", child: "child session", hold: "nothing begins", provider: "told when to come back" };
+
+export function StepRows({ step, axis, open, children, toggle, session, skew }) {
+  const row = { axis, open: open ?? new Set(), children: children ?? new Map(), skew, toggle: (key) => toggle(step.number, key) };
+  return html`<tr role="row" class="step-head"><th role="rowheader" scope="rowgroup" colspan="4"><b>Step ${step.number}</b> <span dir="auto">· ${describe(step)}</span></th></tr>
+    ${rowsOf(step).map(({ span, depth }) => html`<${Row} key=${span.id} ...${row} span=${span} depth=${depth} tool=${toolOf(step, span)} session=${session} step=${step} />`)}`;
+}
+
+const toolOf = (step, span) => step.spans.find((each) => each.id === span.parent)?.name ?? "";
+
+function describe(step) {
+  const lost = step.spans.filter((each) => each.kind === "lost" && each.outcome === "lost").length;
+  const status = { committed: "committed", waiting: "waits", due: "due",
+    running: `runs${step.worker ? ` on worker ${step.worker}` : ""}, provisional until it is committed` }[step.status] ?? step.status;
+  const facts = [lost ? `${status}, recovered ${lost === 1 ? "once" : `${lost} times`}` : status];
+  if (step.tokens !== null) facts.push(`${count(step.tokens)} tokens`);
+  if (step.cost !== null) facts.push(money(step.cost));
+  if (["length", "content_filter"].includes(step.finish_reason)) facts.push(`its answer is cut short: ${step.finish_reason.replace("_", " ")}`);
+  if (step.error) facts.push(firstLine(step.error.message ?? step.error, 160));
+  return facts.map((each) => inert(each)).join(" · ");
+}
+
+/** One span: its name opens its details, the arrow of a child its rows. */
+function Row({ span, depth, tool, session, step, axis, open, children, skew, toggle }) {
+  const child = span.session;
+  const isOpen = open.has(span.id);
+  const isUnfolded = child && open.has(`child ${child}`);
+  const { name, note, isTrouble } = wordsOf(span, tool);
+  const label = isTrouble || (span.kind === "request" && span.ended_at) ? firstLine(span.note, 120) || note : "";
+  return html`<tr role="row" id=${span.id} class=${`span ${isOpen ? "on" : ""} ${isTrouble ? "trouble" : ""}`}>
+      <th role="rowheader" scope="row"><span class=${`branch d${Math.min(depth, 6)}`}>
+        ${child && html`<button class="fold" type="button" aria-expanded=${String(Boolean(isUnfolded))} aria-label=${`Spans of ${span.name}`} onClick=${() => toggle(`child ${child}`)}></button>`}
+        ${isTrouble && html`<${Glyph} of=${TROUBLE[span.outcome]} />`}
+        <button class="name" type="button" aria-expanded=${String(isOpen)} onClick=${() => toggle(span.id)}><span dir="auto">${name}</span>
+          ${note !== label && html`<span class="dim small" dir="auto"> ${note}</span>`}${label && html`<span class="dim small only-narrow" dir="auto"> ${label}</span>`}</button></span></th>
+      <td role="cell" class="track"><${Bars} spans=${[span]} axis=${axis} label=${label} skew=${skew} /></td>
+      <td role="cell" class="number"><${Took} span=${span} skew=${skew} /></td>
+      <td role="cell" class="number">${span.cost === null ? "" : money(span.cost)}</td></tr>
+    ${isOpen && html`<tr role="row" class="opened"><td role="cell" colspan="4"><${SpanDetails} key=${span.id} span=${span} session=${session} step=${step} tool=${tool} /></td></tr>`}
+    ${isUnfolded && html`<${ChildRows} id=${child} depth=${depth + 1} axis=${axis} open=${open} children=${children} skew=${skew} toggle=${toggle} />`}`;
+}
+
+/** The spans of a child session: model calls and calls of a tool in one row each. */
+function ChildRows({ id, depth, axis, open, children, skew, toggle }) {
+  const found = children.get(id);
+  const line = (text) => html`<tr role="row" class="span"><th role="rowheader" scope="row" colspan="4"><span class=${`branch d${Math.min(depth, 6)} small dim`}>${text}</span></th></tr>`;
+  if (!found) return line("Reading the child …");
+  if (found.problem) return html`<tr role="row"><td role="cell" colspan="4"><${Problem} of=${found.problem} /></td></tr>`;
+  if (!found.steps.length) return line("It has no step yet.");
+  return html`${groupsOf(found.steps).map(({ key, kind, name, spans }) => {
+    if (kind === "child") return html`<${Row} key=${`${id} ${key}`} span=${spans[0].span} depth=${depth} tool="" session=${id} step=${found.steps.find((each) => each.number === spans[0].step)} axis=${axis} open=${open} children=${children} skew=${skew} toggle=${toggle} />`;
+    return html`<${GroupRow} key=${`${id} ${key}`} id=${id} kind=${kind} name=${name} spans=${spans.map((each) => each.span)} depth=${depth} axis=${axis} skew=${skew} />`;
+  })}`;
+}
+
+function GroupRow({ id, kind, name, spans, depth, axis, skew }) {
+  const words = wordsOf({ ...spans[0], kind, name, note: "", outcome: null }, "");
+  const failed = spans.filter((each) => TROUBLE[each.outcome]).length;
+  const costs = spans.map((each) => each.cost).filter((each) => each !== null);
+  const seconds = spans.reduce((sum, each) => sum + (each.ended_at ? Date.parse(each.ended_at) - Date.parse(each.started_at) : 0), 0) / 1000;
+  return html`<tr role="row" class=${`span ${failed ? "trouble" : ""}`}><th role="rowheader" scope="row"><span class=${`branch d${Math.min(depth, 6)}`}>
+      ${failed > 0 && html`<${Glyph} of="failed" />`}<a class="name" href=${linkTo("sessions", id)}><span dir="auto">${words.name}</span>
+      <span class="dim small"> ${kind === "model" || kind === "tool" ? plural(spans.length, "call") : count(spans.length)}${failed ? `, ${failed} failed` : ""}</span></a></span></th>
+    <td role="cell" class="track"><${Bars} spans=${spans} axis=${axis} label="" skew=${skew} /></td>
+    <td role="cell" class="number">${duration(seconds)}</td><td role="cell" class="number">${costs.length ? money(costs.reduce((sum, each) => sum + each, 0)) : ""}</td></tr>`;
+}
+
+/** The words of a span: its name, a note, and whether it is an exception. */
+export function wordsOf(span, tool) {
+  const isTrouble = Object.hasOwn(TROUBLE, span.outcome ?? "");
+  const note = firstLine(span.note, 120);
+  if (span.outcome === "void") return { name: "model", note: note || "a call failed", isTrouble };
+  if (span.kind === "model") return { name: "model", note: [inert(span.name), note].filter(Boolean).join(", "), isTrouble };
+  if (span.kind === "request") return { name: inert(span.name), note: tool ? `of ${inert(tool)}` : note, isTrouble };
+  if (span.kind === "queue" && span.parent) return { name: "no worker has it", note: note || "its lease runs on", isTrouble };
+  if (span.kind === "message") return { name: "message", note: note || inert(span.name), isTrouble };
+  const name = NAMES[span.kind] ?? inert(span.name);
+  return { name, note: note || (isTrouble ? span.outcome.replaceAll("_", " ") : NOTES[span.kind] ?? ""), isTrouble };
+}
+
+function Bars({ spans, axis, label, skew }) {
+  return html`<svg class="bars" aria-hidden="true">${axis.folds.map((each) => html`<rect class=${`column ${each.kind === "request" ? "person" : ""}`} x=${`${each.left}%`} width=${`${each.width}%`} height="100%" />`)}
+    ${spans.map((span) => (span.ended_at ? html`<${Bar} key=${span.id} span=${span} axis=${axis} end=${Date.parse(span.ended_at)} label=${label} />` : html`<${GrowingBar} key=${span.id} span=${span} axis=${axis} skew=${skew} />`))}</svg>`;
+}
+
+/** The bar of what still goes on: it alone is drawn again each second. */
+const GrowingBar = ({ span, axis, skew }) => html`<${Bar} span=${span} axis=${axis} end=${useNow() + skew} label="" />`;
+
+function Bar({ span, axis, end, label }) {
+  const left = axis.place(Date.parse(span.started_at));
+  const width = Math.max(0, axis.place(end) - left);
+  const isLeft = left + width > 60;
+  const words = label && html`<text class=${span.kind === "request" ? "person" : ""} x=${`${isLeft ? left : left + width}%`} dx=${isLeft ? -6 : 6} y="18" text-anchor=${isLeft ? "end" : "start"}>${firstLine(label, 60)}</text>`;
+  if (span.kind === "message") return html`<circle class="moment" cx=${`${left}%`} cy="14" r="4" />${words}`;
+  return html`<${Filled} kind=${fillOf(span)} x=${`${left}%`} y="8" width=${width < THINNEST ? 3 : `${width}%`} height="12" rx="2" />${words}`;
+}
+
+/** Accent is for people: a result that a service brings is drawn like a child. */
+function fillOf({ kind, name, outcome }) {
+  if (["lost", "void"].includes(outcome)) return "lost";
+  return kind === "request" && name === "external" ? "service" : kind;
+}
+
+function Took({ span, skew }) {
+  if (span.kind === "message") return null;
+  if (!span.ended_at) return html`<${Growing} from=${Date.parse(span.started_at)} skew=${skew} />`;
+  return duration((Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000);
+}
+
+const Growing = ({ from, skew }) => html`<span>${duration((useNow() + skew - from) / 1000)} …</span>`;
