@@ -1,7 +1,7 @@
 // Small pieces that every place shows: statuses, times, problems, copied links, JSON, rows that are drawn when seen.
 import { serverNow } from "./api.js";
 import { clockTime, duration, exactTime, inert } from "./format.js";
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { html, useEffect, useRef, useState } from "./html.js";
 import { Glyph } from "./sprite.js";
 
 const TROUBLE = ["failed", "parked", "unreadable"];
@@ -87,7 +87,7 @@ export function Copy({ text, children, className = "button" }) {
 const nearTo = new Map();
 const watcher = new IntersectionObserver(
   (entries) => {
-    for (const each of entries) nearTo.get(each.target)?.(each.isIntersecting);
+    for (const each of entries) nearTo.get(each.target)?.(each);
   },
   { rootMargin: "800px 0px" },
 );
@@ -106,16 +106,16 @@ export function Chunk({ as, draw, guess, ...attributes }) {
   const [isNear, setNear] = useState(false);
   useEffect(() => {
     const element = place.current;
-    nearTo.set(element, setNear);
+    nearTo.set(element, ({ isIntersecting, boundingClientRect }) => {
+      if (!isIntersecting) height.current = boundingClientRect.height || height.current;
+      setNear(isIntersecting);
+    });
     watcher.observe(element);
     return () => {
       watcher.unobserve(element);
       nearTo.delete(element);
     };
   }, []);
-  useLayoutEffect(() => {
-    if (isNear) height.current = place.current.getBoundingClientRect().height || height.current;
-  });
   const style = { height: `${height.current}px` };
   const spacer = as === "tbody" ? html`<tr role="presentation"><td colspan="9" style=${style}></td></tr>` : html`<div style=${style}></div>`;
   return html`<${as} ref=${place} ...${attributes}>${isNear ? draw() : spacer}</${as}>`;

@@ -43,7 +43,7 @@ export async function* readSteps(read, view) {
   let known = view.timeline ? view.steps : [];
   for (let next = firstOpen(known), isFirst = true; next !== null; isFirst = false) {
     const { steps, ...timeline } = await read("/timeline", { first_step: next, limit: known.length ? STEPS : FIRST_STEPS });
-    timeline.skew = Date.parse(timeline.now) - serverNow();
+    timeline.skew = skewOf(timeline, view.timeline);
     if (isFirst && known.length && timeline.execution_id !== view.timeline.execution_id) {
       known = [];
       next = 1;
@@ -53,4 +53,10 @@ export async function* readSteps(read, view) {
     next = timeline.next_step ?? null;
     yield { steps: known, timeline, isPartial: next !== null };
   }
+}
+
+/** The server's clock beyond what this page takes for it, in milliseconds; the former value as long as it nearly holds. */
+function skewOf({ now }, before) {
+  const skew = Date.parse(now) - serverNow();
+  return before && Math.abs(skew - before.skew) < 1000 ? before.skew : skew;
 }

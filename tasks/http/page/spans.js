@@ -5,7 +5,12 @@ const WORK = ["model", "tool", "lost"];
 const NESTED = ["tool", "child", "request"];
 
 /** Times of a span in milliseconds: {kind, start, end}; end null where it still goes on. */
-export const timesOf = (span) => ({ kind: span.kind, start: Date.parse(span.started_at), end: span.ended_at ? Date.parse(span.ended_at) : null });
+export function timesOf(span) {
+  if (!times.has(span)) times.set(span, { kind: span.kind, start: Date.parse(span.started_at), end: span.ended_at ? Date.parse(span.ended_at) : null });
+  return times.get(span);
+}
+
+const times = new WeakMap(); // they are asked for each second
 
 /**
  * The spans of a step in the order in which they are drawn, with their depth: what belongs to a call is before it, by time.
@@ -22,13 +27,13 @@ export function rowsOf(step) {
     .filter((each) => !each.parent || !known.has(each.parent))
     .map((each) => {
       const rows = [...(below.get(each.id) ?? []), each].sort(byStart);
-      return { start: Math.min(...rows.map((one) => Date.parse(one.started_at))), depth: NESTED.includes(each.kind) ? 1 : 0, rows };
+      return { start: Math.min(...rows.map((one) => timesOf(one).start)), depth: NESTED.includes(each.kind) ? 1 : 0, rows };
     });
   groups.sort((one, other) => one.start - other.start);
   return groups.flatMap(({ rows, depth }) => rows.map((span) => ({ span, depth })));
 }
 
-const byStart = (one, other) => Date.parse(one.started_at) - Date.parse(other.started_at);
+const byStart = (one, other) => timesOf(one).start - timesOf(other).start;
 
 /**
  * The steps of a child in few rows: all model calls in one, the calls of a tool in one, each child of its own alone.

@@ -2,16 +2,15 @@
 import { get, sessionPath } from "./api.js";
 import { makeAxis } from "./axis.js";
 import { count, duration } from "./format.js";
-import { Component, html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { useKeys } from "./keys.js";
-import { Chunk, Empty, Problem, useNow } from "./parts.js";
-import { rowsOf, timesOf } from "./spans.js";
+import { Empty, Problem, useNow } from "./parts.js";
+import { timesOf } from "./spans.js";
 import { Key } from "./sprite.js";
-import { StepRows } from "./timeline_rows.js";
+import { groupSteps, placeOf, StepGroup } from "./step_groups.js";
 
 const LEGEND = [["queue", "no worker has it"], ["model", "model"], ["tool", "tool"], ["child", "child"], ["request", "waits for a person"],
   ["provider", "waits for the provider"], ["delay", "was put off"], ["hold", "suspended"], ["lost", "lost or void"]];
-const ROW = 28; // pixels
 const CHILD_STEPS = 1000;
 
 export function Timeline({ view }) {
@@ -22,6 +21,7 @@ export function Timeline({ view }) {
   const second = useNow();
   const isOpen = timeline !== null && timeline.ended_at === null && steps.some((each) => each.status !== "committed");
   const now = isOpen ? second + timeline.skew : Date.parse(timeline?.ended_at ?? steps.at(-1)?.ended_at ?? 0);
+  const groups = useMemo(() => groupSteps(steps), [steps]);
   const axis = useAxis({ steps, children, timeline, now, isOpen, isUnfolded });
   const toggle = (step, key) => setOpen((before) => {
     const keys = new Set(before.get(step));
@@ -41,11 +41,11 @@ export function Timeline({ view }) {
     <div class="bar-of-tools"><ul class="legend" aria-label="Meaning of the bars">${LEGEND.filter(([kind]) => kinds.has(kind)).map(([kind, text]) => html`<li key=${kind}><${Key} kind=${kind} />${text}</li>`)}</ul>
       ${axis.foldedMs > 0 && html`<button class="button" type="button" aria-pressed=${String(isUnfolded)} onClick=${() => setUnfolded(!isUnfolded)}>
         ${isUnfolded ? "Fold" : "Unfold"} ${duration(axis.foldedMs / 1000)}</button>`}</div>
-    <div class="timeline"><table role="table" aria-label="Timeline of the latest execution, by step">
+    <div class="timeline" style=${{ "--columns": columnsOf(axis.folds) }}><table role="table" aria-label="Timeline of the latest execution, by step">
       <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Span</th><th role="columnheader" scope="col" class="track"><span class="unseen">From and to</span><${Ticks} axis=${axis} /></th>
         <th role="columnheader" scope="col" class="number">Took</th><th role="columnheader" scope="col" class="number">Cost</th></tr></thead>
-      ${steps.map((step) => html`<${Step} key=${step.number} step=${step} axis=${axis} open=${open.get(step.number)} toggle=${toggle}
-        session=${header.session_id} children=${step.spans.some((each) => each.session) ? children : null} skew=${isOpen ? timeline.skew : 0} />`)}</table>
+      ${groups.map((each) => html`<${StepGroup} key=${each[0].number} steps=${each} axis=${axis} open=${open} toggle=${toggle}
+        session=${header.session_id} children=${children} skew=${isOpen ? timeline.skew : 0} />`)}</table>
       ${isOpen && html`<svg class="now" aria-hidden="true"><line x1=${`${axis.place(now)}%`} x2=${`${axis.place(now)}%`} y1="0" y2="100%" /></svg>`}</div>
     <p class="small dim after" role="status">${isPartial ? `Reading further steps: ${count(steps.length)} so far …` : "Select a span to see its arguments, its result and who approved it."}</p>`;
 }
@@ -98,8 +98,14 @@ function useFragment(steps, onOpen) {
     if (!step || done.current === id) return;
     done.current = id;
     if (step.spans.some((each) => each.id === id)) onOpen(step.number, id);
-    document.getElementById(`step-${step.number}`)?.scrollIntoView({ block: "center" });
-    setTimeout(() => document.getElementById(id)?.querySelector(".name")?.focus(), 150);
+    const look = (rest) => {
+      placeOf(step.number)?.scrollIntoView({ block: "center" }); // its rows are drawn when they come near
+      const name = document.getElementById(id)?.querySelector(".name");
+      if (name) name.focus();
+      if (name || !rest) name?.scrollIntoView({ block: "center" });
+      else setTimeout(() => look(rest - 1), 100);
+    };
+    look(10);
   }, [hash, steps]);
 }
 
@@ -115,14 +121,12 @@ function Ticks({ axis }) {
   return html`<svg class="ticks" aria-hidden="true">${axis.ticks.map(({ at, text, kind }) => html`<text class=${kind} x=${`${at}%`} y="14" text-anchor=${at < 3 ? "start" : at > 97 ? "end" : "middle"}>${text}</text>`)}</svg>`;
 }
 
-/** The rows of one step. They are made again only when something of the step has changed. */
-class Step extends Component {
-  shouldComponentUpdate(next) {
-    return ["step", "axis", "open", "children", "skew", "session"].some((name) => next[name] !== this.props[name]);
-  }
-
-  render({ step, ...rest }) {
-    const guess = ROW * (rowsOf(step).length + 1);
-    return html`<${Chunk} as="tbody" role="rowgroup" id=${`step-${step.number}`} class="step" guess=${guess} draw=${() => html`<${StepRows} step=${step} ...${rest} />`} />`;
-  }
+/** The folded waits as a background of all rows: one picture for thousands of them. */
+function columnsOf(folds) {
+  if (!folds.length) return "none";
+  const stops = folds.map(({ left, width, kind }) => {
+    const colour = kind === "request" ? "var(--wash)" : "var(--panel)";
+    return `transparent ${left}%, ${colour} ${left}% ${left + width}%, transparent ${left + width}%`;
+  });
+  return `linear-gradient(to right, ${stops.join(", ")})`;
 }

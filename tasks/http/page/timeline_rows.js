@@ -91,8 +91,7 @@ export function wordsOf(span, tool) {
 }
 
 function Bars({ spans, axis, label, skew }) {
-  return html`<svg class="bars" aria-hidden="true">${axis.folds.map((each) => html`<rect class=${`column ${each.kind === "request" ? "person" : ""}`} x=${`${each.left}%`} width=${`${each.width}%`} height="100%" />`)}
-    ${spans.map((span) => (span.ended_at ? html`<${Bar} key=${span.id} span=${span} axis=${axis} end=${Date.parse(span.ended_at)} label=${label} />` : html`<${GrowingBar} key=${span.id} span=${span} axis=${axis} skew=${skew} />`))}</svg>`;
+  return html`<svg class="bars" aria-hidden="true">${spans.map((span) => (span.ended_at ? html`<${Bar} key=${span.id} span=${span} axis=${axis} end=${Date.parse(span.ended_at)} label=${label} />` : html`<${GrowingBar} key=${span.id} span=${span} axis=${axis} skew=${skew} />`))}</svg>`;
 }
 
 /** The bar of what still goes on: it alone is drawn again each second. */
