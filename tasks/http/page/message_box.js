@@ -61,5 +61,5 @@ function whenItJoins(header, { timeline, steps }) {
   if (header.status === "waiting") return "It is read after the answer that the agent waits for.";
   if (header.status === "in_progress" && step) return `It joins after step ${step}.`;
   if (header.status === "pending") return "It joins before the first step.";
-  return "It starts the next execution.";
+  return header.execution_id ? "It starts the next execution." : "It starts the first execution.";
 }

@@ -109,10 +109,10 @@ function NotShown({ id, problem }) {
   const title = { 404: "There is no such session", 410: "This session is gone", 403: "This session may not be read" }[problem.status];
   return html`<div class="heading"><div>${path}<h1>${title ?? "The session cannot be read now"}</h1></div></div>
     <${Problem} of=${problem} />
-    ${[404, 410].includes(problem.status) && html`<${Empty} command="celery-agents list">Sessions are kept for some days after their last execution has ended. Those that are kept are listed by:</${Empty}>`}`;
+    ${[404, 410].includes(problem.status) && html`<${Empty} command="celery-agents list">The sessions that are kept are shown under Sessions, and by:</${Empty}>`}`;
 }
 
 function Unreadable({ header }) {
-  return html`<div class="problem" role="alert"><p dir="auto">${firstLine(header.problem, 600) || "What is stored of this session cannot be read."}</p></div>
+  return html`<${Problem} of=${{ message: header.problem || "What is stored of this session cannot be read." }} />
     <p>Its conversation and its timeline cannot be shown. Other sessions are not affected.</p>`;
 }

@@ -8,6 +8,8 @@ import { groupsOf, rowsOf } from "./spans.js";
 import { Filled, Glyph } from "./sprite.js";
 
 const THINNEST = 0.5; // percent: thinner bars get three pixels
+const MOST_LABEL = 60; // letters
+const LETTER = 1.5; // percent that one takes, about
 const TROUBLE = { error: "failed", unknown: "lost", lost: "lost", void: "lost", blocked: "stopped", expired: "stopped", cancelled: "stopped", not_run: "stopped" };
 const NAMES = { queue: "queue", provider: "provider", delay: "put off", hold: "suspended", message: "message" };
 const NOTES = { queue: "waits for a worker", child: "child session", hold: "nothing begins", provider: "told when to come back" };
@@ -100,8 +102,9 @@ const GrowingBar = ({ span, axis, skew }) => html`<${Bar} span=${span} axis=${ax
 function Bar({ span, axis, end, label }) {
   const left = axis.place(Date.parse(span.started_at));
   const width = Math.max(0, axis.place(end) - left);
-  const isLeft = left + width > 60;
-  const words = label && html`<text class=${span.kind === "request" ? "person" : ""} x=${`${isLeft ? left : left + width}%`} dx=${isLeft ? -6 : 6} y="18" text-anchor=${isLeft ? "end" : "start"}>${firstLine(label, 60)}</text>`;
+  const room = 100 - left - width;
+  const isLeft = room < LETTER * Math.min(label.length, MOST_LABEL) && left > room;
+  const words = label && html`<text class=${span.kind === "request" ? "person" : ""} x=${`${isLeft ? left : left + width}%`} dx=${isLeft ? -6 : 6} y="18" text-anchor=${isLeft ? "end" : "start"}>${firstLine(label, MOST_LABEL)}</text>`;
   if (span.kind === "message") return html`<circle class="moment" cx=${`${left}%`} cy="14" r="4" />${words}`;
   return html`<${Filled} kind=${fillOf(span)} x=${`${left}%`} y="8" width=${width < THINNEST ? 3 : `${width}%`} height="12" rx="2" />${words}`;
 }

@@ -38,7 +38,7 @@ export class Transcript {
     const piece = { execution, step, attempt, call, part, text, data };
     const isSame = last && data === null && last.data === null && last.step === step && last.attempt === attempt && last.call === call && last.part === part;
     if (isSame) last.text += text;
-    else this.pieces.push(piece);
+    else this.pieces.push({ ...piece }); // what is told stays as it is when the next text joins it
     this.#tell(piece);
   }
 
