@@ -8,7 +8,7 @@ import { Inbox } from "./inbox.js";
 import { useKeys } from "./keys.js";
 import { useConnection, usePolled } from "./live.js";
 import { Problem } from "./parts.js";
-import { Session } from "./session.js";
+import { Session } from "./session_place.js";
 import { Sessions } from "./sessions.js";
 import { Sprite } from "./sprite.js";
 import { Tree } from "./tree.js";
