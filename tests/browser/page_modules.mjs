@@ -32,7 +32,7 @@ test("a long wait for a person becomes a narrow column, and times on both sides 
   near(axis.place(HOUR), 53);
   near(axis.place(HOUR + 10_000), 100);
   near(axis.place(5_000) * 2, axis.place(10_000));
-  assert.ok(axis.ticks.some((each) => each.kind === "fold person"));
+  assert.ok(axis.ticks.some((each) => each.kind === "wait person"));
   assert.ok(axis.ticks.filter((each) => each.at > 54).every((each) => each.text.startsWith("+")));
 });
 

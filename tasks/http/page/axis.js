@@ -108,14 +108,14 @@ function placeIn(segments, ms, scale) {
   return Math.max(0, Math.min(100, left + Math.max(0, Math.min(width, inside))));
 }
 
-/** Labels of the axis that do not touch: [{at, text, kind}], kind "" or "fold" or "now". */
+/** Labels of the axis that do not touch: [{at, text, kind}], kind "", "now", "wait" or "wait person". */
 function ticksOf(segments, scale, { now, isOpen }) {
   const labels = [];
   let last = -FOLD_LABEL_GAP;
   for (const each of segments.filter((one) => one.isFold)) {
     const at = each.left + each.width / 2;
     if (at - last < FOLD_LABEL_GAP) continue;
-    labels.push({ at, text: duration((each.to - each.from) / 1000), kind: each.kind === "request" ? "fold person" : "fold" });
+    labels.push({ at, text: duration((each.to - each.from) / 1000), kind: each.kind === "request" ? "wait person" : "wait" });
     last = at;
   }
   if (isOpen) {

@@ -5,33 +5,45 @@ import { Component, html, useEffect, useLayoutEffect, useMemo, useRef, useState 
 import { LiveText } from "./live_text.js";
 import { MessageBox } from "./message_box.js";
 import { Problem } from "./parts.js";
+import { RequestForm } from "./request_form.js";
 import { Glyph } from "./sprite.js";
 
-let RequestForm = () => null;
-import("./request_form.js").then((module) => (RequestForm = module.RequestForm), () => {}); // the inbox brings it
 const MOST_CALLS = 3;
 const MOST_TEXT = 4000;
 const NEAR_END = 40; // pixels
+const ABOVE = 48; // pixels of what was said before a request
 
 export function Chat({ view, feed, isChat }) {
   const { header, messages, from, total, requests, timeline, steps, problems } = view;
   const place = useRef(null);
   const isAtEnd = useRef(true);
+  const own = useRef(0); // where it was scrolled to from here
   const before = useRef(null);
   const execution = timeline?.execution_id ?? "";
   const entries = useMemo(() => entriesOf(messages, from, execution), [messages, from, execution]);
   const answered = useMemo(() => answeredIn(steps), [steps]);
   const asked = requests.filter((each) => each.kind !== "child" && each.status === "open");
-  const toEnd = () => {
-    if (isAtEnd.current && place.current) place.current.scrollTop = place.current.scrollHeight;
+  const scrollTo = (top) => {
+    place.current.scrollTop = top;
+    own.current = place.current.scrollTop;
   };
+  const toEnd = () => {
+    if (isAtEnd.current && place.current && !place.current.querySelector(".asked")) scrollTo(place.current.scrollHeight);
+  };
+  const first = asked[0]?.id ?? "";
   useLayoutEffect(() => {
     const element = place.current;
     if (before.current !== null) element.scrollTop += element.scrollHeight - before.current;
     before.current = null;
     toEnd();
   }, [messages, requests]);
+  useLayoutEffect(() => {
+    if (!first || !isAtEnd.current) return;
+    const request = place.current.querySelector(".asked"); // from its beginning: it may be longer than what is seen
+    scrollTo(request.offsetTop - place.current.offsetTop - ABOVE);
+  }, [first, messages]);
   const onScroll = ({ currentTarget: it }) => {
+    if (Math.abs(it.scrollTop - own.current) < 2) return; // not the reader's
     isAtEnd.current = it.scrollHeight - it.scrollTop - it.clientHeight < NEAR_END;
   };
   const showEarlier = async () => {

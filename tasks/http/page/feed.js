@@ -34,7 +34,7 @@ export class Feed {
   #endedAt = 0;
   #took = 0;
   #failures = 0;
-  #endFollowing = () => {};
+  #endFollowing = null;
   #wantsState = false;
 
   /** @param isChat the token allows the conversation alone: nothing else is asked for */
@@ -53,15 +53,21 @@ export class Feed {
       this.#took = 0; // what is still missing of the head is read at once
     }
     if (this.#stopped.signal.aborted || this.view.problem) return;
+    this.#follow();
+    this.#poll();
+  }
+
+  /** Follow the events from the last commit on. A session without an execution has none. */
+  #follow() {
+    if (this.#endFollowing || !this.view.header?.execution_id) return;
     const latest = this.view.steps.findLast((each) => each.status === "committed")?.ended_at ?? this.view.timeline?.submitted_at;
     const after = latest ? `${Date.parse(latest) - 1}-0` : "";
     this.#endFollowing = followEvents(this.#id, (frame) => this.#hear(frame), (problem) => this.#set({ streamProblem: problem }), after);
-    this.#poll();
   }
 
   stop() {
     this.#stopped.abort();
-    this.#endFollowing();
+    this.#endFollowing?.();
     clearTimeout(this.#timer);
   }
 
@@ -107,7 +113,9 @@ export class Feed {
 
   #poll() {
     const timer = setInterval(() => {
-      if (!document.hidden && isActive(this.view.header)) this.refresh("header");
+      if (document.hidden) return;
+      if (!this.#endFollowing) this.#follow();
+      if (isActive(this.view.header) || !this.#endFollowing) this.refresh("header");
     }, HEADER_MS);
     this.#stopped.signal.addEventListener("abort", () => clearInterval(timer));
   }
@@ -160,7 +168,7 @@ export class Feed {
     },
     timeline: async () => {
       for await (const changes of readSteps(this.#get, this.view)) this.#show(changes);
-      if (!this.view.state) this.#dirty.add("state"); // for the budget
+      if (this.#isStateOld()) this.#dirty.add("state"); // it has the budget, from the first step on
       const hasChildren = this.view.steps.some((step) => step.spans.some((each) => each.kind === "child"));
       if (hasChildren && !this.view.tree) this.#dirty.add("tree");
     },
@@ -174,6 +182,12 @@ export class Feed {
   };
 
   #latest = (header, results) => results?.findLast((each) => each.execution_id === header?.execution_id) ?? null;
+
+  #isStateOld() {
+    const execution = this.view.state?.state?.execution;
+    const { execution_id: id, total_steps: steps } = this.view.timeline;
+    return !this.view.state || (execution?.execution_id ?? "") !== (id ?? "") || (!execution?.step_count && steps > 0);
+  }
 
   #show(changes) {
     const committed = changes.steps.findLast((each) => each.status === "committed");

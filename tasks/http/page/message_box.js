@@ -43,7 +43,7 @@ export function MessageBox({ view, feed, onSent }) {
   const since = (known) => messages.slice(Math.max(0, known - view.from));
   const waiting = sent.filter((each) => !since(each.known).some((one) => one.role === "user" && one.content === each.text));
   return html`<form class="message" onSubmit=${send}>
-    ${waiting.map((each) => html`<p class="small" key=${each.text}><b>Sent:</b> <span dir="auto">${firstLine(each.text, 80)}</span> <span class="dim">It waits for the running step.</span></p>`)}
+    ${waiting.map((each) => html`<p class="small" key=${each.text}><b>Sent:</b> <span dir="auto">${firstLine(each.text, 80)}</span> <span class="dim">It is read with the next step.</span></p>`)}
     <label class="field"><span class="label">Message to ${inert(header.agent)}</span>
       <textarea dir="auto" rows="3" value=${text} onInput=${(event) => change(event.target.value)}
         onKeyDown=${(event) => (event.ctrlKey || event.metaKey) && event.key === "Enter" && send(event)}></textarea></label>

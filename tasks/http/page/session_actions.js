@@ -23,12 +23,15 @@ export function Actions({ view, feed }) {
   const isHeld = header.session_status === "suspended";
   const isReadable = header.status !== "unreadable";
   const isChild = id.includes(".") && !header.forked_from;
+  const say = (text) => {
+    setSaid(text);
+    if (text) setTimeout(() => setSaid(""), 8000);
+  };
   const act = async (name, work) => {
     setRunning(name);
     setProblem(null);
-    setSaid("");
     try {
-      setSaid((await work()) ?? "");
+      say((await work()) ?? "");
     } catch (refusal) {
       if (!(refusal instanceof Refusal)) throw refusal;
       setProblem(refusal);
@@ -37,7 +40,7 @@ export function Actions({ view, feed }) {
     feed.refresh("header", "timeline", "requests", "results", "messages");
   };
   const suspend = async () => {
-    const text = "Its running step ends, and nothing begins after it until it is resumed; neither in the sessions below it.";
+    const text = "Its running step ends. Nothing begins after it, here and in the sessions below, until it is resumed.";
     const reason = await ask({ title: "Suspend this session?", text, field: "Why? It is shown wherever the session is.", action: "Suspend" });
     if (reason === null) return;
     await act("suspend", async () => {
@@ -76,7 +79,7 @@ export function Actions({ view, feed }) {
     isReadable && tokenClaims() === null && ["fork", "Fork", fork],
     isReadable && ["snapshot", "Snapshot", snapshot],
   ].filter(Boolean);
-  const hasTree = isChild || view.steps.some((step) => step.spans.some((each) => each.session));
+  const hasTree = isChild || view.steps.some((step) => step.spans.some((each) => each.kind === "child"));
   return html`<div class="actions">${shown.map(([name, word, run]) => html`<button key=${name} class="button" type="button" disabled=${running !== ""} onClick=${run}>${word}</button>`)}
       <${Copy} text=${new URL(linkTo("sessions", id), location.href).href}>Copy link</${Copy}>
       ${hasTree && tokenClaims() === null && html`<a class="button" href=${linkTo("tree", isChild ? id.split(".")[0] : id)}>Tree</a>`}</div>

@@ -18,7 +18,7 @@ export function SessionHead({ view, feed, words, isChat }) {
         <span class="mono">${id}</span>${header.forked_from && html`<span class="dim">, a fork of <a class="mono" href=${linkTo("sessions", header.forked_from)}>${header.forked_from}</a></span>`}</p>
       <h1 dir="auto">${words || (view.total === 0 ? "Nothing was said yet" : id)}</h1>
       <p class="state"><${Status} status=${header.status} held=${header.session_status === "suspended"} /> <span class="dim" dir="auto">${reasonOf(view)}</span></p></div>
-    ${!isChat && html`<div class="do"><${Actions} view=${view} feed=${feed} />${!isVisitor && html`<${ActingAs} />`}</div>`}</div>
+    ${!isChat && html`<div class="do"><${Actions} view=${view} feed=${feed} />${!isVisitor && !view.requests.length && html`<${ActingAs} />`}</div>`}</div>
     <${Problem} of=${unknown?.status === 401 ? null : unknown} />
     ${!isChat && header.status !== "unreadable" && html`<${Facts} view=${view} />`}`;
 }

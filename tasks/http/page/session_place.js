@@ -68,7 +68,7 @@ function Body({ view, feed, query }) {
   const chat = html`<${Chat} view=${view} feed=${feed} isChat=${false} />`;
   return html`<div class="session">${!isNarrow && html`<section class="beside" aria-label="Conversation">${chat}</section>`}
     <section class="tabbed"><${TabList} tabs=${tabs} current=${tab} onChoose=${choose} />
-      <div id="panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} tabindex="-1">
+      <div id="panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} tabindex="-1"><h2 class="unseen">${tabs[tab]}</h2>
         ${tab === "conversation" && chat}
         ${tab === "timeline" && html`<${Timeline} view=${view} />`}
         ${tab === "overview" && html`<${Overview} view=${view} />`}

@@ -28,7 +28,7 @@ export function SpanDetails({ span, session, step, tool }) {
   const { data, problem } = found;
   const link = new URL(`${linkTo("sessions", session)}#${span.id}`, location.href).href;
   return html`<section class="details" aria-label=${`Details of ${span.name}`}>
-    <header><h3><code dir="auto">${inert(span.kind === "request" && tool ? `${span.name} of ${tool}` : span.name)}</code>
+    <header><h3><code dir="auto">${firstLine(span.kind === "request" && tool ? `${span.name} of ${tool}` : span.name, 200)}</code>
         ${span.outcome && html`<span class="status"><${Glyph} of=${OUTCOMES[span.outcome] ?? "stopped"} />${span.outcome.replaceAll("_", " ")}</span>`}
         <span class="dim" dir="auto">step ${step.number}${span.note ? `, ${firstLine(span.note, 240)}` : ""}</span></h3>
       <${Copy} className="button bare" text=${link}>Copy a link to this span</${Copy}></header>

@@ -46,7 +46,7 @@ export function Timeline({ view }) {
         <th role="columnheader" scope="col" class="number">Took</th><th role="columnheader" scope="col" class="number">Cost</th></tr></thead>
       ${groups.map((each) => html`<${StepGroup} key=${each[0].number} steps=${each} axis=${axis} open=${open} toggle=${toggle}
         session=${header.session_id} children=${children} skew=${isOpen ? timeline.skew : 0} />`)}</table>
-      ${isOpen && html`<svg class="now" aria-hidden="true"><line x1=${`${axis.place(now)}%`} x2=${`${axis.place(now)}%`} y1="0" y2="100%" /></svg>`}</div>
+      ${isOpen && html`<svg class="now-line" aria-hidden="true"><line x1=${`${axis.place(now)}%`} x2=${`${axis.place(now)}%`} y1="0" y2="100%" /></svg>`}</div>
     <p class="small dim after" role="status">${isPartial ? `Reading further steps: ${count(steps.length)} so far …` : "Select a span to see its arguments, its result and who approved it."}</p>`;
 }
 
@@ -93,7 +93,7 @@ function useFragment(steps, onOpen) {
     return () => removeEventListener("hashchange", onChange);
   }, []);
   useEffect(() => {
-    const id = decodeURIComponent(hash.slice(1));
+    const id = hash.slice(1).replaceAll("%2E", ".");
     const step = steps.find((each) => each.number === parseInt(id, 10));
     if (!step || done.current === id) return;
     done.current = id;

@@ -83,12 +83,13 @@ function GroupRow({ id, kind, name, spans, depth, axis, skew }) {
 export function wordsOf(span, tool) {
   const isTrouble = Object.hasOwn(TROUBLE, span.outcome ?? "");
   const note = firstLine(span.note, 120);
+  const own = firstLine(span.name, 120);
   if (span.outcome === "void") return { name: "model", note: note || "a call failed", isTrouble };
-  if (span.kind === "model") return { name: "model", note: [inert(span.name), note].filter(Boolean).join(", "), isTrouble };
-  if (span.kind === "request") return { name: inert(span.name), note: tool ? `of ${inert(tool)}` : note, isTrouble };
+  if (span.kind === "model") return { name: "model", note: [own, note].filter(Boolean).join(", "), isTrouble };
+  if (span.kind === "request") return { name: own, note: tool ? `of ${firstLine(tool, 120)}` : note, isTrouble };
   if (span.kind === "queue" && span.parent) return { name: "no worker has it", note: note || "its lease runs on", isTrouble };
-  if (span.kind === "message") return { name: "message", note: note || inert(span.name), isTrouble };
-  const name = NAMES[span.kind] ?? inert(span.name);
+  if (span.kind === "message") return { name: "message", note: note || own, isTrouble };
+  const name = NAMES[span.kind] ?? own;
   return { name, note: note || (isTrouble ? span.outcome.replaceAll("_", " ") : NOTES[span.kind] ?? ""), isTrouble };
 }
 
