@@ -4,7 +4,7 @@ What a message says decides what happens, so that a story can be told by message
 
     "My kettle, order 4812, is cracked"   find_order and track_parcel side by side, a research by a child, a refund to approve
     "Where is order 4915?"                 one look-up
-    "fail: …"                              a tool that raises in the last step
+    "fail: …"                              a model that cannot be asked
     "slow: …"                              a tool that takes a minute
     "write 300"                            an answer of so many pieces, written as they come
 """
@@ -65,16 +65,6 @@ def refund(ctx: ToolContext, order: str, cents: int, reason: str = "") -> dict[s
     if pause := float(os.environ.get("STORY_REFUND_SECONDS", "0")):
         time.sleep(pause)
     return {"refund": f"r-{ctx.idempotency_key[:5]}", "order": order, "cents": cents}
-
-
-@tool(effect="unsafe")
-def cancel_line(order: str) -> None:
-    """Cancel a line of an order.
-
-    Args:
-        order: Number of the order.
-    """
-    raise RuntimeError("the shop's order service answered 503")
 
 
 @tool(effect="pure", timeout=90)
@@ -153,7 +143,7 @@ def support_decides(state: AgentState) -> Decision:
     if said.startswith("write"):
         return " ".join(f"word{number}" for number in range(int(said.split()[1])))
     if said.startswith("fail"):
-        return ("I cancel that line.", [_call("cancel_line", order=order)]) if done == 0 else "It did not work."
+        raise ValueError("the model of the shop is gone: ask for another one")
     if said.startswith("slow"):
         return ("I count the stock.", [_call("stocktaking")]) if done == 0 else "All is counted."
     if said.startswith("colour"):
@@ -199,7 +189,6 @@ support = Agent(
         find_order,
         track_parcel,
         refund,
-        cancel_line,
         stocktaking,
         ask_colour,
         AgentTool("research", name="research"),

@@ -1,0 +1,255 @@
+"""The page in a real browser, with a real worker that is killed: what people see of a run, and what they do with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from browser.conftest import Watched, pictures
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+from celery_agents.tasks.client.job import Job
+
+from support.lab import Lab
+from support.serve_process import ServeProcess
+from support.wait import wait_until
+from support.worker_process import WorkerProcess
+
+pytestmark = [pytest.mark.timeout(300)]
+
+expect.set_options(timeout=30_000)
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+@pytest.fixture(scope="module")
+def worker(desk: Lab) -> Iterator[WorkerProcess]:
+    """The worker of the stories that kill none."""
+    started = desk.worker()
+    yield started
+    started.end()
+
+
+def submit(desk: Lab, message: str) -> Job:
+    return desk.client.submit("support", message)
+
+
+def wait_for(desk: Lab, job: Job, status: str) -> None:
+    wait_until(lambda: desk.client.header(job.session_id).status == status, f"the session is {status}", 60)
+
+
+def take_picture(page: Page, name: str) -> None:
+    """Take a picture for the documentation where one is wanted."""
+    folder = pictures()
+    if folder is not None:
+        page.wait_for_timeout(500)
+        page.screenshot(path=folder / f"page-{name}.png")
+
+
+def running_tools(served: ServeProcess, job: Job) -> list[str]:
+    """Names of the tools whose calls have begun and not ended."""
+    with served.http() as http:
+        steps = http.get(f"/v1/sessions/{job.session_id}/timeline").json()["steps"]
+    return [span["name"] for step in steps for span in step["spans"] if span["kind"] == "tool" and not span["ended_at"]]
+
+
+def step_row(page: Page, text: str) -> Locator:
+    return page.get_by_role("row").filter(has_text=text)
+
+
+# --- a run: text as it is written, an approval with another amount, a worker that dies, a fork --------------------------
+
+
+def test_a_run_is_watched_approved_with_a_change_and_recovered_after_a_kill(
+    desk: Lab, served: ServeProcess, watched: Watched
+) -> None:
+    doomed = desk.worker(STORY_REFUND_SECONDS="4")
+    page = watched.page
+    job = submit(desk, "My kettle, order 4812, is cracked")
+    page.goto(f"{served.url}/sessions")
+    page.get_by_role("link", name="My kettle, order 4812, is cracked").click()
+    expect(page).to_have_url(f"{served.url}/sessions/{job.session_id}")
+    said = page.get_by_role("log", name="Messages")
+    expect(said.get_by_text("I’m sorry about that.")).to_be_visible()
+
+    page.get_by_label("You act as").first.fill("manager")
+    page.keyboard.press("Tab")
+    expect(said.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+    take_picture(page, "approval")
+    page.get_by_label("cents").fill("2400")
+    page.get_by_label("Note, kept with the answer").fill("The customer keeps the kettle.")
+    said.get_by_role("button", name="Approve with 1 change").click()
+    wait_until(lambda: "refund" in running_tools(served, job), "the refund runs", 30, details=doomed.tail)
+    assert doomed.pid is not None
+    os.kill(doomed.pid, signal.SIGKILL)
+    second = desk.worker()
+    expect(said.get_by_text("Good news: the money is on its way back")).to_be_visible(timeout=60_000)
+    wait_for(desk, job, "completed")
+
+    expect(page.get_by_text("recovered once")).to_be_visible()
+    expect(step_row(page, "refund").filter(has_text="lost").first).to_be_visible()
+    paid = page.get_by_role("row").filter(has=page.get_by_role("button", name="refund", exact=False)).last
+    paid.get_by_role("button").first.click()
+    details = page.locator("tr.opened")
+    for text in ("2400", "3900", "keyed", "manager"):
+        expect(details.get_by_text(text).first).to_be_visible()
+    take_picture(page, "session")
+
+    page.get_by_role("button", name="Fork").click()
+    page.wait_for_url(lambda url: url.startswith(f"{served.url}/sessions/") and job.session_id not in url)
+    expect(page.get_by_role("log", name="Messages").get_by_text("Good news")).to_be_visible()
+    assert watched.complaints == []
+    second.end()
+
+
+# --- actions --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_run_is_stopped_and_a_failed_one_says_why_and_is_retried(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    slow, failed = submit(desk, "slow: count the stock"), submit(desk, "fail: cancel a line")
+    page.goto(f"{served.url}/sessions/{slow.session_id}")
+    wait_until(lambda: "stocktaking" in running_tools(served, slow), "the tool runs", 30, details=worker.tail)
+    page.get_by_role("button", name="Stop…").click()
+    page.get_by_role("button", name="Stop it").click()
+    wait_for(desk, slow, "stopped")
+    expect(page.get_by_text("stopped", exact=True).first).to_be_visible()
+
+    page.goto(f"{served.url}/sessions/{failed.session_id}")
+    expect(page.get_by_text("the model of the shop is gone").first).to_be_visible()
+    page.get_by_role("button", name="Retry").click()
+    wait_until(lambda: len(desk.client.executions(failed.session_id)) >= 1, "it was retried", 30)
+    wait_for(desk, failed, "failed")
+    assert watched.complaints == []
+
+
+def test_many_are_retried_at_once_and_each_refusal_is_said(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    failed = [submit(desk, f"fail: number {number}") for number in range(3)]
+    done = submit(desk, "Thank you for the number")
+    for job in failed:
+        wait_for(desk, job, "failed")
+    wait_for(desk, done, "completed")
+    page.goto(f"{served.url}/sessions?text=number")
+    for job in (*failed, done):
+        page.get_by_label(f"Select {job.session_id}").check()
+    take_picture(page, "bulk")
+    page.get_by_role("button", name="Retry 4").click()
+    report = page.get_by_role("status").filter(has_text="Retry: 3 of 4 done, 1 refused.")
+    expect(report).to_be_visible()
+    expect(report.get_by_role("link", name=done.session_id)).to_be_visible()
+    page.get_by_role("button", name="Delete 4…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("removed for good")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert all(desk.client.header(job.session_id) for job in (*failed, done))
+    # The refusal itself is the only complaint: the browser's console names it.
+    assert [each for each in watched.complaints if "409" not in each] == []
+
+
+def test_a_message_is_sent_and_its_answer_arrives(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "Thanks")
+    wait_for(desk, job, "completed")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    page.get_by_label("Message to support").fill("Where is order 4915?")
+    page.get_by_role("button", name="Send message").click()
+    expect(page.get_by_role("log", name="Messages").get_by_text("It was delivered on the 23rd.")).to_be_visible()
+    assert watched.complaints == []
+
+
+def test_the_inbox_is_worked_through_by_keyboard(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    jobs = [submit(desk, f"My pot, order {number}, is cracked") for number in (4907, 4911)]
+    for job in jobs:
+        wait_for(desk, job, "waiting")
+    wait_until(
+        lambda: sum(each.session_id in {job.session_id for job in jobs} for each in desk.client.requests()) == 2,
+        "both ask for an approval", 60, details=worker.tail,
+    )  # fmt: skip
+    page.goto(f"{served.url}/requests")
+    expect(page.get_by_text("4907").first).to_be_visible()
+    take_picture(page, "inbox")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.keyboard.press("a")
+    page.keyboard.press("Enter")
+    wait_until(lambda: any(desk.client.header(job.session_id).status == "completed" for job in jobs), "one goes on", 60)
+    page.keyboard.press("d")
+    page.keyboard.type("No receipt.")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    for job in jobs:
+        wait_for(desk, job, "completed")
+    assert watched.complaints == []
+
+
+# --- what it looks like, and what it withstands ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_every_place_is_accessible_and_fits(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, context_of: Callable[..., BrowserContext], look: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    job = submit(desk, "My cup, order 4700, is cracked")
+    wait_until(lambda: any(each.session_id == job.session_id for each in desk.client.requests()), "it asks", 60)
+    options = PHONE if look == "phone" else {"color_scheme": look}
+    page = context_of(**options).new_page()
+    watched = Watched(page)
+    for place in ("sessions", f"sessions/{job.session_id}", "requests", f"tree/{job.session_id}", "fleet"):
+        page.goto(f"{served.url}/{place}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        page.wait_for_timeout(1500)
+        found = axe.run(page).response["violations"]
+        assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == [], place
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+        take_picture(page, f"{place.split('/')[0]}{'-one' if 'sessions/' in place else ''}-{look}")
+    assert watched.complaints == []
+
+
+def test_a_restart_of_the_server_is_survived(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "Thanks")
+    wait_for(desk, job, "completed")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    box = page.get_by_label("Message to support")
+    box.fill("What I have typed stays")
+    served.end()
+    expect(page.get_by_text("No connection; trying again")).to_be_visible()
+    served.start()
+    expect(page.get_by_text("No connection; trying again")).to_have_count(0)
+    expect(box).to_have_value("What I have typed stays")
+    desk.client.send_message(job.session_id, "Where is order 4915?")
+    expect(page.get_by_role("log", name="Messages").get_by_text("It was delivered on the 23rd.")).to_be_visible()
+
+
+def test_a_token_of_a_session_sees_its_session_and_nothing_else(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "Where is order 4915?")
+    wait_for(desk, job, "completed")
+    token = desk.client.session_token(job.session_id, ["chat"], subject="jo@example.com")
+    page.goto(f"{served.url}/sessions/{job.session_id}#token={token}")
+    said = page.get_by_role("log", name="Messages")
+    expect(said.get_by_text("It was delivered on the 23rd.")).to_be_visible()
+    assert "token" not in page.url
+    expect(page.get_by_role("navigation", name="Places")).to_have_count(0)
+    page.goto(f"{served.url}/sessions")
+    page.wait_for_url(f"{served.url}/sessions/{job.session_id}")
+    page.get_by_label("Message").fill("Thanks")
+    page.get_by_role("button", name="Send message").click()
+    expect(said.get_by_text("You are welcome.")).to_be_visible()
+    assert watched.complaints == [], "it asks for what it may not see"
