@@ -1,4 +1,4 @@
-"""What the page computes without a browser, run by Node.js: axis, rows, sums, conversation, live text."""
+"""What the page computes without a browser, run by Node.js: axis, rows, sums, conversation, live text, forms."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ HERE = Path(__file__).parent
 NODE = shutil.which("node")
 
 
+@pytest.mark.parametrize("tests", ["page_modules.mjs", "page_forms.mjs"])
 @pytest.mark.skipif(NODE is None, reason="there is no Node.js on PATH")
-def test_the_modules_of_the_page_compute_what_is_drawn(tmp_path: Path) -> None:
+def test_the_modules_of_the_page_compute_what_is_drawn(tmp_path: Path, tests: str) -> None:
     assert NODE is not None
     for module in (ROOT / "tasks" / "http" / "page").glob("*.js"):
         shutil.copy(module, tmp_path)
     (tmp_path / "package.json").write_text('{"type": "module"}')  # as a browser takes them
     env = {**os.environ, "PAGE_MODULES": str(tmp_path)}
-    command = [NODE, "--test", "--test-reporter=tap", "page_modules.mjs"]
+    command = [NODE, "--test", "--test-reporter=tap", tests]
     done = subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\n# fail 0" in done.stdout, done.stdout

@@ -1,7 +1,8 @@
-// Sends an answer to one request, or to several equal ones, each once; and reads what a refusal says of its fields.
+// Sends an answer to one request, or to several equal ones, each once.
 import { newKey, post, Refusal, sessionPath } from "./api.js";
 import { actor } from "./person.js";
 
+const NO_REPLY = "No reply came. Your answer may have arrived nevertheless. Send it again when the API answers: it counts once.";
 const keys = new Map();
 
 /** The same key for the same answer, so that one whose reply was lost is not given twice. */
@@ -35,21 +36,7 @@ async function answerOne(target, body) {
     await post(sessionPath(target.session_id, "/answers"), body, { key: idempotencyKey(`${target.session_id} ${JSON.stringify(body)}`) });
     return null;
   } catch (problem) {
-    if (problem instanceof Refusal) return problem;
-    throw problem;
+    if (!(problem instanceof Refusal)) throw problem;
+    return problem.status === 0 ? new Refusal(0, NO_REPLY) : problem;
   }
-}
-
-/** What a refusal says of the fields of a form, by their path, such as "items.0.pieces". */
-export function fieldErrors(problem, id) {
-  const found = new Map();
-  for (const [field, message] of problem.fields) {
-    const [first, ...others] = message.replace(/\.$/, "").split(/\. (?=(?:args|values)(?:\.[^\s:]+)*: )/);
-    const parts = [[field.replace(`answers.${id}.`, ""), first], ...others.map((each) => each.split(/: (.*)/s))];
-    for (const [place, text] of parts) {
-      const path = /^(?:args|values)(?:\.(.*))?$/s.exec(place);
-      if (path) found.set(path[1] ?? "", `${text.charAt(0).toUpperCase()}${text.slice(1)}.`);
-    }
-  }
-  return found;
 }

@@ -1,2 +1,149 @@
-import { html } from "./html.js";
-export const Inbox = () => html`<h1>Inbox</h1>`;
+// The inbox: open requests of all agents, oldest first, and the one that is looked at, with its form.
+import { linkTo, setQuery } from "./address.js";
+import { count, inert, plural } from "./format.js";
+import { html, useEffect, useRef, useState } from "./html.js";
+import { useKeys } from "./keys.js";
+import { readPages, usePolled } from "./live.js";
+import { Empty, Problem, useNow } from "./parts.js";
+import { askUntil, usePutAway } from "./put_away.js";
+import { RequestForm } from "./request_form.js";
+import { groupByAgent, groupEqual } from "./request_groups.js";
+import { Entry, Part } from "./request_list.js";
+import { isForPeople, keyOf } from "./request_words.js";
+import { useIsTouched, useSteady } from "./steady.js";
+
+const PAGE = 200;
+const WIDE = matchMedia("(min-width: 901px)");
+const addressees = new Set(); // of all that was read since the page was loaded
+
+/** Read what is open for people and for services; the ends of children are left out, however many there are. */
+async function readInbox(to, most, signal) {
+  const read = (kind) => readPages("v1/requests", { kind, to }, "requests", most, signal);
+  const found = await Promise.all([read("approval"), read("question"), read("external")]);
+  const requests = found.flatMap((each) => each.items).sort((one, other) => one.asked_at_ms - other.asked_at_ms);
+  for (const each of requests) if (each.to && isForPeople(each)) addressees.add(each.to);
+  return { requests, isComplete: found.every((each) => each.isComplete) };
+}
+
+function useWide() {
+  const [isWide, setWide] = useState(WIDE.matches);
+  useEffect(() => {
+    const read = () => setWide(WIDE.matches);
+    WIDE.addEventListener("change", read);
+    return () => WIDE.removeEventListener("change", read);
+  }, []);
+  return isWide;
+}
+
+export function Inbox({ query, onUnauthorized }) {
+  const to = query.get("to") ?? "";
+  const open = query.get("open") ?? "";
+  const [most, setMost] = useState(PAGE);
+  const [told, setTold] = useState("");
+  const [focus, setFocus] = useState(0);
+  const list = useRef(null);
+  const isWide = useWide();
+  const now = useNow();
+  const { value, problem, refresh } = usePolled((signal) => readInbox(to, most, signal), [to, most], 3);
+  const { away, put, back } = usePutAway();
+  const isTouched = useIsTouched(list);
+  const { shown, gone, waiting, show } = useSteady(value?.requests ?? null, keyOf, isTouched || (!isWide && open !== ""), `${to} ${most}`);
+  useEffect(() => {
+    if (problem?.status === 401) onUnauthorized(problem);
+  }, [problem]);
+
+  const people = shown.filter((each) => isForPeople(each) && !away.has(keyOf(each)));
+  const groups = groupByAgent(groupEqual(people));
+  const entries = groups.flatMap(([, each]) => each);
+  const putAway = shown.filter((each) => isForPeople(each) && away.has(keyOf(each)));
+  const others = shown.filter((each) => !isForPeople(each));
+  const chosen = entries.find((entry) => entry.some((each) => keyOf(each) === open)) ?? null;
+  const first = entries.length ? keyOf(entries[0][0]) : "";
+  useEffect(() => {
+    if (isWide && !open && first) setQuery({ open: first }); // it stays, whatever becomes of the list
+  }, [isWide, open, first]);
+
+  const select = (key) => {
+    setQuery({ open: key });
+    setFocus((times) => times + 1);
+  };
+  /** Go on with the entry behind the one that is left, else with the one before it. */
+  const goOn = (left) => {
+    const rest = entries.filter((entry) => !entry.some((each) => left.has(keyOf(each))) && !gone.has(keyOf(entry[0])));
+    const place = entries.indexOf(chosen);
+    const next = entries.slice(place + 1).find((each) => rest.includes(each)) ?? rest.at(-1);
+    if (next) select(keyOf(next[0]));
+    else setQuery({ open: "" });
+  };
+  const onDone = ({ done, text }) => {
+    setTold(text);
+    refresh();
+    const answered = new Set(done.map(keyOf));
+    if (!chosen || chosen.every((each) => answered.has(keyOf(each)))) goOn(answered);
+  };
+  const putOff = async () => {
+    const keys = chosen.map(keyOf);
+    const until = await askUntil(Math.min(...chosen.map((each) => each.expires_at_ms ?? Infinity)));
+    if (until === null) return;
+    put(keys, until);
+    setTold("Put away in this browser.");
+    goOn(new Set(keys));
+  };
+  useMoves(list);
+
+  const form = open && html`<${RequestForm} key=${open} session=${open.slice(0, open.lastIndexOf("/"))} request=${open.slice(open.lastIndexOf("/") + 1)}
+    onDone=${onDone} onUnauthorized=${onUnauthorized} inbox=${{ equal: chosen ?? [], focus, onPutAway: chosen ? putOff : null }} />`;
+  const isListed = shown.some((each) => keyOf(each) === open);
+  const row = (until) => (entry) => {
+    const isCurrent = entry.some((each) => keyOf(each) === open);
+    return html`<${Entry} ...${{ entry, isCurrent, now }} isGone=${gone.has(keyOf(entry[0]))} until=${until && away.get(keyOf(entry[0]))}
+        href=${linkTo("requests", "", { to, open: keyOf(entry[0]) })} onOpen=${() => select(keyOf(entry[0]))} />
+      ${until && html`<button class="link small" type="button" onClick=${() => back(entry.map(keyOf))}>Bring it back now</button>`}
+      ${!isWide && isCurrent && form}`;
+  };
+  return html`<div class="heading"><div><h1>Inbox</h1><${Summary} ...${{ value, people, putAway, told }} /></div>
+      <div role="status">${waiting > 0 && html`<button class="button ask-new" type="button" onClick=${show}>Show ${plural(waiting, "new request")}</button>`}</div>
+      <${Addressee} to=${to} /></div>
+    <${Problem} of=${problem?.status === 401 ? null : problem} onRetry=${refresh} />
+    ${!isWide && open && !isListed && form}
+    <div class=${shown.length || open ? "inbox" : "inbox-empty"}><nav class="ask-list" ref=${list} aria-label="Open requests">
+      ${groups.map(([agent, each]) => html`<${Part} key=${agent} title=${agent} note=${`${count(each.flat().length)} open`} entries=${each} row=${row(false)} />`)}
+      ${value && !people.length && html`<${Nothing} to=${to} />`}
+      ${putAway.length > 0 && html`<${Part} title="Not now" note=${`${count(putAway.length)}, in this browser`} entries=${groupEqual(putAway)} row=${row(true)} />`}
+      ${others.length > 0 && html`<${Part} title="Waits for services or a time" note="nothing to do" entries=${others.map((each) => [each])} row=${row(false)} />`}
+      ${value && !value.isComplete && html`<button class="button" type="button" onClick=${() => setMost(most + PAGE)}>Read further requests</button>`}
+    </nav>${isWide && html`<div class="ask-one">${form}</div>`}</div>`;
+}
+
+function Summary({ value, people, putAway, told }) {
+  const more = value?.isComplete === false ? " and more" : "";
+  const number = `${plural(people.length, "open request")}${more}, oldest first in each agent.`;
+  return html`<p class="dim"><span role="status" class="ask-told">${told}</span>${told && " "}
+    ${value ? number : "Reading …"}${putAway.length > 0 && ` ${count(putAway.length)} put away.`}</p>`;
+}
+
+function Nothing({ to }) {
+  if (to) return html`<${Empty}>No open request is for ${inert(to)}. <a href=${linkTo("requests")}>Show those to everybody</a></${Empty}>`;
+  return html`<${Empty} command="celery-agents requests">No agent asks for anything now. What is asked comes here by itself. In a terminal the same list is:</${Empty}>`;
+}
+
+function Addressee({ to }) {
+  const known = [...new Set([...addressees, ...(to ? [to] : [])])].sort();
+  return html`<label><span class="unseen">Addressed to</span><select value=${to} onChange=${(event) => setQuery({ to: event.target.value, open: "" })}>
+    <option value="" selected=${!to}>to everybody</option>
+    ${known.map((each) => html`<option value=${each} selected=${each === to}>to ${inert(each)}</option>`)}</select></label>`;
+}
+
+/** The keys that go through the list. */
+function useMoves(list) {
+  const move = (by) => {
+    const links = [...list.current.querySelectorAll(".ask-entry")];
+    const at = links.indexOf(document.activeElement);
+    const from = at >= 0 ? at + by : Math.max(0, links.findIndex((each) => each.getAttribute("aria-current")) + (at === -1 && by < 0 ? by : 0));
+    links[Math.min(links.length - 1, Math.max(0, from))]?.focus();
+  };
+  useKeys([
+    ["j", "Next request of the list; Enter opens it", () => move(1)],
+    ["k", "The one before", () => move(-1)],
+  ]);
+}

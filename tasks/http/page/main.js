@@ -8,6 +8,7 @@ import { Inbox } from "./inbox.js";
 import { useKeys } from "./keys.js";
 import { useConnection, usePolled } from "./live.js";
 import { Problem } from "./parts.js";
+import { isForPeople } from "./request_words.js";
 import { Session } from "./session_place.js";
 import { Sessions } from "./sessions.js";
 import { Sprite } from "./sprite.js";
@@ -53,10 +54,13 @@ function Head({ place, visitor }) {
   </header>`;
 }
 
+/** The number of requests that people may answer. */
 function OpenCount() {
-  const { value } = usePolled((signal) => get("v1/requests", { limit: 100 }, signal), [], 10);
-  const open = (value?.requests ?? []).filter((each) => each.kind !== "child").length;
-  return open ? html` <b>${value.cursor ? `${open}+` : open}<span class="unseen"> open requests</span></b>` : null;
+  const read = (signal) => Promise.all(["approval", "question"].map((kind) => get("v1/requests", { kind, limit: 100 }, signal)));
+  const { value } = usePolled(read, [], 10);
+  const open = (value ?? []).flatMap((each) => each.requests).filter(isForPeople).length;
+  const isMore = value?.some((each) => each.cursor);
+  return open ? html` <b>${isMore ? `${open}+` : open}<span class="unseen"> open requests</span></b>` : null;
 }
 
 const pressHelp = () => dispatchEvent(new KeyboardEvent("keydown", { key: "?" }));

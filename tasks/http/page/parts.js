@@ -30,8 +30,8 @@ export function useNow() {
 /** How long ago something was; its exact time on hover. */
 export function Ago({ at, now, suffix = "" }) {
   if (!at) return html`<span>–</span>`;
-  const text = duration((now - Date.parse(at)) / 1000);
-  return html`<time datetime=${at} title=${exactTime(at)}>${text}${suffix}</time>`;
+  const seconds = Math.max(0, Math.round((now - Date.parse(at)) / 1000));
+  return html`<time datetime=${at} title=${exactTime(at)}>${seconds < 10 ? `${seconds} s` : duration(seconds)}${suffix}</time>`;
 }
 
 /** The time of a day; its exact time on hover. */

@@ -15,7 +15,7 @@ function readName() {
 }
 
 /** The field `by` of a request: {} without a name, and with the token of a session, which says itself who bears it. */
-export const actor = () => (name && !tokenClaims() ? { by: name } : {});
+export const actor = () => (name.trim() && !tokenClaims() ? { by: name.trim() } : {});
 
 /** The name, and again when it changes. */
 export function useName() {
@@ -28,7 +28,7 @@ export function useName() {
 }
 
 function setName(given) {
-  name = given.trim();
+  name = given; // as it is typed: a space at its end may be followed by another word
   try {
     localStorage.setItem(NAME, name);
   } catch {
@@ -43,5 +43,5 @@ export function ActingAs() {
   const claims = tokenClaims();
   if (claims) return html`<span class="small dim">You act as ${claims.subject || `session ${claims.session}`}.</span>`;
   return html`<label class="acting small dim">You act as <input value=${given} placeholder="your name" maxlength="200"
-    onChange=${(event) => setName(event.target.value)} /></label>`;
+    onInput=${(event) => setName(event.target.value)} /></label>`;
 }

@@ -3,42 +3,6 @@ import { firstLine, inert } from "./format.js";
 import { html } from "./html.js";
 import { Glyph } from "./sprite.js";
 
-/** The questions of a request; null when it asks by a schema. */
-export function questionsOf(request) {
-  const questions = request.options?.questions;
-  return request.kind === "question" && Array.isArray(questions) ? questions : null;
-}
-
-/** The draft of a form in which nothing was answered: for each question the places of the chosen options, and a text. */
-export const blankAnswers = (questions) => questions.map(() => ({ chosen: [], text: "" }));
-
-/**
- * Make the answers of a draft, by the texts of their questions.
- *
- * @param {Map} errors gets what is missing, by the place of its question
- */
-export function answersOf(questions, draft, errors) {
-  const answers = {};
-  questions.forEach((each, place) => {
-    const { chosen, text } = draft[place];
-    const values = chosen.map((option) => each.options[option].value ?? each.options[option].label);
-    const free = text.trim();
-    if (values.length || free) answers[each.question] = { values, ...(free ? { free_text: free } : {}) };
-    else if (each.required !== false) errors.set(String(place), each.options ? "Choose one, or write an answer." : "Write an answer.");
-  });
-  return answers;
-}
-
-/** What a refusal says, by the place of the question that it names. */
-export function questionErrors(problem, questions) {
-  const found = new Map();
-  for (const [field, message] of problem.fields) {
-    const place = questions.findIndex(({ question }) => field.includes(question.slice(0, 60)));
-    if (place >= 0) found.set(String(place), message);
-  }
-  return found;
-}
-
 /** The controls of the questions. */
 export function QuestionForm({ id, questions, mayWrite, draft, errors, onChange }) {
   return questions.map((each, place) => html`<${Question} id=${`${id}-${place}`} question=${each} mayWrite=${mayWrite} draft=${draft[place]}

@@ -41,24 +41,23 @@ function Said({ message, agent }) {
 }
 
 /** The times of the messages that wait in a session's inbox since a request was asked; events tell of each. */
-function useReceived(request, isOpen) {
+function useReceived(request) {
   const [received, setReceived] = useState([]);
   const { session_id: session, id, asked_at_ms: asked } = request;
   useEffect(() => {
     setReceived([]);
-    if (!isOpen) return undefined;
     const hear = (frame) => {
       if (frame.type !== "message_received" || !frame.data.data?.queued) return;
       setReceived((before) => [...before.filter((each) => each.id !== frame.id), { id: frame.id, at: frame.data.at }]);
     };
     return followEvents(session, hear, () => {}, `${Math.max(0, asked - 1)}-0`);
-  }, [session, id, isOpen]);
+  }, [session, id]);
   return received;
 }
 
 /** Tells of messages that came after a request was asked: the agent has not seen them. Nothing without one. */
-export function Since({ request, isOpen }) {
-  const received = useReceived(request, isOpen);
+export function Since({ request }) {
+  const received = useReceived(request);
   const now = useNow();
   const last = received.at(-1);
   return html`<div role="status">${last && html`<div class="ask-since">

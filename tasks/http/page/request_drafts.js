@@ -4,7 +4,10 @@ import { useState } from "./html.js";
 const drafts = new Map();
 
 /** Whether something was typed for a request. */
-export const hasDraft = (key) => drafts.has(key);
+export function hasDraft(key) {
+  const { note, reason, values } = drafts.get(key) ?? {};
+  return Boolean(note || reason || values);
+}
 
 /** Forget what was typed: the request is answered. */
 export const dropDraft = (key) => drafts.delete(key);

@@ -1,21 +1,23 @@
 // One open request in full: what is asked, its form, and the decision. The inbox and the place of a session show it.
 import { linkTo } from "./address.js";
-import { answerAll, fieldErrors } from "./answering.js";
+import { fieldErrors, questionErrors } from "./answer_errors.js";
+import { answerAll } from "./answering.js";
 import { get, Refusal, sessionPath } from "./api.js";
 import { Decision } from "./decision.js";
 import { inert, plural } from "./format.js";
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Problem } from "./parts.js";
-import { answersOf, blankAnswers, questionErrors, questionsOf } from "./question_form.js";
+import { answersOf, blankAnswers, questionsOf } from "./question_values.js";
 import { Conversation, Since } from "./request_context.js";
-import { dropDraft, useDraft } from "./request_drafts.js";
-import { Content, Equal, Refused } from "./request_parts.js";
-import { Asks, Expiry, keyOf, nameOf, Outcome, titleOf } from "./request_words.js";
+import { dropDraft, hasDraft, useDraft } from "./request_drafts.js";
+import { Content, Equal, Refused, Unsent } from "./request_parts.js";
+import { Asks, Expiry, isPast, keyOf, nameOf, Outcome, titleOf } from "./request_words.js";
 import { planOf } from "./schema_plan.js";
 import { at, countChanges, draftOf, isRounded, startOf, valueOf } from "./schema_values.js";
 
 const NOTHING = { note: "", remember: "call", reason: "", isDenying: false, values: undefined, isTried: false, isOnlyThis: false };
+const NO_REFUSAL = { list: [], errors: new Map(), values: null, isAlone: true };
 const NOT_SENT = "It was not sent, since the one before was refused.";
 
 /**
@@ -46,21 +48,22 @@ function Asked({ found, problem, refresh, onDone, inbox }) {
   const title = titleOf(found);
   const text = String(found.text ?? "").trim();
   return html`<article class="ask-form" aria-labelledby=${`ask-${found.id}-title`}>
-    ${inbox && html`<p class="small dim"><span dir="auto">${inert(found.agent)}</span> / <a class="mono" dir="auto"
+    ${inbox && html`<p class="small dim">${found.agent && html`<span dir="auto">${inert(found.agent)}</span> / `}<a class="mono" dir="auto"
       href=${linkTo("sessions", found.session_id)}>${inert(found.session_id)}</a> / step ${found.step}</p>`}
     <h2 id=${`ask-${found.id}-title`} ref=${heading} tabindex="-1" dir="auto">${title}</h2>
-    ${text !== title && found.kind !== "external" && html`<p class="prose" dir="auto">${inert(text)}</p>`}
+    ${text && text !== title && found.kind !== "external" && !found.options?.questions && html`<p class="prose" dir="auto">${inert(text)}</p>`}
     <p><${Asks} request=${found} /></p>
     ${isOpen ? html`<${Expiry} request=${found} />` : html`<div class="ask-outcome" role="status"><${Outcome} request=${found} /></div>`}
-    ${inbox && html`<${Conversation} request=${found} />`}
+    ${inbox && !isPast(found) && html`<${Conversation} request=${found} />`}
     <${Form} ...${{ found, isOpen, refresh, onDone, inbox }} />
     <${Problem} of=${problem} /></article>`;
 }
 
-/** What there is to fill in: {plan, before, isEdit} for a schema, {questions}; {} or {isRounded} for nothing. */
+/** What there is to fill in: {plan, before, isEdit} for a schema, {questions, mayWrite}; {} or {isRounded} for nothing. */
 function formOf(found) {
+  if (isPast(found)) return {};
   const questions = questionsOf(found);
-  if (questions) return { questions, start: blankAnswers(questions) };
+  if (questions) return { questions, mayWrite: found.options.allow_free_text !== false, start: blankAnswers(questions) };
   if (found.kind === "question") {
     const plan = planOf(found.answer_schema ?? {}, undefined);
     return { plan, start: startOf(plan), isEdit: false };
@@ -76,7 +79,7 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
   const form = useMemo(() => formOf(found), [found.id]); // as it was asked: a committed request has no arguments any more
   const [draft, change] = useDraft(keyOf(found), NOTHING);
   const [sending, setSending] = useState(null);
-  const [refused, setRefused] = useState({ list: [], errors: new Map(), values: null });
+  const [refused, setRefused] = useState(NO_REFUSAL);
   const place = useRef(null);
   const values = draft.values ?? form.start;
   const equal = inbox?.equal ?? [];
@@ -85,7 +88,7 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
   const errors = new Map([...refused.errors].filter(([path]) => at(values, path) === at(refused.values, path)).concat([...filled.shown]));
 
   const send = async (given, remember) => {
-    setRefused({ list: [], errors: new Map(), values: null });
+    setRefused(NO_REFUSAL);
     setSending({ done: 0, of: targets.length });
     const about = { digest: found.digest, note: draft.note, remember };
     const results = await answerAll(targets, given, about, (done) => setSending({ done, of: targets.length }));
@@ -97,10 +100,10 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
     const first = results[0][1];
     const marked = !first ? new Map() : form.questions ? questionErrors(first, form.questions) : fieldErrors(first, found.id);
     setSending(null);
-    setRefused({ list, errors: marked, values });
+    setRefused({ list, errors: marked, values, isAlone: targets.length === 1 });
     for (const each of done) dropDraft(keyOf(each));
     refresh();
-    if (done.length) onDone?.({ done, text: `${wordFor(given)} ${done.length > 1 ? plural(done.length, "request") : nameOf(found)}.` });
+    if (done.length) onDone?.({ done, text: `${wordFor(given)}: ${done.length > 1 ? plural(done.length, "request") : nameOf(found)}.` });
   };
   const approve = () => {
     change({ isTried: true });
@@ -109,11 +112,12 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
     else send({ approve: filled.changes ? { args: filled.value } : true }, draft.remember);
   };
   return html`<div ref=${place} class="ask-rest">
-    <fieldset class="plain" disabled=${!isOpen || sending !== null}><legend class="unseen">What is asked</legend>
-      <${Content} ...${{ found, form, values, errors }} onChange=${(changed) => change({ values: changed })} /></fieldset>
+    ${!isOpen && hasDraft(keyOf(found)) && html`<${Unsent} draft=${draft} />`}
+    ${(form.start || !isPast(found)) && html`<fieldset class="plain" disabled=${!isOpen || sending !== null}><legend class="unseen">What is asked</legend>
+      <${Content} ...${{ found, form, values, errors }} onChange=${(changed) => change({ values: changed })} /></fieldset>`}
     ${isOpen && inbox && html`<${Since} request=${found} />`}
     ${isOpen && equal.length > 1 && html`<${Equal} ...${{ found, equal }} isOnlyThis=${draft.isOnlyThis} onChange=${(isOnlyThis) => change({ isOnlyThis })} />`}
-    ${refused.list.map(([target, refusal]) => html`<${Refused} ...${{ target, refusal }} isAlone=${targets.length === 1} hasFields=${refused.errors.size > 0} />`)}
+    ${refused.list.map(([target, refusal]) => html`<${Refused} ...${{ target, refusal }} isAlone=${refused.isAlone} hasFields=${refused.errors.size > 0} />`)}
     ${isOpen && found.kind !== "external" && html`<${Decision} request=${found} ...${{ draft, change, sending }} changes=${filled.changes} number=${targets.length}
       wrong=${filled.isWrong ? filled.shown.size : 0} hasKeys=${inbox !== null} onApprove=${approve} onDeny=${() => send({ deny: draft.reason }, "call")}
       onPutAway=${inbox?.onPutAway ?? null} />`}</div>`;
@@ -122,7 +126,7 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
 /** The value of a draft, the number of changed arguments, and what is wrong: `shown` as soon as it is of use. */
 function fill(form, values, isTried) {
   const errors = new Map();
-  const value = form.questions ? answersOf(form.questions, values, errors) : form.plan && valueOf(form.plan, values, errors);
+  const value = form.questions ? answersOf(form, values, errors) : form.plan && valueOf(form.plan, values, errors);
   const changes = form.isEdit ? countChanges(form.plan, values, form.before) : 0;
   const isWrong = errors.size > 0 && (changes > 0 || !form.isEdit); // what was asked is approved as it is
   return { value, changes, isWrong, shown: isWrong && (isTried || changes > 0) ? errors : new Map() };

@@ -20,9 +20,8 @@ export function Content({ found, form, values, errors, onChange }) {
   const args = found.args ?? {};
   const call = html`<p class="small dim">Asked by the call <code dir="auto">${callText(found.tool, args)}</code></p>`;
   if (form.questions) {
-    const mayWrite = found.options.allow_free_text !== false;
     return html`<section class="ask-fields"><h3>Your answer</h3>
-      <div class="fields"><${QuestionForm} ...${{ id, mayWrite, errors, onChange }} questions=${form.questions} draft=${values} /></div></section>`;
+      <div class="fields"><${QuestionForm} ...${{ id, errors, onChange }} questions=${form.questions} mayWrite=${form.mayWrite} draft=${values} /></div></section>`;
   }
   if (form.plan) {
     return html`<section class="ask-fields"><h3>${form.isEdit ? "The arguments, yours to change" : "Your answer"}</h3>${!form.isEdit && call}
@@ -65,4 +64,11 @@ export function Refused({ target, refusal, isAlone, hasFields }) {
   if (isAlone && hasFields) return html`<p class="wrong-text" role="alert">The server refused the fields that are marked above. Nothing was written.</p>`;
   if (isAlone) return html`<${Problem} of=${refusal} />`;
   return html`<div class="ask-refused"><a class="mono" dir="auto" href=${linkTo("sessions", target.session_id)}>${inert(target.session_id)}</a><${Problem} of=${refusal} /></div>`;
+}
+
+/** What was typed for a request that has another answer now. */
+export function Unsent({ draft }) {
+  const texts = [["Your note", draft.note], ["Your reason", draft.reason]].filter(([, text]) => text);
+  return html`<div><p class="small">What you have typed was not sent. It is still here.</p>
+    ${texts.map(([name, text]) => html`<p><span class="dim">${name}:</span> <span dir="auto">${inert(text)}</span></p>`)}</div>`;
 }

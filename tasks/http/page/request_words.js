@@ -1,5 +1,5 @@
 // What a request asks, of whom, until when, and what became of it, in words.
-import { brief, callText, duration, exactTime, firstLine, inert } from "./format.js";
+import { brief, callText, duration, firstLine, inert } from "./format.js";
 import { html } from "./html.js";
 import { Ago, Clock, Meter, useNow } from "./parts.js";
 
@@ -18,10 +18,16 @@ export const isForPeople = (request) => (request.kind === "approval" || request.
 /** Who shall answer. */
 export const addressee = ({ to }) => inert(to || "anybody");
 
+/** Whether its step is committed: then its text and its arguments are not kept as a request any more. */
+export const isPast = (request) => request.args === undefined && request.status !== "open";
+
 /** The first line of what is asked. */
 export function titleOf(request) {
+  if (isPast(request)) return nameOf(request);
   if (request.kind === "external") return `The result of ${inert(request.tool)}`;
   if (isTimer(request)) return `${inert(request.tool)} waits for a time`;
+  const questions = request.options?.questions?.length ?? 0;
+  if (questions > 1) return `Answer ${questions} questions`;
   return firstLine(request.text, 200) || `May ${inert(request.tool)} be called?`;
 }
 
@@ -35,6 +41,7 @@ export function nameOf(request) {
 export function Asks({ request }) {
   const agent = request.agent ? html`Agent <b dir="auto">${inert(request.agent)}</b>` : "An agent";
   const tool = html`<code dir="auto">${inert(request.tool)}</code>`;
+  if (isPast(request)) return html`A request of kind ${inert(request.kind)} to <b dir="auto">${addressee(request)}</b>. Its step has ended.`;
   if (request.kind === "external") return html`${agent} waits for a service, which brings the result of ${tool}. There is nothing to do here.`;
   if (isTimer(request)) return html`${agent} goes on with ${tool} at the time below. You may let it go on now.`;
   if (request.kind === "question") return html`${agent} asks <b dir="auto">${addressee(request)}</b>.`;
@@ -52,9 +59,9 @@ function expiryWords(request) {
     case "fail":
       return "Without an answer the execution fails";
     case "pass_on":
-      return `Without an answer ${rule.to ? inert(rule.to) : "another addressee"} is asked instead`;
+      return `Without an answer it is passed on to ${rule.to ? inert(rule.to) : "another addressee"}`;
     default:
-      return "Without an answer it is denied";
+      return request.kind === "question" ? "Without an answer it counts as declined" : "Without an answer it is denied";
   }
 }
 
@@ -92,8 +99,7 @@ export function Outcome({ request }) {
   const isByExpiry = answer.by_expiry || answer.status === "expired";
   const by = answer.by ? html` by <b dir="auto">${inert(answer.by)}</b>` : isByExpiry ? " by its expiry" : "";
   const isChanged = answer.verb === "approve" && answer.value;
-  return html`<p><b>${VERBS[answer.verb] ?? inert(answer.verb)}</b>${by}${isChanged && " with other arguments"}, <time datetime=${iso(answer.at_ms)}
-      title=${exactTime(answer.at_ms)}>${duration((now - answer.at_ms) / 1000)} ago</time>. <span class="dim">The first answer counts.</span></p>
+  return html`<p><b>${VERBS[answer.verb] ?? inert(answer.verb)}</b>${by}${isChanged && " with other arguments"}, <${Ago} at=${iso(answer.at_ms)} now=${now} suffix=" ago" />. <span class="dim">The first answer counts.</span></p>
     ${answer.reason && html`<p><span class="dim">Reason:</span> <span dir="auto">${inert(answer.reason)}</span></p>`}
     ${answer.note && html`<p><span class="dim">Note:</span> <span dir="auto">${inert(answer.note)}</span></p>`}`;
 }

@@ -1,5 +1,5 @@
 // A form made from a JSON Schema: a control for each value, its constraints in words, what was changed, and what is wrong.
-import { brief, inert } from "./format.js";
+import { brief, inert, plural } from "./format.js";
 import { html } from "./html.js";
 import { isSame, entryKey, startOf, valueOf } from "./schema_values.js";
 import { Glyph } from "./sprite.js";
@@ -33,7 +33,7 @@ function Fields({ form, plan, draft, before, path, onChange }) {
 function Field({ form, plan, name, path, draft, before, onChange }) {
   const id = `${form.id}-${path}`;
   const error = form.errors.get(path);
-  const isEdited = form.isEdit && !isSame(draft, before);
+  const isEdited = form.isEdit && differs(plan, draft, before);
   const empty = before === undefined || before === null ? before : plan.isNullable ? null : undefined;
   const notes = [plan.about && `${id}-about`, isEdited && `${id}-was`, error && `${id}-error`].filter(Boolean).join(" ") || undefined;
   const all = { form, plan, name, path, id, draft, before, empty, notes, error, onChange };
@@ -41,11 +41,19 @@ function Field({ form, plan, name, path, draft, before, onChange }) {
   const words = [plan.words, plan.isOptional && "optional"].filter(Boolean).join(", ");
   const head = html`${name && html`<span class="mono" dir="auto">${inert(name)}</span> `}${words}
     ${isEdited && html` <b class="mine">changed by you</b>`}`;
-  const content = html`<${Control} ...${all} /><${Foot} ...${all} isEdited=${isEdited} />`;
-  const isWhole = WIDE.includes(plan.kind) || plan.isLong;
+  const about = plan.about && html`<p class="small dim" id=${`${id}-about`} dir="auto">${inert(plan.about)}</p>`;
+  const content = html`${isGroup && about}<${Control} ...${all} />${!isGroup && about}<${Foot} ...${all} isEdited=${isEdited} />`;
+  const isWhole = WIDE.includes(plan.kind) || plan.isLong || plan.options?.length > 3;
   const classes = ["field", isEdited && "edited", error && "wrong", isWhole && "whole"].filter(Boolean).join(" ");
   if (!isGroup) return html`<div class=${classes}><label class="label" for=${id}>${head}</label>${content}</div>`;
   return html`<fieldset class=${classes} aria-describedby=${notes}><legend class="label">${head}</legend>${content}</fieldset>`;
+}
+
+/** Whether a value itself differs from what was asked: what differs within a list or an object is said there. */
+function differs(plan, draft, before) {
+  const isInner = (plan.kind === "object" || plan.kind === "list") && draft && before;
+  if (!isInner) return !isSame(draft, before);
+  return plan.kind === "list" && (draft.length !== before.length || draft.some((each, place) => each.key !== before[place].key));
 }
 
 /** The component of a plan's control, and whether it is a group of several. */
@@ -69,8 +77,7 @@ function controlOf(plan) {
 function Foot({ id, plan, draft, before, empty, isEdited, error, onChange }) {
   const isGiven = draft !== undefined && draft !== null && draft !== "";
   const mayLeaveOut = isGiven && (plan.isOptional || plan.isNullable) && LEFT_OUT.includes(plan.kind);
-  return html`${plan.about && html`<p class="small dim" id=${`${id}-about`} dir="auto">${inert(plan.about)}</p>`}
-    ${isEdited && html`<p class="small" id=${`${id}-was`}>The agent asked for <${Before} plan=${plan} draft=${before} />.
+  return html`${isEdited && html`<p class="small" id=${`${id}-was`}>The agent asked for <${Before} plan=${plan} draft=${before} />.${" "}
       <button class="link" type="button" onClick=${() => onChange(before)}>Put it back</button></p>`}
     ${mayLeaveOut && html`<p class="small"><button class="link" type="button" onClick=${() => onChange(empty)}>
       ${empty === null ? "Set it to nothing" : "Leave it out"}</button></p>`}
@@ -79,6 +86,7 @@ function Foot({ id, plan, draft, before, empty, isEdited, error, onChange }) {
 
 function Before({ plan, draft }) {
   if (draft === undefined) return html`nothing here`;
+  if (plan.kind === "list" && draft) return plural(draft.length, "entry", "entries");
   const value = valueOf(plan, draft, new Map());
   return html`<s class="mono" dir="auto">${value === "" ? "an empty text" : brief(value, 80)}</s>`;
 }
@@ -97,7 +105,7 @@ function Text({ plan, id, draft, before, empty, notes, error, onChange }) {
     ${shown !== (draft ?? "") && html`<p class="small">It has characters that are not seen: <span class="mono">${shown}</span></p>`}`;
 }
 
-const leftOut = (plan) => (plan.preset === undefined || plan.preset === null ? "left out" : `default: ${brief(plan.preset, 40)}`);
+const leftOut = (plan) => ([undefined, null, ""].includes(plan.preset) ? "left out" : `default: ${brief(plan.preset, 40)}`);
 
 function rowsOf(text) {
   const all = String(text ?? "");

@@ -1,22 +1,30 @@
 // Keeps a list from moving under the pointer: new entries wait behind a button, and those that are gone keep their place.
 import { useEffect, useRef, useState } from "./html.js";
 
-/** Whether a place is pointed at or holds the focus: then it must not move. `place` is the ref of an element. */
+const LET_GO_MS = 2000; // the way from the list to the button that shows what is new
+
+/** Whether a place is pointed at or holds the focus, or did so just now: then it must not move. `place` is its ref. */
 export function useIsTouched(place) {
-  const [touched, setTouched] = useState({ pointer: false, focus: false });
+  const [isTouched, setTouched] = useState(false);
   useEffect(() => {
     const element = place.current;
-    if (!element) return undefined;
-    const set = (changed) => () => setTouched((before) => ({ ...before, ...changed }));
-    const handlers = {
-      pointerenter: set({ pointer: true }), pointerleave: set({ pointer: false }), focusin: set({ focus: true }), focusout: set({ focus: false }),
+    let timer = 0;
+    const touch = () => {
+      clearTimeout(timer);
+      setTouched(true);
     };
+    const leave = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => setTouched(element.matches(":hover, :focus-within")), LET_GO_MS);
+    };
+    const handlers = { pointerenter: touch, focusin: touch, pointerleave: leave, focusout: leave };
     for (const [name, handler] of Object.entries(handlers)) element.addEventListener(name, handler);
     return () => {
+      clearTimeout(timer);
       for (const [name, handler] of Object.entries(handlers)) element.removeEventListener(name, handler);
     };
   }, []);
-  return touched.pointer || touched.focus;
+  return isTouched;
 }
 
 /**
