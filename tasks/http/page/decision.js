@@ -1,6 +1,6 @@
 // The decision about a request: note, how long it is remembered, approve or answer, deny with a reason, or not now.
 import { count, inert, plural } from "./format.js";
-import { html, useEffect, useRef } from "./html.js";
+import { html, useLayoutEffect, useRef } from "./html.js";
 import { useKeys } from "./keys.js";
 import { Meter } from "./parts.js";
 import { ActingAs } from "./person.js";
@@ -9,6 +9,14 @@ import { Radios } from "./schema_form.js";
 
 const LONGEST = 10_000;
 const REMEMBER = [["call", "this call"], ["execution", "the execution"], ["session", "the session"]];
+
+/** The keys of a decision, and what they do. */
+export const DECISION_KEYS = [
+  ["a", "Go to Approve or Answer; Enter gives it"],
+  ["d", "Deny or decline, with a reason"],
+  ["n", "Write a note"],
+  ["l", "Not now: put it away"],
+];
 
 /** The word on the button that says yes. */
 function wordOf({ request, changes, number }) {
@@ -24,24 +32,25 @@ function wordOf({ request, changes, number }) {
  * @param number of requests that are answered together
  * @param sending {done, of} while the answer is on its way; null otherwise
  * @param wrong number of fields that must be changed first
+ * @param pressed a ref of the key that was pressed before this was shown; null where keys are not taken
  * @param onPutAway null where it cannot be put away
  */
-export function Decision({ request, draft, change, changes, number, sending, wrong, hasKeys, onApprove, onDeny, onPutAway }) {
+export function Decision({ request, draft, change, changes, number, sending, wrong, pressed, onApprove, onDeny, onPutAway }) {
   const yes = useRef(null);
   const note = useRef(null);
   const no = useRef(null);
   const isQuestion = request.kind === "question";
   const isBusy = sending !== null;
   const deny = () => change({ isDenying: true });
-  useEffect(() => {
-    if (draft.isDenying) no.current?.focus();
+  useLayoutEffect(() => {
+    if (draft.isDenying) no.current?.focus(); // before the next key is pressed
   }, [draft.isDenying]);
-  useKeys(hasKeys ? [
-    ["a", `Go to ${isQuestion ? "Answer" : "Approve"}; Enter gives it`, () => show(yes.current)],
-    ["d", "Deny, with a reason", () => (draft.isDenying ? show(no.current) : deny())],
-    ["n", "Write a note", () => show(note.current)],
-    ...(onPutAway ? [["l", "Not now: put it away", onPutAway]] : []),
-  ] : []);
+  const acts = { a: () => show(yes.current), d: () => (draft.isDenying ? show(no.current) : deny()), n: () => show(note.current), l: () => onPutAway?.() };
+  useKeys(pressed ? DECISION_KEYS.map(([key, text]) => [key, text, acts[key]]) : []);
+  useLayoutEffect(() => {
+    if (pressed?.current) acts[pressed.current](); // while the request was being read
+    if (pressed) pressed.current = "";
+  }, []);
   const send = (event) => {
     event.preventDefault();
     if (!isBusy) (draft.isDenying ? onDeny : onApprove)();

@@ -3,9 +3,10 @@ import { linkTo } from "./address.js";
 import { fieldErrors, questionErrors } from "./answer_errors.js";
 import { answerAll } from "./answering.js";
 import { get, Refusal, sessionPath } from "./api.js";
-import { Decision } from "./decision.js";
+import { Decision, DECISION_KEYS } from "./decision.js";
 import { inert, plural } from "./format.js";
-import { html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
+import { useKeys } from "./keys.js";
 import { usePolled } from "./live.js";
 import { Problem } from "./parts.js";
 import { answersOf, blankAnswers, questionsOf } from "./question_values.js";
@@ -31,19 +32,26 @@ export function RequestForm({ session, request, onDone, onUnauthorized, inbox = 
   const id = typeof request === "string" ? request : request.id;
   const path = sessionPath(session, `/requests/${encodeURIComponent(id)}`);
   const { value: found, problem, refresh } = usePolled((signal) => get(path, undefined, signal), [path], 3);
+  const pressed = useRef("");
   useEffect(() => {
     if (problem?.status === 401) onUnauthorized?.(problem);
   }, [problem]);
   if (!found && problem) return html`<${Problem} of=${problem} onRetry=${refresh} />`;
-  if (!found) return html`<p class="dim" role="status">Reading the request …</p>`;
-  return html`<${Asked} key=${found.id} ...${{ found, problem, refresh, onDone, inbox }} />`;
+  if (!found) return html`<${Reading} pressed=${inbox ? pressed : null} />`;
+  return html`<${Asked} key=${found.id} ...${{ found, problem, refresh, onDone, inbox, pressed }} />`;
 }
 
-function Asked({ found, problem, refresh, onDone, inbox }) {
+/** Keeps the key that is pressed before there is something to decide about. */
+function Reading({ pressed }) {
+  useKeys(pressed ? DECISION_KEYS.map(([key, text]) => [key, text, () => (pressed.current = key)]) : []);
+  return html`<p class="dim" role="status">Reading the request …</p>`;
+}
+
+function Asked({ found, problem, refresh, onDone, inbox, pressed }) {
   const isOpen = found.status === "open";
   const heading = useRef(null);
-  useEffect(() => {
-    if (inbox?.focus) heading.current.focus();
+  useLayoutEffect(() => {
+    if (inbox?.focus && !pressed.current) heading.current.focus();
   }, [inbox?.focus]);
   const title = titleOf(found);
   const text = String(found.text ?? "").trim();
@@ -55,7 +63,7 @@ function Asked({ found, problem, refresh, onDone, inbox }) {
     <p><${Asks} request=${found} /></p>
     ${isOpen ? html`<${Expiry} request=${found} />` : html`<div class="ask-outcome" role="status"><${Outcome} request=${found} /></div>`}
     ${inbox && !isPast(found) && html`<${Conversation} request=${found} />`}
-    <${Form} ...${{ found, isOpen, refresh, onDone, inbox }} />
+    <${Form} ...${{ found, isOpen, refresh, onDone, inbox, pressed }} />
     <${Problem} of=${problem} /></article>`;
 }
 
@@ -75,7 +83,7 @@ function formOf(found) {
   return { plan, before, start: before, isEdit: true };
 }
 
-function Form({ found, isOpen, refresh, onDone, inbox }) {
+function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
   const form = useMemo(() => formOf(found), [found.id]); // as it was asked: a committed request has no arguments any more
   const [draft, change] = useDraft(keyOf(found), NOTHING);
   const [sending, setSending] = useState(null);
@@ -119,7 +127,7 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
     ${isOpen && equal.length > 1 && html`<${Equal} ...${{ found, equal }} isOnlyThis=${draft.isOnlyThis} onChange=${(isOnlyThis) => change({ isOnlyThis })} />`}
     ${refused.list.map(([target, refusal]) => html`<${Refused} ...${{ target, refusal }} isAlone=${refused.isAlone} hasFields=${refused.errors.size > 0} />`)}
     ${isOpen && found.kind !== "external" && html`<${Decision} request=${found} ...${{ draft, change, sending }} changes=${filled.changes} number=${targets.length}
-      wrong=${filled.isWrong ? filled.shown.size : 0} hasKeys=${inbox !== null} onApprove=${approve} onDeny=${() => send({ deny: draft.reason }, "call")}
+      wrong=${filled.isWrong ? filled.shown.size : 0} pressed=${inbox ? pressed : null} onApprove=${approve} onDeny=${() => send({ deny: draft.reason }, "call")}
       onPutAway=${inbox?.onPutAway ?? null} />`}</div>`;
 }
 

@@ -38,7 +38,7 @@ function Field({ form, plan, name, path, draft, before, onChange }) {
   const notes = [plan.about && `${id}-about`, isEdited && `${id}-was`, error && `${id}-error`].filter(Boolean).join(" ") || undefined;
   const all = { form, plan, name, path, id, draft, before, empty, notes, error, onChange };
   const [Control, isGroup] = controlOf(plan);
-  const words = [plan.words, plan.isOptional && "optional"].filter(Boolean).join(", ");
+  const words = inert([plan.words, plan.isOptional && "optional"].filter(Boolean).join(", "));
   const head = html`${name && html`<span class="mono" dir="auto">${inert(name)}</span> `}${words}
     ${isEdited && html` <b class="mine">changed by you</b>`}`;
   const about = plan.about && html`<p class="small dim" id=${`${id}-about`} dir="auto">${inert(plan.about)}</p>`;
