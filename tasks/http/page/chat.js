@@ -1,10 +1,10 @@
 // The conversation of a session as a chat: messages, calls in one line each, what is written now, what is asked, a message box.
 import { entriesOf, stateOf } from "./conversation.js";
-import { callText, count, duration, firstLine, inert, plural } from "./format.js";
-import { Component, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
+import { callText, count, duration, firstLine, inert } from "./format.js";
+import { Component, html, useLayoutEffect, useMemo, useRef } from "./html.js";
 import { LiveText } from "./live_text.js";
 import { MessageBox } from "./message_box.js";
-import { Problem } from "./parts.js";
+import { Long, Problem } from "./parts.js";
 import { RequestForm } from "./request_form.js";
 import { Glyph } from "./sprite.js";
 
@@ -84,20 +84,12 @@ class Entry extends Component {
   render({ entry, agent, answered }) {
     const { role, step, text, calls } = entry;
     const name = role === "user" ? entry.name || "user" : role === "assistant" ? agent : entry.name || role;
-    return html`<article class=${`entry ${role}`}><header><h3 dir="auto">${inert(name)}</h3>
+    return html`<article class=${`entry ${role}`}><header><h3 dir="auto">${firstLine(name, 80)}</h3>
         ${step && html`<a class="small dim" href=${`#${step}.m`} dir="auto">step ${step}</a>`}</header>
-      ${text && html`<${Text} text=${text} />`}
+      ${text && html`<div class="text" dir="auto"><${Long} text=${text} most=${MOST_TEXT} /></div>`}
       ${calls.length > 0 && html`<${CallLines} calls=${calls} step=${step} />`}
       ${answered?.map(({ span, tool }) => html`<${Answered} key=${span.id} span=${span} tool=${tool} />`)}</article>`;
   }
-}
-
-/** A text as it was written; a very long one is cut until more is asked for. */
-function Text({ text }) {
-  const [isWhole, setWhole] = useState(false);
-  const isCut = !isWhole && text.length > MOST_TEXT;
-  return html`<div class="text" dir="auto">${inert(isCut ? text.slice(0, MOST_TEXT) : text)}</div>
-    ${isCut && html`<button class="button bare" type="button" onClick=${() => setWhole(true)}>Show all ${count(text.length)} characters</button>`}`;
 }
 
 function CallLines({ calls, step }) {
@@ -118,7 +110,7 @@ function namesOf(calls) {
 
 function Answered({ span, tool }) {
   const took = (Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000;
-  return html`<div class="answered"><b><span class="capital">${inert(span.name)}</span>${tool && html` of <code>${inert(tool)}</code>`}</b>
+  return html`<div class="answered"><b><span class="capital">${firstLine(span.name, 40)}</span>${tool && html` of <code>${firstLine(tool, 80)}</code>`}</b>
     <p dir="auto">${firstLine(span.note || span.outcome || "answered", 240)} <span class="dim">after ${duration(took)}</span></p>
     <a class="small" href=${`#${span.id}`}>Show it in the timeline</a></div>`;
 }

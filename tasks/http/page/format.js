@@ -25,10 +25,25 @@ export function count(value) {
   return /^-?\d+$/.test(text) ? text.replace(/\B(?=(\d{3})+$)/g, THIN) : text;
 }
 
+/** The sum of numbers, null where none is known; as text where a double cannot hold it (see parseExact). */
+export function sumOf(values) {
+  const known = values.filter((each) => each !== null && each !== undefined);
+  if (!known.length) return null;
+  const sum = known.reduce((all, each) => all + asNumber(each), 0);
+  if (!Number.isInteger(sum) || Number.isSafeInteger(sum) || known.some((each) => !Number.isInteger(asNumber(each)))) return sum;
+  return String(known.reduce((all, each) => all + BigInt(JSON.stringify(each)), 0n));
+}
+
+/** A number as a double, for shares and comparisons: one that came exact loses digits here. */
+export const asNumber = (value) => (typeof value === "number" ? value : Number(typeof value === "string" ? value : JSON.stringify(value)));
+
+/** The tokens of a usage: of all kinds, without the number of requests. */
+export const tokensOf = (usage) => sumOf(Object.entries(usage ?? {}).filter(([name]) => name !== "requests").map(([, number]) => number));
+
 /** US dollars: $0.0141 below ten cents, $1.31 above; "–" when the price is not known. */
 export function money(cost) {
   if (cost === null || cost === undefined) return "–";
-  const value = Number(cost);
+  const value = asNumber(cost);
   if (value >= 0.1 || value === 0) return `$${value.toFixed(2)}`;
   return value < 0.000001 ? "<$0.000001" : `$${value.toFixed(value < 0.001 ? 6 : 4).replace(/0+$/, "")}`;
 }

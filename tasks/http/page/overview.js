@@ -1,8 +1,8 @@
 // The tab Overview of a session: its budget, why it has not ended, its plan, notes and facts, and its earlier executions.
 import { linkTo } from "./address.js";
-import { brief, count, duration, exactTime, firstLine, inert, money } from "./format.js";
+import { asNumber, brief, count, duration, exactTime, firstLine, inert, money, tokensOf } from "./format.js";
 import { html } from "./html.js";
-import { Clock, Json, Meter, Problem, Status, useNow } from "./parts.js";
+import { Clock, Json, Long, Meter, Problem, Status, useNow } from "./parts.js";
 import { Glyph } from "./sprite.js";
 
 const OWN_PARTS = ["smart_plan", "smart_memory", "smart_reflections"]; // drawn by their own section
@@ -26,12 +26,12 @@ export function Overview({ view }) {
   const metadata = state?.state?.context?.metadata;
   const prompt = state?.state?.context?.system_prompt;
   return html`<div class="overview"><${Problem} of=${problems.state} />
-    ${header.reason && html`<section><h3>Why it has not ended</h3><p dir="auto">${inert(header.reason)}</p>${advice && html`<p><b>What frees it:</b> ${advice}</p>`}</section>`}
+    ${header.reason && html`<section><h3>Why it has not ended</h3><p dir="auto"><${Long} text=${header.reason} most=${800} /></p>${advice && html`<p><b>What frees it:</b> ${advice}</p>`}</section>`}
     ${execution && html`<${Budget} execution=${execution} view=${view} now=${now + (timeline?.skew ?? 0)} />`}
     ${parts.smart_plan && html`<${Plan} plan=${parts.smart_plan} />`}
     ${parts.smart_reflections && html`<${Notes} notes=${parts.smart_reflections} />`}
     ${parts.smart_memory?.facts?.length > 0 && html`<${Remembered} facts=${parts.smart_memory.facts} now=${now} />`}
-    ${Object.entries(parts).filter(([name]) => !OWN_PARTS.includes(name)).map(([name, value]) => html`<section key=${name}><h3><code dir="auto">${inert(name)}</code></h3><${Json} value=${value} most=${1500} /></section>`)}
+    ${Object.entries(parts).filter(([name]) => !OWN_PARTS.includes(name)).map(([name, value]) => html`<section key=${name}><h3><code dir="auto">${firstLine(name, 80)}</code></h3><${Json} value=${value} most=${1500} /></section>`)}
     ${prompt && html`<section><h3>System prompt of this session</h3><${Json} value=${prompt} most=${1500} /></section>`}
     ${metadata && Object.keys(metadata).length > 0 && html`<section><h3>Metadata</h3><${Json} value=${metadata} most=${1500} /></section>`}
     ${results?.length > 0 && html`<${Executions} results=${results} />`}
@@ -47,7 +47,7 @@ const listsOf = (parts) => Object.fromEntries(Object.entries(parts?.lists ?? {})
 
 function Budget({ execution, view, now }) {
   const { budget = {}, usage = {}, cost = null, waited_seconds: waited = 0 } = execution;
-  const tokens = ["input", "output", "cache_write", "cache_read", "reasoning"].reduce((sum, each) => sum + (usage[each] ?? 0), 0);
+  const tokens = tokensOf(usage) ?? 0;
   const begin = Date.parse(execution.started_at ?? "");
   const end = Date.parse(execution.completed_at ?? execution.waiting_since ?? "") || now;
   const seconds = begin ? Math.max(0, (end - begin) / 1000 - waited) : 0;
@@ -60,7 +60,7 @@ function Budget({ execution, view, now }) {
   ];
   const isShared = (execution.child_steps ?? 0) > 0;
   return html`<section><h3>Budget of the execution</h3><table class="limits" role="table" aria-label="Budget"><thead class="unseen"><tr><th>Limit</th><th>Share</th><th>Used</th></tr></thead><tbody>
-    ${lines.map(([name, used, limit, write]) => html`<tr key=${name}><th scope="row">${name}</th><td>${limit ? html`<${Meter} parts=${[[(used ?? 0) / limit, "used"]]} />` : html`<span class="small dim">no limit</span>`}</td>
+    ${lines.map(([name, used, limit, write]) => html`<tr key=${name}><th scope="row">${name}</th><td>${limit ? html`<${Meter} parts=${[[asNumber(used ?? 0) / asNumber(limit), "used"]]} />` : html`<span class="small dim">no limit</span>`}</td>
       <td class="number">${write(used)}${limit ? ` of ${write(limit)}` : ""}</td></tr>`)}</tbody></table>
     ${budget.deadline && html`<p>It ends at ${exactTime(budget.deadline)} at the latest.</p>`}
     <p class="small dim">${isShared ? "With what its children used. " : ""}Time without what it waited for people.${view.tree ? html` <a href=${linkTo("tree", view.header.session_id)}>Where it went</a>` : ""}</p></section>`;
@@ -71,19 +71,19 @@ const PLAN = { completed: "completed", "in-progress": "in_progress", "not-starte
 function Plan({ plan: { steps = [], version } }) {
   const done = steps.filter((each) => each.status === "completed").length;
   return html`<section><h3>Plan <span class="dim">${count(done)} of ${count(steps.length)} done, version ${count(version)}</span></h3>
-    <ol class="plan">${steps.map((each) => html`<li key=${each.id}><${Glyph} of=${PLAN[each.status] ?? "idle"} /><span class="dim">${inert(each.status.replaceAll("-", " "))}</span><span dir="auto">${inert(each.title ?? each.step)}</span>${each.evidence && html` <span class="dim" dir="auto">${firstLine(each.evidence, 200)}</span>`}</li>`)}</ol></section>`;
+    <ol class="plan">${steps.map((each) => html`<li key=${each.id}><${Glyph} of=${PLAN[each.status] ?? "idle"} /><span class="dim">${firstLine(each.status, 40).replaceAll("-", " ")}</span><span dir="auto">${firstLine(each.title ?? each.step, 300)}</span>${each.evidence && html` <span class="dim" dir="auto">${firstLine(each.evidence, 200)}</span>`}</li>`)}</ol></section>`;
 }
 
 function Notes({ notes }) {
   const list = Array.isArray(notes) ? notes : notes.items ?? [];
   if (!list.length) return null;
   return html`<section><h3>Notes of the agent <span class="dim">the last ${count(Math.min(5, list.length))} of ${count(list.length)}</span></h3>
-    <ul class="notes">${list.slice(-5).map((each, at) => html`<li key=${at} dir="auto">${inert(each.text ?? brief(each, 400))}${each.step && html` <span class="dim">step ${each.step}</span>`}</li>`)}</ul></section>`;
+    <ul class="notes">${list.slice(-5).map((each, at) => html`<li key=${at} dir="auto"><${Long} text=${String(each.text ?? brief(each, 400))} most=${1000} />${each.step && html` <span class="dim">step ${each.step}</span>`}</li>`)}</ul></section>`;
 }
 
 function Remembered({ facts, now }) {
   return html`<section><h3>Facts it remembers</h3><table class="cards" role="table" aria-label="Facts"><thead role="rowgroup"><tr role="row"><th role="columnheader">Fact</th><th role="columnheader">Value</th><th role="columnheader" class="number">Confidence</th><th role="columnheader">Since</th></tr></thead>
-    <tbody role="rowgroup">${facts.map((each) => html`<tr role="row" key=${`${each.key} ${each.updated_at}`}><th role="rowheader" scope="row" dir="auto">${inert(each.key)}</th><td role="cell" dir="auto">${firstLine(each.value, 300)}${each.status !== "active" && html` <span class="dim">${inert(each.status)}</span>`}</td>
+    <tbody role="rowgroup">${facts.map((each) => html`<tr role="row" key=${`${each.key} ${each.updated_at}`}><th role="rowheader" scope="row" dir="auto">${firstLine(each.key, 120)}</th><td role="cell" dir="auto">${firstLine(each.value, 300)}${each.status !== "active" && html` <span class="dim">${firstLine(each.status, 40)}</span>`}</td>
       <td role="cell" class="number" data-label="confidence">${Math.round(each.confidence * 100)} %</td><td role="cell" data-label="since"><${Clock} at=${each.updated_at} now=${now} /></td></tr>`)}</tbody></table></section>`;
 }
 
@@ -92,6 +92,6 @@ function Executions({ results }) {
     <tbody role="rowgroup">${[...results].reverse().slice(0, 50).map((each) => html`<tr role="row" key=${each.execution_id}><th role="rowheader" scope="row" class="full"><${Status} status=${each.status} /> <span class="mono small dim">${each.execution_id.slice(0, 8)}</span>
         <div class="why" dir="auto">${firstLine(each.stop_message || each.errors.at(-1) || each.final_response, 240)}</div></th>
       <td role="cell" class="number" data-label="steps">${count(each.step_count)}</td>
-      <td role="cell" class="number" data-label="tokens">${count(Object.entries(each.usage).reduce((sum, [name, number]) => sum + (name === "requests" ? 0 : number), 0))}</td>
+      <td role="cell" class="number" data-label="tokens">${count(tokensOf(each.usage))}</td>
       <td role="cell" class="number" data-label="cost">${money(each.cost)}</td></tr>`)}</tbody></table></section>`;
 }

@@ -1,6 +1,6 @@
 // Small pieces that every place shows: statuses, times, problems, copied links, JSON, rows that are drawn when seen.
 import { serverNow } from "./api.js";
-import { clockTime, duration, exactTime, inert } from "./format.js";
+import { clockTime, count, duration, exactTime, inert } from "./format.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 import { Glyph } from "./sprite.js";
 
@@ -58,6 +58,13 @@ export function Meter({ parts }) {
     return bar;
   });
   return html`<svg class="meter" aria-hidden="true"><rect width="100%" height="8" rx="2" />${bars}</svg>`;
+}
+
+/** A text, inert, of which so many characters are drawn until more is asked for. */
+export function Long({ text, most = 400 }) {
+  const [isWhole, setWhole] = useState(false);
+  if (isWhole || text.length <= most) return html`${inert(text)}`;
+  return html`${inert(text.slice(0, most))}… <button class="button bare" type="button" onClick=${() => setWhole(true)}>Show all ${count(text.length)} characters</button>`;
 }
 
 /** A value as indented JSON, of which so many characters are drawn until more is asked for. */

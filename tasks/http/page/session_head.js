@@ -1,7 +1,7 @@
 // The head of a session: where it is, its first words, its status with the reason, what can be done with it, its numbers.
 import { linkTo } from "./address.js";
 import { tokenClaims } from "./api.js";
-import { count, duration, firstLine, inert, money, plural } from "./format.js";
+import { count, duration, firstLine, inert, money, plural, sumOf, tokensOf } from "./format.js";
 import { html, useMemo } from "./html.js";
 import { Problem, Status, useNow } from "./parts.js";
 import { ActingAs } from "./person.js";
@@ -42,8 +42,8 @@ function Facts({ view }) {
   if (!timeline) return html`<dl class="numbers" aria-busy="true"></dl>`;
   const execution = state?.state?.execution;
   const budget = execution?.execution_id === timeline.execution_id ? execution?.budget : null;
-  const usage = execution?.execution_id === timeline.execution_id ? totalOf(execution?.usage) : null;
-  const known = isPartial ? null : sumKnown(steps);
+  const usage = execution?.execution_id === timeline.execution_id ? tokensOf(execution?.usage) ?? 0 : null;
+  const known = (name) => (isPartial ? null : sumOf(steps.map((each) => each[name])));
   const hasChildren = (tree?.children?.length ?? 0) > 0;
   const of = (value, most, write) => (most === null || most === undefined ? write(value) : `${write(value)} of ${write(most)}`);
   const withChildren = hasChildren ? " with children" : "";
@@ -51,20 +51,9 @@ function Facts({ view }) {
     ["worked", sums && duration(sums.worked)],
     ["waited for a person", sums && sums.waitedForPeople > 0 && duration(sums.waitedForPeople)],
     ["steps", of(timeline.total_steps, budget?.max_steps, count)],
-    [`tokens${withChildren}`, of(tree?.tokens ?? usage ?? known?.tokens, budget?.max_tokens, count)],
-    [`cost${withChildren}`, of(tree ? tree.cost : known?.cost, budget?.max_cost, money)],
+    [`tokens${withChildren}`, of(tree?.tokens ?? usage ?? known("tokens"), budget?.max_tokens, count)],
+    [`cost${withChildren}`, of(tree ? tree.cost : known("cost"), budget?.max_cost, money)],
     ["recovered", sums && sums.recovered > 0 && (sums.recovered === 1 ? "once" : `${sums.recovered} times`)],
   ];
   return html`<dl class="numbers">${facts.filter(([, value]) => value).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
-}
-
-const totalOf = (usage) => (usage ? ["input", "output", "cache_write", "cache_read", "reasoning"].reduce((sum, each) => sum + (usage[each] ?? 0), 0) : null);
-
-/** Tokens and dollars of the steps; null where none of them is known. */
-function sumKnown(steps) {
-  const sum = (name) => {
-    const values = steps.map((each) => each[name]).filter((each) => each !== null && each !== undefined);
-    return values.length ? values.reduce((all, each) => all + each, 0) : null;
-  };
-  return { tokens: sum("tokens"), cost: sum("cost") };
 }

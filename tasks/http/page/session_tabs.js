@@ -1,7 +1,7 @@
 // Further tabs of a session: the stored messages, calls by tool, and the whole state as JSON.
 import { get, sessionPath } from "./api.js";
 import { entriesOf } from "./conversation.js";
-import { count, duration, inert, plural } from "./format.js";
+import { count, duration, firstLine, plural } from "./format.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { Chunk, Empty, Json, Problem } from "./parts.js";
 import { save } from "./session_actions.js";
@@ -26,10 +26,10 @@ export function Stored({ view, feed }) {
 
 function StoredMessage({ number, message, step, tokens }) {
   const { role, name, content, tool_calls: calls = [], is_error: isError } = message;
-  return html`<article class="stored"><header><h3>${count(number)} <span class="role">${inert(role)}</span>${name && html` <code dir="auto">${inert(name)}</code>`}${isError && " reports an error"}</h3>
+  return html`<article class="stored"><header><h3>${count(number)} <span class="role">${firstLine(role, 40)}</span>${name && html` <code dir="auto">${firstLine(name, 120)}</code>`}${isError && " reports an error"}</h3>
       <span class="small dim">${[step && `step ${step}`, tokens && `${count(tokens)} tokens`].filter(Boolean).join(", ")}</span></header>
     ${content && html`<${Json} value=${content} />`}
-    ${calls.map((call) => html`<div class="call"><p>calls <code dir="auto">${inert(call.name)}</code> <span class="small dim mono">${inert(call.id)}</span></p><${Json} value=${call.args} most=${1500} /></div>`)}
+    ${calls.map((call) => html`<div class="call"><p>calls <code dir="auto">${firstLine(call.name, 120)}</code> <span class="small dim mono">${firstLine(call.id, 80)}</span></p><${Json} value=${call.args} most=${1500} /></div>`)}
     ${!content && !calls.length && html`<p class="dim">empty</p>`}</article>`;
 }
 
@@ -41,8 +41,8 @@ export function Calls({ view }) {
   if (!tools.length) return html`<${Empty}>No tool was called in the latest execution.</${Empty}>`;
   return html`<table class="cards" role="table" aria-label="Calls by tool"><thead role="rowgroup"><tr role="row"><th role="columnheader">Tool</th><th role="columnheader">Effect class</th><th role="columnheader" class="number">Calls</th>
       <th role="columnheader" class="number">Failed</th><th role="columnheader" class="number">Lost</th><th role="columnheader" class="number">Took in all</th><th role="columnheader">Steps</th></tr></thead>
-    <tbody role="rowgroup">${tools.map(({ name, count: calls, failed, lost, seconds, steps: where }) => html`<tr role="row" key=${name}><th role="rowheader" scope="row" class="full"><code dir="auto">${inert(name)}</code></th>
-      <td role="cell" data-label="effect class">${inert(effects.get(name) ?? "–")}</td><td role="cell" class="number" data-label="calls">${count(calls)}</td>
+    <tbody role="rowgroup">${tools.map(({ name, count: calls, failed, lost, seconds, steps: where }) => html`<tr role="row" key=${name}><th role="rowheader" scope="row" class="full"><code dir="auto">${firstLine(name, 120)}</code></th>
+      <td role="cell" data-label="effect class">${firstLine(effects.get(name) ?? "–", 40)}</td><td role="cell" class="number" data-label="calls">${count(calls)}</td>
       <td role="cell" class="number" data-label="failed">${failed ? html`<b>${count(failed)}</b>` : "0"}</td><td role="cell" class="number" data-label="lost">${count(lost)}</td>
       <td role="cell" class="number" data-label="took">${duration(seconds)}</td>
       <td role="cell" class="small" data-label="steps">${where.slice(-6).map((each, at) => html`${at ? ", " : where.length > 6 ? "…, " : ""}<a href=${`#${each}.m`}>${each}</a>`)}</td></tr>`)}</tbody></table>

@@ -3,7 +3,7 @@ import { linkTo } from "./address.js";
 import { get, parseExact, sessionPath } from "./api.js";
 import { brief, count, duration, exactTime, firstLine, inert, money } from "./format.js";
 import { html, useEffect, useState } from "./html.js";
-import { Copy, Json, Problem } from "./parts.js";
+import { Copy, Json, Long, Problem } from "./parts.js";
 import { Glyph } from "./sprite.js";
 
 const OUTCOMES = { ok: "completed", error: "failed", unknown: "lost", lost: "lost", void: "lost", open: "waiting", answered: "completed" };
@@ -44,9 +44,9 @@ function Content({ data }) {
   const has = (each) => each !== undefined && each !== null;
   if (![args, approved, value, error, text].some(has)) return html`<p class="dim">Nothing more is stored of it.</p>`;
   return html`${has(args) && html`<${Arguments} args=${args} approved=${approved} />`}
-    ${has(text) && text !== "" && html`<h4>Text</h4><div class="text" dir="auto">${inert(text.slice(0, 4000))}</div>`}
+    ${has(text) && text !== "" && html`<h4>Text</h4><div class="text" dir="auto"><${Long} text=${text} most=${4000} /></div>`}
     ${has(value) && html`<h4>Result</h4><${Value} value=${value} />`}
-    ${has(error) && html`<h4>Error</h4><p dir="auto"><b>${inert(error.kind ?? "")}</b> ${inert(error.message ?? brief(error, 2000))}</p>`}`;
+    ${has(error) && html`<h4>Error</h4><p dir="auto"><b>${firstLine(error.kind, 120)}</b> <${Long} text=${String(error.message ?? brief(error, 2000))} most=${2000} /></p>`}`;
 }
 
 /** Arguments in lines; what was approved differently is marked. */
@@ -59,8 +59,8 @@ function Arguments({ args, approved }) {
     <dl class="arguments">${names.map((name) => {
       const before = write(args[name]);
       const after = approved ? write(approved[name]) : before;
-      const shown = before === after ? html`<${Long} text=${before} />` : html`<del>${inert(before)}</del> <ins>${inert(after)}</ins>`;
-      return html`<dt dir="auto">${inert(name)}</dt><dd dir="auto">${shown}</dd>`;
+      const shown = before === after ? html`<${Long} text=${before} />` : html`<del><${Long} text=${before} /></del> <ins><${Long} text=${after} /></ins>`;
+      return html`<dt dir="auto">${firstLine(name, 80)}</dt><dd dir="auto">${shown}</dd>`;
     })}</dl>`;
 }
 
@@ -77,25 +77,19 @@ function Value({ value }) {
   return html`<${Json} value=${shown} most=${2000} />`;
 }
 
-function Long({ text }) {
-  const [isWhole, setWhole] = useState(false);
-  const isCut = !isWhole && text.length > 400;
-  return html`${inert(isCut ? text.slice(0, 400) : text)}${isCut && html`… <button class="button bare" type="button" onClick=${() => setWhole(true)}>all ${count(text.length)} characters</button>`}`;
-}
-
 function factsOf({ span, data, step }) {
   const { effect, key, attempt, worker, request_id: request, usage, resolutions = [] } = data;
   const took = span.ended_at ? duration((Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000) : "still going on";
   const facts = [
     [span.kind === "model" ? "asked" : "began", html`<time datetime=${span.started_at}>${preciseTime(span.started_at)}</time>, ${took}`],
     span.session && ["session", html`<a class="mono" href=${linkTo("sessions", span.session)}>${inert(span.session)}</a>`],
-    span.kind === "model" && ["model", inert(span.name)],
-    effect && ["effect class", html`<b>${inert(effect)}</b>${EFFECTS[effect] ? `: ${EFFECTS[effect]}` : ""}`],
-    key && ["key", html`<code>${inert(key)}</code>`],
+    span.kind === "model" && ["model", firstLine(span.name, 120)],
+    effect && ["effect class", html`<b>${firstLine(effect, 40)}</b>${EFFECTS[effect] ? `: ${EFFECTS[effect]}` : ""}`],
+    key && ["key", html`<code>${firstLine(key, 200)}</code>`],
     attempt && ["attempt", `${count(attempt)}${step.attempts > 1 ? ` of ${count(step.attempts)}` : ""}`],
-    (worker ?? step.worker) && ["worker", html`<code>${inert(worker ?? step.worker)}</code>`],
-    request && ["request id", html`<code>${inert(request)}</code>`],
-    ...resolutions.map((each) => [VERBS[each.verb] ?? "answered by", html`<b>${inert(each.by || "the clock")}</b>${each.at ? `, ${preciseTime(each.at)}` : ""}${each.args ? ", with other arguments" : ""}
+    (worker ?? step.worker) && ["worker", html`<code>${firstLine(worker ?? step.worker, 120)}</code>`],
+    request && ["request id", html`<code>${firstLine(request, 200)}</code>`],
+    ...resolutions.map((each) => [VERBS[each.verb] ?? "answered by", html`<b>${firstLine(each.by || "the clock", 120)}</b>${each.at ? `, ${preciseTime(each.at)}` : ""}${each.args ? ", with other arguments" : ""}
       ${each.note ? html`<br />“${firstLine(each.note, 400)}”` : ""}`]),
     span.tokens !== null && ["tokens", html`${count(span.tokens)}${usage ? html` <span class="dim">${usageText(usage)}</span>` : ""}`],
     span.cost !== null && ["cost", money(span.cost)],
@@ -105,7 +99,7 @@ function factsOf({ span, data, step }) {
 
 const VERBS = { approve: "approved by", deny: "denied by", answer: "answered by", complete: "brought by", fail: "failed by", pass_on: "passed on by", cancel: "cancelled by" };
 
-const usageText = (usage) => Object.entries(usage).filter(([name, number]) => number && name !== "requests").map(([name, number]) => `${name.replace("_", " ")} ${count(number)}`).join(", ");
+const usageText = (usage) => Object.entries(usage).filter(([name, number]) => number && name !== "requests").map(([name, number]) => `${firstLine(name, 40).replace("_", " ")} ${count(number)}`).join(", ");
 
 /** A moment to a tenth of a second, with its zone. */
 function preciseTime(iso) {

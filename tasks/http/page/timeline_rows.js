@@ -1,6 +1,6 @@
 // Rows of a timeline: the head of a step, its spans as bars, the rows of children below, and the details of what is open.
 import { linkTo } from "./address.js";
-import { count, duration, firstLine, inert, money, plural } from "./format.js";
+import { count, duration, firstLine, inert, money, plural, sumOf } from "./format.js";
 import { html } from "./html.js";
 import { Problem, useNow } from "./parts.js";
 import { SpanDetails } from "./span_details.js";
@@ -70,13 +70,13 @@ function ChildRows({ id, depth, axis, open, children, skew, toggle }) {
 function GroupRow({ id, kind, name, spans, depth, axis, skew }) {
   const words = wordsOf({ ...spans[0], kind, name, note: "", outcome: null }, "");
   const failed = spans.filter((each) => TROUBLE[each.outcome]).length;
-  const costs = spans.map((each) => each.cost).filter((each) => each !== null);
+  const cost = sumOf(spans.map((each) => each.cost));
   const seconds = spans.reduce((sum, each) => sum + (each.ended_at ? Date.parse(each.ended_at) - Date.parse(each.started_at) : 0), 0) / 1000;
   return html`<tr role="row" class=${`span ${failed ? "trouble" : ""}`}><th role="rowheader" scope="row"><span class=${`branch d${Math.min(depth, 6)}`}>
       ${failed > 0 && html`<${Glyph} of="failed" />`}<a class="name" href=${linkTo("sessions", id)}><span dir="auto">${words.name}</span>
       <span class="dim small"> ${kind === "model" || kind === "tool" ? plural(spans.length, "call") : count(spans.length)}${failed ? `, ${failed} failed` : ""}</span></a></span></th>
     <td role="cell" class="track"><${Bars} spans=${spans} axis=${axis} label="" skew=${skew} /></td>
-    <td role="cell" class="number">${duration(seconds)}</td><td role="cell" class="number">${costs.length ? money(costs.reduce((sum, each) => sum + each, 0)) : ""}</td></tr>`;
+    <td role="cell" class="number">${duration(seconds)}</td><td role="cell" class="number">${cost === null ? "" : money(cost)}</td></tr>`;
 }
 
 /** The words of a span: its name, a note, and whether it is an exception. */
