@@ -22,7 +22,7 @@ export const DECISION_KEYS = [
 function wordOf({ request, changes, number }) {
   const all = number > 1 ? ` all ${count(number)}` : "";
   if (request.kind === "question") return `Answer${all}`;
-  if (isTimer(request)) return "Let it go on now";
+  if (isTimer(request)) return "Let it continue now";
   return `Approve${all}${changes ? ` with ${plural(changes, "change")}` : ""}`;
 }
 

@@ -6,6 +6,7 @@ import { useKeys } from "./keys.js";
 import { readPages, usePolled } from "./live.js";
 import { Empty, Problem, useNow } from "./parts.js";
 import { askUntil, usePutAway } from "./put_away.js";
+import { hasDraft } from "./request_drafts.js";
 import { RequestForm } from "./request_form.js";
 import { groupByAgent, groupEqual } from "./request_groups.js";
 import { Entry, Part } from "./request_list.js";
@@ -43,7 +44,7 @@ export function Inbox({ query, onUnauthorized }) {
   const [focus, setFocus] = useState(0);
   const list = useRef(null);
   const isWide = useWide();
-  const now = useNow();
+  const now = useNow(10);
   const { value, problem, refresh } = usePolled((signal) => readInbox(to, most, signal), [to, most], 3);
   const { away, put, back } = usePutAway();
   const isTouched = useIsTouched(list);
@@ -67,7 +68,7 @@ export function Inbox({ query, onUnauthorized }) {
     setQuery({ open: key });
     setFocus((times) => times + 1);
   };
-  /** Go on with the entry behind the one that is left, else with the one before it. */
+  /** Select the entry behind the one that is left, else with the one before it. */
   const goOn = (left) => {
     const rest = entries.filter((entry) => !entry.some((each) => left.has(keyOf(each))) && !gone.has(keyOf(entry[0])));
     const place = entries.indexOf(chosen);
@@ -96,7 +97,8 @@ export function Inbox({ query, onUnauthorized }) {
   const isListed = shown.some((each) => keyOf(each) === open);
   const row = (until) => (entry) => {
     const isCurrent = entry.some((each) => keyOf(each) === open);
-    return html`<${Entry} ...${{ entry, isCurrent, now }} isGone=${gone.has(keyOf(entry[0]))} until=${until && away.get(keyOf(entry[0]))}
+    const isBegun = entry.some((each) => hasDraft(keyOf(each)));
+    return html`<${Entry} ...${{ entry, isCurrent, isBegun, now }} isGone=${gone.has(keyOf(entry[0]))} until=${until && away.get(keyOf(entry[0]))}
         href=${linkTo("requests", "", { to, open: keyOf(entry[0]) })} onOpen=${() => select(keyOf(entry[0]))} />
       ${until && html`<button class="link small" type="button" onClick=${() => back(entry.map(keyOf))}>Bring it back now</button>`}
       ${!isWide && isCurrent && form}`;

@@ -9,7 +9,7 @@ const OWN_PARTS = ["smart_plan", "smart_memory", "smart_reflections"]; // drawn 
 const ADVICE = [
   [/^waits for (an|a) (approval|answer)/, "Answer it in the conversation, or in the inbox."],
   [/^suspended/, "Resume it."],
-  [/no worker is alive|no live worker offers|is ending; start another/, "Start a worker that imports the agent: it goes on by itself."],
+  [/no worker is alive|no live worker offers|is ending; start another/, "Start a worker that imports the agent: it continues by itself."],
   [/^it waits for a slot/, "It begins when a slot is free; start another worker, or give this one more slots."],
   [/waits for the provider|was delayed/, "It is tried again by itself. The provider's state page says more."],
   [/is gone or cut off|takes the step over/, "Another worker takes it over by itself."],

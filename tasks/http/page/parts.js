@@ -17,12 +17,13 @@ setInterval(() => {
   if (!document.hidden) for (const each of tickers) each(serverNow());
 }, 1000);
 
-/** The server's time, again each second while the page is seen. */
-export function useNow() {
+/** The server's time, again each second while the page is seen, or after so many of them. */
+export function useNow(seconds = 1) {
   const [now, setNow] = useState(serverNow);
   useEffect(() => {
-    tickers.add(setNow);
-    return () => tickers.delete(setNow);
+    const tick = (time) => setNow((before) => (Math.abs(time - before) >= seconds * 1000 - 500 ? time : before));
+    tickers.add(tick);
+    return () => tickers.delete(tick);
   }, []);
   return now;
 }

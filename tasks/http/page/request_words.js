@@ -43,7 +43,7 @@ export function Asks({ request }) {
   const tool = html`<code dir="auto">${inert(request.tool)}</code>`;
   if (isPast(request)) return html`A request of kind ${inert(request.kind)} to <b dir="auto">${addressee(request)}</b>. Its step has ended.`;
   if (request.kind === "external") return html`${agent} waits for a service, which brings the result of ${tool}. There is nothing to do here.`;
-  if (isTimer(request)) return html`${agent} goes on with ${tool} at the time below. You may let it go on now.`;
+  if (isTimer(request)) return html`${agent} continues with ${tool} at the time below. You may let it continue now.`;
   if (request.kind === "question") return html`${agent} asks <b dir="auto">${addressee(request)}</b>.`;
   return html`${agent} asks for an approval of ${tool} by <b dir="auto">${addressee(request)}</b>.`;
 }
@@ -53,7 +53,7 @@ function expiryWords(request) {
   const rule = typeof request.on_expiry === "object" && request.on_expiry ? request.on_expiry : { then: endOf(request) };
   switch (rule.then) {
     case "approve":
-      return isTimer(request) ? "It goes on" : "Without an answer it is approved as asked";
+      return isTimer(request) ? "It continues" : "Without an answer it is approved as asked";
     case "value":
       return `Without an answer this counts as one: ${brief(rule.value, 100)},`;
     case "fail":
