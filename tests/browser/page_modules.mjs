@@ -87,11 +87,16 @@ test("intervals are joined where they overlap", () => {
   assert.deepEqual(unite([[5, 9], [1, 3], [2, 4], [9, 10]]), [[1, 4], [5, 10]]);
 });
 
-test("what belongs to a call is drawn before it, in the order of time", () => {
+test("the spans of a step are drawn in the order of time, calls and what belongs to them below the model", () => {
   const rows = rowsOf(step(3, [span("3.m", "model", 0, 2), span("3.t0", "tool", 90, 91), span("3.t1", "tool", 2, 3),
     span("3.r0", "request", 2.5, 80, { parent: "3.t0" }), span("3.x0", "lost", 81, 82, { parent: "3.t0" }), span("3.g", "message", 40, 40)]));
-  assert.deepEqual(rows.map((each) => each.span.id), ["3.m", "3.t1", "3.r0", "3.x0", "3.t0", "3.g"]);
-  assert.deepEqual(rows.map((each) => each.depth), [0, 1, 1, 1, 1, 0]);
+  assert.deepEqual(rows.map((each) => each.span.id), ["3.m", "3.t1", "3.r0", "3.g", "3.x0", "3.t0"]);
+  assert.deepEqual(rows.map((each) => each.depth), [0, 1, 1, 0, 1, 1]);
+});
+
+test("a queue that a worker emptied at once is not drawn, and one that still waits is", () => {
+  const rows = rowsOf(step(1, [span("1.q1", "queue", 0, 0.05), span("1.q2", "queue", 1, 2), span("1.q3", "queue", 3, null)]));
+  assert.deepEqual(rows.map((each) => each.span.id), ["1.q2", "1.q3"]);
 });
 
 test("a span whose parent is not there is drawn all the same", () => {

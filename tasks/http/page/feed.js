@@ -2,7 +2,7 @@
 // and less often where the reads take long.
 import { get, Refusal, sessionPath } from "./api.js";
 import { followEvents } from "./live.js";
-import { readEarlier, readMessages, readSteps } from "./session_reads.js";
+import { readEarlier, readMessages, readState, readSteps } from "./session_reads.js";
 import { Transcript } from "./transcript.js";
 
 const SOONEST_MS = 500;
@@ -178,13 +178,13 @@ export class Feed {
       this.#set({ results: executions, result: this.#latest(this.view.header, executions) });
     },
     tree: async () => this.#set({ tree: await this.#get("/tree", {}) }),
-    state: async () => this.#set({ state: await this.#get("/state", {}) }),
+    state: async () => this.#set({ state: await readState(this.#get) }),
   };
 
   #latest = (header, results) => results?.findLast((each) => each.execution_id === header?.execution_id) ?? null;
 
   #isStateOld() {
-    const execution = this.view.state?.state?.execution;
+    const execution = this.view.state?.execution;
     const { execution_id: id, total_steps: steps } = this.view.timeline;
     return !this.view.state || (execution?.execution_id ?? "") !== (id ?? "") || (!execution?.step_count && steps > 0);
   }

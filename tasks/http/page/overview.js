@@ -20,11 +20,10 @@ const ADVICE = [
 export function Overview({ view }) {
   const { header, state, results, problems, timeline } = view;
   const now = useNow();
-  const execution = state?.state?.execution ?? null;
-  const parts = { ...(state?.state?.parts?.values ?? {}), ...(execution?.parts?.values ?? {}), ...listsOf(state?.state?.parts), ...listsOf(execution?.parts) };
+  const execution = state?.execution ?? null;
+  const parts = { ...(state?.parts?.values ?? {}), ...(execution?.parts?.values ?? {}), ...listsOf(state?.parts), ...listsOf(execution?.parts) };
   const advice = ADVICE.find(([pattern]) => pattern.test(header.reason))?.[1];
-  const metadata = state?.state?.context?.metadata;
-  const prompt = state?.state?.context?.system_prompt;
+  const { metadata, prompt } = state ?? {};
   return html`<div class="overview"><${Problem} of=${problems.state} />
     ${header.reason && html`<section><h3>Why it has not ended</h3><p dir="auto"><${Long} text=${header.reason} most=${800} /></p>${advice && html`<p><b>What frees it:</b> ${advice}</p>`}</section>`}
     ${execution && html`<${Budget} execution=${execution} view=${view} now=${now + (timeline?.skew ?? 0)} />`}

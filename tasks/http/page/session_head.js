@@ -40,7 +40,7 @@ function Facts({ view }) {
   const now = isOpen ? second : 0;
   const sums = useMemo(() => (timeline && !isPartial ? sumUp(steps, now + (timeline.skew ?? 0)) : null), [steps, timeline, isPartial, now]);
   if (!timeline) return html`<dl class="numbers" aria-busy="true"></dl>`;
-  const execution = state?.state?.execution;
+  const execution = state?.execution;
   const budget = execution?.execution_id === timeline.execution_id ? execution?.budget : null;
   const usage = execution?.execution_id === timeline.execution_id ? tokensOf(execution?.usage) ?? 0 : null;
   const known = (name) => (isPartial ? null : sumOf(steps.map((each) => each[name])));

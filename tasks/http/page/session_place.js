@@ -57,7 +57,7 @@ function Body({ view, feed, query }) {
   const initial = isNarrow && !/^#\d/.test(location.hash) ? "conversation" : "timeline";
   const tab = Object.hasOwn(tabs, wanted) ? wanted : initial;
   useEffect(() => {
-    feed.wantState(tab === "overview" || tab === "raw");
+    feed.wantState(tab === "overview");
   }, [feed, tab]);
   useEffect(() => {
     const onHash = () => /^#\d+\./.test(location.hash) && setQuery({ tab: isNarrow ? "timeline" : "" }); // a link to a span

@@ -60,3 +60,11 @@ function skewOf({ now }, before) {
   const skew = Date.parse(now) - serverNow();
   return before && Math.abs(skew - before.skew) < 1000 ? before.skew : skew;
 }
+
+/** Read the state without what is large and known from elsewhere: messages, and the steps of the execution. */
+export async function readState(read) {
+  const { state } = await read("/state", {});
+  const { metadata, system_prompt: prompt } = state.context ?? {};
+  const execution = state.execution && { ...state.execution, step_executions: [], current_step: null };
+  return { execution, metadata, prompt, parts: state.parts };
+}

@@ -72,10 +72,24 @@ function useEffects(session, tools) {
   return effects;
 }
 
-/** The whole state as it is stored. */
+/** The whole state as it is stored: it may be large, and is read when this is opened. */
 export function Raw({ view }) {
-  const { state, problems, header } = view;
-  if (!state) return html`<${Problem} of=${problems.state} />${!problems.state && html`<p class="dim" role="status">Reading the state …</p>`}`;
-  return html`<div class="bar-of-tools"><p class="dim">The whole state, as the API gives it.</p><button class="button" type="button" onClick=${() => save(`${header.session_id}.state.json`, state)}>Save as a file</button></div>
-    <${Json} value=${state} />`;
+  const id = view.header.session_id;
+  const [found, setFound] = useState({ state: null, problem: null });
+  const [reads, setReads] = useState(0);
+  useEffect(() => {
+    const mine = new AbortController();
+    get(sessionPath(id, "/state"), {}, mine.signal).then(
+      (state) => setFound({ state, problem: null }),
+      (problem) => problem.name !== "AbortError" && setFound((before) => ({ ...before, problem })),
+    );
+    return () => mine.abort();
+  }, [id, reads]);
+  const { state, problem } = found;
+  const again = () => setReads(reads + 1);
+  if (!state) return html`<${Problem} of=${problem} onRetry=${again} />${!problem && html`<p class="dim" role="status">Reading the state …</p>`}`;
+  return html`<div class="bar-of-tools"><p class="dim">The whole state, as the API gave it when this was opened.</p>
+      <div class="actions"><button class="button" type="button" onClick=${again}>Read again</button>
+        <button class="button" type="button" onClick=${() => save(`${id}.state.json`, state)}>Save as a file</button></div></div>
+    <${Problem} of=${problem} /><${Json} value=${state} />`;
 }

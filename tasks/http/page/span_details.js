@@ -1,7 +1,7 @@
 // What a span holds, read when it is opened: arguments as asked and as approved, result, error, and the facts of the call.
 import { linkTo } from "./address.js";
 import { get, parseExact, sessionPath } from "./api.js";
-import { brief, count, duration, exactTime, firstLine, inert, money } from "./format.js";
+import { brief, callText, count, duration, exactTime, firstLine, inert, money } from "./format.js";
 import { html, useEffect, useState } from "./html.js";
 import { Copy, Json, Long, Problem } from "./parts.js";
 import { Glyph } from "./sprite.js";
@@ -40,11 +40,13 @@ export function SpanDetails({ span, session, step, tool }) {
 
 /** What was asked, given and returned. */
 function Content({ data }) {
-  const { args, approved_args: approved, value, error, text } = data;
-  const has = (each) => each !== undefined && each !== null;
-  if (![args, approved, value, error, text].some(has)) return html`<p class="dim">Nothing more is stored of it.</p>`;
+  const { args, approved_args: approved, value, error, text, thinking, tool_calls: calls = [] } = data;
+  const has = (each) => each !== undefined && each !== null && each !== "";
+  if (![args, value, error, text, thinking].some(has) && !calls.length) return html`<p class="dim">Nothing more is stored of it.</p>`;
   return html`${has(args) && html`<${Arguments} args=${args} approved=${approved} />`}
-    ${has(text) && text !== "" && html`<h4>Text</h4><div class="text" dir="auto"><${Long} text=${text} most=${4000} /></div>`}
+    ${has(thinking) && html`<h4>Thoughts</h4><div class="text thought" dir="auto"><${Long} text=${thinking} most=${2000} /></div>`}
+    ${has(text) && html`<h4>Text</h4><div class="text" dir="auto"><${Long} text=${text} most=${4000} /></div>`}
+    ${calls.length > 0 && html`<h4>Calls that it asked for</h4><ul class="asked-for">${calls.map((each) => html`<li key=${each.id}><code dir="auto">${callText(each.name, each.args, 300)}</code></li>`)}</ul>`}
     ${has(value) && html`<h4>Result</h4><${Value} value=${value} />`}
     ${has(error) && html`<h4>Error</h4><p dir="auto"><b>${firstLine(error.kind, 120)}</b> <${Long} text=${String(error.message ?? brief(error, 2000))} most=${2000} /></p>`}`;
 }
@@ -78,23 +80,33 @@ function Value({ value }) {
 }
 
 function factsOf({ span, data, step }) {
-  const { effect, key, attempt, worker, request_id: request, usage, resolutions = [] } = data;
+  const { effect, key, cached, attempt, worker, request_id: request, usage, resolutions = [], to, expires_at: expires, finish_reason: finish } = data;
   const took = span.ended_at ? duration((Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000) : "still going on";
   const facts = [
-    [span.kind === "model" ? "asked" : "began", html`<time datetime=${span.started_at}>${preciseTime(span.started_at)}</time>, ${took}`],
+    [span.kind === "model" || span.kind === "request" ? "asked" : "began", html`<time datetime=${span.started_at}>${preciseTime(span.started_at)}</time>, ${took}`],
     span.session && ["session", html`<a class="mono" href=${linkTo("sessions", span.session)}>${inert(span.session)}</a>`],
     span.kind === "model" && ["model", firstLine(span.name, 120)],
+    to && ["asked of", firstLine(to, 120)],
+    expires && ["expires", preciseTime(expires)],
     effect && ["effect class", html`<b>${firstLine(effect, 40)}</b>${EFFECTS[effect] ? `: ${EFFECTS[effect]}` : ""}`],
+    cached && ["did not run", "the result is that of an equal call"],
     key && ["key", html`<code>${firstLine(key, 200)}</code>`],
-    attempt && ["attempt", `${count(attempt)}${step.attempts > 1 ? ` of ${count(step.attempts)}` : ""}`],
+    attempt && ["attempt", count(attempt)],
     (worker ?? step.worker) && ["worker", html`<code>${firstLine(worker ?? step.worker, 120)}</code>`],
+    finish && ["answer ended", firstLine(finish, 40).replace("_", " ")],
     request && ["request id", html`<code>${firstLine(request, 200)}</code>`],
-    ...resolutions.map((each) => [VERBS[each.verb] ?? "answered by", html`<b>${firstLine(each.by || "the clock", 120)}</b>${each.at ? `, ${preciseTime(each.at)}` : ""}${each.args ? ", with other arguments" : ""}
-      ${each.note ? html`<br />“${firstLine(each.note, 400)}”` : ""}`]),
+    ...resolutions.filter((each) => each.kind !== "child").map((each) => [VERBS[each.verb] ?? "answered by", html`<${Resolution} of=${each} />`]),
     span.tokens !== null && ["tokens", html`${count(span.tokens)}${usage ? html` <span class="dim">${usageText(usage)}</span>` : ""}`],
     span.cost !== null && ["cost", money(span.cost)],
   ];
   return facts.filter(Boolean);
+}
+
+/** Who answered, when, how and why. */
+function Resolution({ of: { by, at, args, note, reason, status } }) {
+  const who = by || (status === "expired" ? "its expiry" : "a person who gave no name");
+  return html`<b>${firstLine(who, 120)}</b>${at ? `, ${preciseTime(at)}` : ""}${args ? ", with other arguments" : ""}
+    ${[reason, note].filter(Boolean).map((each) => html`<br />“<${Long} text=${each} />”`)}`;
 }
 
 const VERBS = { approve: "approved by", deny: "denied by", answer: "answered by", complete: "brought by", fail: "failed by", pass_on: "passed on by", cancel: "cancelled by" };

@@ -1,7 +1,7 @@
 // What a timeline's steps say, as rows and sums: pure, so that it is tested without a browser.
 import { unite } from "./axis.js";
 
-const WORK = ["model", "tool", "lost"];
+const SHORTEST_QUEUE_MS = 100;
 const NESTED = ["tool", "child", "request"];
 
 /** Times of a span in milliseconds: {kind, start, end}; end null where it still goes on. */
@@ -13,27 +13,20 @@ export function timesOf(span) {
 const times = new WeakMap(); // they are asked for each second
 
 /**
- * The spans of a step in the order in which they are drawn, with their depth: what belongs to a call is before it, by time.
+ * The spans of a step in the order of time, with their depth: calls and what belongs to them are below the model's.
  *
  * @returns [{span, depth}]
  */
 export function rowsOf(step) {
-  const known = new Set(step.spans.map((each) => each.id));
-  const below = new Map();
-  for (const each of step.spans) {
-    if (each.parent && known.has(each.parent)) below.set(each.parent, [...(below.get(each.parent) ?? []), each]);
-  }
-  const groups = step.spans
-    .filter((each) => !each.parent || !known.has(each.parent))
-    .map((each) => {
-      const rows = [...(below.get(each.id) ?? []), each].sort(byStart);
-      return { start: Math.min(...rows.map((one) => timesOf(one).start)), depth: NESTED.includes(each.kind) ? 1 : 0, rows };
-    });
-  groups.sort((one, other) => one.start - other.start);
-  return groups.flatMap(({ rows, depth }) => rows.map((span) => ({ span, depth })));
+  const rows = step.spans.filter((each) => !isBrief(each)).map((span) => ({ span, depth: span.parent || NESTED.includes(span.kind) ? 1 : 0 }));
+  return rows.sort((one, other) => timesOf(one.span).start - timesOf(other.span).start);
 }
 
-const byStart = (one, other) => timesOf(one).start - timesOf(other).start;
+/** A queue that was empty: a worker took the step at once, and there is nothing to see. */
+function isBrief(span) {
+  const { kind, start, end } = timesOf(span);
+  return kind === "queue" && end !== null && end - start < SHORTEST_QUEUE_MS;
+}
 
 /**
  * The steps of a child in few rows: all model calls in one, the calls of a tool in one, each child of its own alone.
@@ -61,7 +54,7 @@ export function sumUp(steps, now) {
   };
   const all = (isMeant) => steps.reduce((sum, step) => sum + step.spans.filter(isMeant).length, 0);
   return {
-    worked: lengths((each) => WORK.includes(each.kind)),
+    worked: lengths((each) => ["model", "tool"].includes(each.kind) || each.outcome === "void"),
     waitedForPeople: lengths((each) => each.kind === "request" && ["approval", "question"].includes(each.name)),
     recovered: all((each) => each.kind === "lost" && each.outcome === "lost"),
   };

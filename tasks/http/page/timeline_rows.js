@@ -24,7 +24,7 @@ const toolOf = (step, span) => step.spans.find((each) => each.id === span.parent
 
 function describe(step) {
   const lost = step.spans.filter((each) => each.kind === "lost" && each.outcome === "lost").length;
-  const status = { committed: "committed", waiting: "waits", due: "due",
+  const status = { committed: "committed", waiting: "waits", due: "due", ended: "ended before its commit",
     running: `runs${step.worker ? ` on worker ${step.worker}` : ""}, provisional until it is committed` }[step.status] ?? step.status;
   const facts = [lost ? `${status}, recovered ${lost === 1 ? "once" : `${lost} times`}` : status];
   if (step.tokens !== null) facts.push(`${count(step.tokens)} tokens`);
@@ -86,11 +86,13 @@ export function wordsOf(span, tool) {
   const own = firstLine(span.name, 120);
   if (span.outcome === "void") return { name: "model", note: note || "a call failed", isTrouble };
   if (span.kind === "model") return { name: "model", note: [own, note].filter(Boolean).join(", "), isTrouble };
+  if (span.kind === "lost" && !span.parent) return { name: "attempt", note: note || "its worker was lost", isTrouble };
   if (span.kind === "request") return { name: own, note: tool ? `of ${firstLine(tool, 120)}` : note, isTrouble };
   if (span.kind === "queue" && span.parent) return { name: "no worker has it", note: note || "its lease runs on", isTrouble };
   if (span.kind === "message") return { name: "message", note: note || own, isTrouble };
   const name = NAMES[span.kind] ?? own;
-  return { name, note: note || (isTrouble ? span.outcome.replaceAll("_", " ") : NOTES[span.kind] ?? ""), isTrouble };
+  const rest = note.startsWith(`${name}: `) ? note.slice(name.length + 2) : note;
+  return { name, note: rest || (isTrouble ? span.outcome.replaceAll("_", " ") : NOTES[span.kind] ?? ""), isTrouble };
 }
 
 function Bars({ spans, axis, label, skew }) {
