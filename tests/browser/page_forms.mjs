@@ -52,6 +52,25 @@ test("arguments that do not have the types of their schema are shown as JSON, an
   assert.deepEqual(valueOf(plan, draftOf(plan, args), new Map()), args);
 });
 
+test("a schema that makes no sense gives a form all the same, and no value is lost in it", () => {
+  const schemas = [
+    null, true, [], 5, { type: 7 }, { type: [] }, { type: ["null"] }, { enum: [] }, { enum: "a" }, { anyOf: [] }, { anyOf: [null] }, { oneOf: "x" }, { allOf: [5] },
+    { $ref: "#" }, { $ref: "#/$defs/none" }, { $ref: 5 }, { allOf: [{ $ref: "#" }] }, { type: "object", properties: { a: { $ref: "#" } } },
+    { type: "object", properties: null, required: "a" }, { type: "object", properties: { a: null, b: 5 }, required: [5] }, { type: "array", items: true },
+    { type: "array", items: { $ref: "#" } }, { type: "string", minLength: "x", maxLength: {}, pattern: "(", format: 5, default: 5 }, { type: "integer", minimum: "x", maximum: [] },
+    { type: "object", additionalProperties: { $ref: "#" } }, { description: {}, default: { a: [] } }, { const: null }, { anyOf: [{ type: "null" }, { type: "null" }] },
+  ];
+  const values = [{}, { a: 1 }, { a: { a: { a: {} } }, b: "x" }, JSON.parse('{"__proto__": 1, "constructor": {"x": 2}}'), { a: [], b: [[[]]] }];
+  for (const schema of schemas) {
+    for (const value of values) {
+      const plan = planOf(schema, value);
+      assert.deepEqual(valueOf(plan, draftOf(plan, value), new Map()), value, JSON.stringify([schema, value]));
+    }
+    const plan = planOf(schema, undefined);
+    valueOf(plan, startOf(plan), new Map());
+  }
+});
+
 test("what was not changed comes back as it was", () => {
   const schema = { type: "object", properties: { a: {}, b: {}, c: {}, d: { type: "array", items: { type: "number" } }, constructor: {} } };
   for (const args of [{ a: 1, b: "x", c: null, d: [] }, { a: [1, { x: null }], b: "", c: 0.5, d: [1.25, -3] }, { constructor: "x" }, {}]) {

@@ -93,7 +93,8 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
   const equal = inbox?.equal ?? [];
   const targets = [found, ...(draft.isOnlyThis ? [] : equal.filter((each) => keyOf(each) !== keyOf(found)))];
   const filled = fill(form, values, draft.isTried);
-  const errors = new Map([...refused.errors].filter(([path]) => at(values, path) === at(refused.values, path)).concat([...filled.shown]));
+  const marked = [...refused.errors].filter(([path]) => at(values, path) === at(refused.values, path)); // until it is changed
+  const errors = new Map([...marked, ...filled.shown]);
 
   const send = async (given, remember) => {
     setRefused(NO_REFUSAL);
@@ -106,9 +107,9 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
       ...targets.slice(results.length).map((target) => [target, new Refusal(0, NOT_SENT)]),
     ];
     const first = results[0][1];
-    const marked = !first ? new Map() : form.questions ? questionErrors(first, form.questions) : fieldErrors(first, found.id);
+    const fields = !first ? new Map() : form.questions ? questionErrors(first, form.questions) : fieldErrors(first, found.id);
     setSending(null);
-    setRefused({ list, errors: marked, values, isAlone: targets.length === 1 });
+    setRefused({ list, errors: fields, values, isAlone: targets.length === 1 });
     for (const each of done) dropDraft(keyOf(each));
     refresh();
     if (done.length) onDone?.({ done, text: `${wordFor(given)}: ${done.length > 1 ? plural(done.length, "request") : nameOf(found)}.` });
@@ -121,11 +122,12 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
   };
   return html`<div ref=${place} class="ask-rest">
     ${!isOpen && hasDraft(keyOf(found)) && html`<${Unsent} draft=${draft} />`}
-    ${(form.start || !isPast(found)) && html`<fieldset class="plain" disabled=${!isOpen || sending !== null}><legend class="unseen">What is asked</legend>
-      <${Content} ...${{ found, form, values, errors }} onChange=${(changed) => change({ values: changed })} /></fieldset>`}
+    ${(!isPast(found) || hasDraft(keyOf(found))) && html`<fieldset class="plain" disabled=${!isOpen || sending !== null}><legend class="unseen">What is asked</legend>
+      <${Content} ...${{ found, form, values, errors, isOpen }} onChange=${(changed) => change({ values: changed })} /></fieldset>`}
     ${isOpen && inbox && html`<${Since} request=${found} />`}
     ${isOpen && equal.length > 1 && html`<${Equal} ...${{ found, equal }} isOnlyThis=${draft.isOnlyThis} onChange=${(isOnlyThis) => change({ isOnlyThis })} />`}
-    ${refused.list.map(([target, refusal]) => html`<${Refused} ...${{ target, refusal }} isAlone=${refused.isAlone} hasFields=${refused.errors.size > 0} />`)}
+    ${!refused.isAlone && refused.list.length > 0 && html`<h3>${plural(refused.list.length, "answer")} not taken</h3>`}
+    ${(marked.length > 0 || !refused.errors.size) && refused.list.map(([target, refusal]) => html`<${Refused} ...${{ target, refusal }} isAlone=${refused.isAlone} hasFields=${marked.length > 0} />`)}
     ${isOpen && found.kind !== "external" && html`<${Decision} request=${found} ...${{ draft, change, sending }} changes=${filled.changes} number=${targets.length}
       wrong=${filled.isWrong ? filled.shown.size : 0} pressed=${inbox ? pressed : null} onApprove=${approve} onDeny=${() => send({ deny: draft.reason }, "call")}
       onPutAway=${inbox?.onPutAway ?? null} />`}</div>`;

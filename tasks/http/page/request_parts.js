@@ -15,7 +15,7 @@ const MOST_LINKS = 12;
  * @param form {questions}, {plan, before, isEdit} or {isRounded}
  * @param values the draft
  */
-export function Content({ found, form, values, errors, onChange }) {
+export function Content({ found, form, values, errors, isOpen, onChange }) {
   const id = `ask-${found.id}`;
   const args = found.args ?? {};
   const call = html`<p class="small dim">Asked by the call <code dir="auto">${callText(found.tool, args)}</code></p>`;
@@ -24,7 +24,7 @@ export function Content({ found, form, values, errors, onChange }) {
       <div class="fields"><${QuestionForm} ...${{ id, errors, onChange }} questions=${form.questions} mayWrite=${form.mayWrite} draft=${values} /></div></section>`;
   }
   if (form.plan) {
-    return html`<section class="ask-fields"><h3>${form.isEdit ? "The arguments, yours to change" : "Your answer"}</h3>${!form.isEdit && call}
+    return html`<section class="ask-fields"><h3>${!form.isEdit ? "Your answer" : isOpen ? "The arguments, yours to change" : "The arguments"}</h3>${!form.isEdit && call}
       <${SchemaForm} ...${{ id, errors, onChange }} plan=${form.plan} draft=${values} before=${form.before} isEdit=${form.isEdit} /></section>
       <${Memo} of=${found} />`;
   }

@@ -2,6 +2,7 @@
 import { count } from "./format.js";
 
 const DEEPEST = 8;
+const MOST_ENTRIES = 50; // of a list that has a control for each; a longer one is JSON
 const SHORT = 60; // characters of a text that fits into one line
 const FORMATS = {
   date: "a date such as 2026-11-25", "date-time": "a time with its zone, such as 2026-11-25T12:00:00Z", time: "a time such as 12:00",
@@ -17,6 +18,7 @@ export const isNumber = (value) => typeof value === "number" || Boolean(JSON.isR
 /** A property of a value's own: names such as "constructor" are others' to choose. */
 export const own = (value, name) => (value && Object.hasOwn(value, name) ? value[name] : undefined);
 
+const listOf = (value) => (Array.isArray(value) ? value : undefined);
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && !isNumber(value);
 
 /**
@@ -29,10 +31,11 @@ const isObject = (value) => value !== null && typeof value === "object" && !Arra
  */
 export function planOf(schema, value, root = schema, depth = 0) {
   const { found, isNullable } = unwrap(schema, root);
-  const common = { about: String(found.description ?? ""), preset: found.default, isNullable, isOptional: false };
+  const about = typeof found.description === "string" ? found.description : "";
+  const common = { about, preset: undefined, isNullable, isOptional: false };
   const plan = { ...common, ...(depth > DEEPEST ? json() : formOf(found, value, root, depth)) };
-  const isHere = value !== undefined && value !== null;
-  return (isHere && !fits(plan, value)) || (value === null && !isNullable && plan.kind !== "json") ? { ...common, ...json() } : plan;
+  if (value !== undefined && !fitsField(plan, value)) return { ...common, ...json() };
+  return found.default !== undefined && fitsField(plan, found.default) ? { ...plan, preset: found.default } : plan;
 }
 
 const json = () => ({ kind: "json", words: "as JSON" });
@@ -43,11 +46,11 @@ function unwrap(schema, root) {
   let isNullable = false;
   for (let hops = 0; hops < DEEPEST; hops += 1) {
     const { $ref, allOf, anyOf, oneOf, ...rest } = found;
-    const several = anyOf ?? oneOf;
+    const several = listOf(anyOf ?? oneOf);
     const others = several?.filter((each) => each?.type !== "null");
     if ($ref !== undefined) found = { ...lookUp($ref, root), ...rest };
-    else if (allOf?.length === 1 && isObject(allOf[0])) found = { ...allOf[0], ...rest };
-    else if (several && others.length < several.length) {
+    else if (listOf(allOf)?.length === 1 && isObject(allOf[0])) found = { ...allOf[0], ...rest };
+    else if (several && others.length < several.length && others.length) {
       isNullable = true;
       found = others.length === 1 ? { ...others[0], ...rest } : { anyOf: others, ...rest };
     } else if (Array.isArray(found.type) && found.type.includes("null")) {
@@ -87,7 +90,7 @@ function formOf(schema, value, root, depth) {
 
 /** The options of an enumeration, [{value, label}]; null when the schema is none. */
 function optionsOf(schema) {
-  const several = schema.anyOf ?? schema.oneOf;
+  const several = listOf(schema.anyOf ?? schema.oneOf);
   const parts = several ?? [schema];
   const found = [];
   for (const part of parts) {
@@ -171,7 +174,7 @@ function fits(plan, value) {
     case "many":
       return Array.isArray(value) && value.every((each) => indexOf(plan, each) >= 0);
     case "list":
-      return Array.isArray(value) && value.every((each) => (each === null ? plan.item.isNullable : fits(plan.item, each)));
+      return Array.isArray(value) && value.length <= MOST_ENTRIES && value.every((each) => fitsField(plan.item, each));
     case "object":
       return isObject(value) && Object.keys(value).every((name) => fitsField(plan.fields.find((each) => each.name === name), value[name]));
     default:
