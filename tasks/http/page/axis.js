@@ -12,7 +12,8 @@ const NEAR_LABEL = 12; // percent between a label of a wait, or of now, and one 
 const SHORTEST_AXIS_MS = 2_000;
 const WORK = new Set(["model", "tool", "lost"]);
 const WAITS = ["request", "hold", "provider", "delay", "queue", "child"];
-const STEPS_MS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800,
+const STEPS_MS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900,
+  1800, 3600, 7200, 10800,
   21600, 43200, 86400, 172800, 432000, 864000].map((each) => each * 1000);
 
 /**
@@ -23,8 +24,8 @@ const STEPS_MS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5,
  * @param now the end of what still goes on
  * @param isOpen whether the execution has not ended: the axis then leaves room behind `now`
  * @param isUnfolded whether waits keep their length
- * @returns {place(ms) → percent, folds, ticks, foldedMs, end, key}; `foldedMs` is the length of all that may be folded, `end`
- *   the time at the right, and axes with the same `key` show the same
+ * @returns {place(ms) → percent, folds, ticks, foldedMs, end, key}; `foldedMs` is the length of all that may be folded,
+ *   `end` the time at the right, and axes with the same `key` show the same
  */
 export function makeAxis(spans, { start, now, isOpen = false, isUnfolded = false }) {
   const until = Math.max(now, start + 1);
@@ -39,12 +40,14 @@ export function makeAxis(spans, { start, now, isOpen = false, isUnfolded = false
   const place = (ms) => placeIn(segments, ms, scale);
   const end = until + (100 - place(until)) / scale;
   const ticks = ticksOf(segments, scale, { now: until, isOpen });
-  return { folds: segments.filter((each) => each.isFold), place, foldedMs, end, ticks, key: JSON.stringify([start, scale, ticks.map((each) => [each.at, each.text])]) };
+  return { folds: segments.filter((each) => each.isFold), place, foldedMs, end, ticks, key: JSON.stringify([start,
+    scale, ticks.map((each) => [each.at, each.text])]) };
 }
 
 /** Times in which nothing works, and which are long beside those in which something does. */
 export function findWaits(spans, start, until) {
-  const work = spans.filter((each) => WORK.has(each.kind)).map((each) => [each.start, Math.max(each.start, each.end ?? until)]);
+  const work = spans.filter((each) => WORK.has(each.kind)).map((each) => [each.start, Math.max(each.start, each.end
+    ?? until)]);
   const idle = [];
   let reached = start;
   for (const [from, to] of [...unite(work), [until, until]]) {
@@ -53,7 +56,8 @@ export function findWaits(spans, start, until) {
   }
   const rest = until - start - idle.reduce((sum, each) => sum + each.to - each.from, 0);
   const least = Math.max(SHORTEST_FOLD_MS, rest * LEAST_SHARE);
-  return idle.filter((each) => each.to - each.from >= least).map((each) => ({ ...each, kind: mostOf(spans, each, until) }));
+  return idle.filter((each) => each.to - each.from >= least).map((each) => ({ ...each, kind: mostOf(spans, each,
+    until) }));
 }
 
 /** Intervals joined where they overlap, in order. */
@@ -70,7 +74,8 @@ export function unite(intervals) {
 /** The kind of span that covers half of a wait or more, a person's first; "idle" where there is none. */
 function mostOf(spans, { from, to }, until) {
   const found = WAITS.find((kind) => {
-    const parts = spans.filter((each) => each.kind === kind).map((each) => [Math.max(from, each.start), Math.min(to, each.end ?? until)]);
+    const parts = spans.filter((each) => each.kind === kind).map((each) => [Math.max(from, each.start), Math.min(to,
+      each.end ?? until)]);
     return unite(parts).reduce((sum, each) => sum + each[1] - each[0], 0) >= (to - from) / 2;
   });
   return found ?? "idle";
@@ -115,7 +120,8 @@ function ticksOf(segments, scale, { now, isOpen }) {
   for (const each of segments.filter((one) => one.isFold)) {
     const at = each.left + each.width / 2;
     if (at - last < FOLD_LABEL_GAP) continue;
-    labels.push({ at, text: duration((each.to - each.from) / 1000), kind: each.kind === "request" ? "wait person" : "wait" });
+    labels.push({ at, text: duration((each.to - each.from) / 1000), kind: each.kind === "request" ? "wait person"
+      : "wait" });
     last = at;
   }
   if (isOpen) {
@@ -127,7 +133,8 @@ function ticksOf(segments, scale, { now, isOpen }) {
     if (isFold) return;
     for (let ms = number ? step : 0; ms * scale <= width + 0.001 && ms / step < 40; ms += step) {
       const at = left + ms * scale;
-      const isFree = at <= 98 && labels.every((each) => Math.abs(each.at - at) >= (each.kind ? NEAR_LABEL : TICK_GAP - 0.5));
+      const isFree = at <= 98 && labels.every((each) => Math.abs(each.at - at) >= (each.kind ? NEAR_LABEL
+        : TICK_GAP - 0.5));
       if (isFree) labels.push({ at, text: `${number ? "+" : ""}${tickText(ms / 1000)}`, kind: "" });
     }
   });

@@ -1,4 +1,4 @@
-// The conversation of a session as a chat: messages, calls in one line each, what is written now, what is asked, a message box.
+// The conversation of a session as a chat: messages, a line for each call, what is written now, what is asked.
 import { entriesOf, stateOf } from "./conversation.js";
 import { callText, count, duration, firstLine, inert } from "./format.js";
 import { Component, html, useLayoutEffect, useMemo, useRef } from "./html.js";
@@ -28,7 +28,8 @@ export function Chat({ view, feed, isChat }) {
     own.current = place.current.scrollTop;
   };
   const toEnd = () => {
-    if (isAtEnd.current && place.current && !place.current.querySelector(".asked")) scrollTo(place.current.scrollHeight);
+    const isAsked = place.current?.querySelector(".asked");
+    if (isAtEnd.current && place.current && !isAsked) scrollTo(place.current.scrollHeight);
   };
   const first = asked[0]?.id ?? "";
   useLayoutEffect(() => {
@@ -52,24 +53,28 @@ export function Chat({ view, feed, isChat }) {
   };
   return html`<div class="chat"><h2 class=${isChat ? "unseen" : ""}>Conversation</h2>
     <div class="said" ref=${place} onScroll=${onScroll} role="log" aria-label="Messages" tabindex="0">
-      ${from > 0 && html`<p><button class="button" type="button" onClick=${showEarlier}>Show earlier messages</button> <span class="small dim">${count(from)} before these</span></p>`}
+      ${from > 0 && html`<p><button class="button" type="button" onClick=${showEarlier}>Show earlier messages</button>
+        <span class="small dim"> ${count(from)} before these</span></p>`}
       <${Problem} of=${problems.messages} />
       ${total === 0 && !asked.length && html`<p class="dim">Nothing was said yet.</p>`}
-      ${entries.map((each) => html`<${Entry} key=${each.key} entry=${each} agent=${header.agent} answered=${answered.get(each.step) ?? null} />`)}
+      ${entries.map((each) => html`<${Entry} key=${each.key} entry=${each} agent=${header.agent}
+        answered=${answered.get(each.step) ?? null} />`)}
       <${LiveText} transcript=${feed.transcript} agent=${header.agent} isQuiet=${isChat} onGrow=${toEnd} />
-      ${asked.map((each) => html`<${Asked} key=${each.id} request=${each} session=${header.session_id} onDone=${() => feed.refresh("requests", "header", "timeline", "messages")} />`)}
+      ${asked.map((each) => html`<${Asked} key=${each.id} request=${each} session=${header.session_id}
+        onDone=${() => feed.refresh("requests", "header", "timeline", "messages")} />`)}
       <${Problem} of=${problems.requests} />
     </div>
     <${MessageBox} view=${view} feed=${feed} onSent=${() => (isAtEnd.current = true)} /></div>`;
 }
 
-/** Requests of each step that have an answer: from the number of the step to its spans, each with the name of its tool. */
+/** Requests that have an answer: from the number of a step to its spans, each with the name of its tool. */
 function answeredIn(steps) {
   const found = new Map();
   for (const step of steps) {
     const spans = step.spans.filter((each) => each.kind === "request" && each.outcome !== "open");
     if (!spans.length) continue;
-    found.set(step.number, spans.map((span) => ({ span, tool: step.spans.find((each) => each.id === span.parent)?.name ?? "" })));
+    const toolOf = (span) => step.spans.find((each) => each.id === span.parent)?.name ?? "";
+    found.set(step.number, spans.map((span) => ({ span, tool: toolOf(span) })));
   }
   return found;
 }
@@ -78,7 +83,8 @@ function answeredIn(steps) {
 class Entry extends Component {
   shouldComponentUpdate({ entry, agent, answered }) {
     const now = this.props;
-    return entry.text !== now.entry.text || entry.results !== now.entry.results || entry.step !== now.entry.step || agent !== now.agent || answered !== now.answered;
+    return entry.text !== now.entry.text || entry.results !== now.entry.results || entry.step !== now.entry.step
+      || agent !== now.agent || answered !== now.answered;
   }
 
   render({ entry, agent, answered }) {
@@ -93,11 +99,13 @@ class Entry extends Component {
 }
 
 function CallLines({ calls, step }) {
-  const lines = calls.length > MOST_CALLS ? [{ text: namesOf(calls), state: stateOf(calls), span: step && `${step}.m` }] : calls.map((call) => ({
-    text: callText(call.name, call.args, 90), state: stateOf([call]), span: step && `${step}.t${call.index}` }));
-  return html`<ul class="calls">${lines.map(({ text, state, span }) => {
+  const lineOf = (call) => ({ text: callText(call.name, call.args, 90), state: stateOf([call]), id: `t${call.index}` });
+  const isMany = calls.length > MOST_CALLS;
+  const lines = isMany ? [{ text: namesOf(calls), state: stateOf(calls), id: "m" }] : calls.map(lineOf);
+  return html`<ul class="calls">${lines.map(({ text, state, id }) => {
     const words = html`<span dir="auto">${text}</span>: ${state}`;
-    return html`<li>${state.includes("failed") && html`<${Glyph} of="failed" />`}${span ? html`<a href=${`#${span}`}>${words}</a>` : html`<span>${words}</span>`}</li>`;
+    return html`<li>${state.includes("failed") && html`<${Glyph} of="failed" />`}
+      ${step ? html`<a href=${`#${step}.${id}`}>${words}</a>` : html`<span>${words}</span>`}</li>`;
   })}</ul>`;
 }
 
@@ -110,16 +118,19 @@ function namesOf(calls) {
 
 function Answered({ span, tool }) {
   const took = (Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000;
-  return html`<div class="answered"><b><span class="capital">${firstLine(span.name, 40)}</span>${tool && html` of <code>${firstLine(tool, 80)}</code>`}</b>
-    <p dir="auto">${firstLine(span.note || span.outcome || "answered", 240)} <span class="dim">after ${duration(took)}</span></p>
+  return html`<div class="answered"><b><span class="capital">${firstLine(span.name, 40)}</span>
+      ${tool && html` of <code>${firstLine(tool, 80)}</code>`}</b>
+    <p dir="auto">${firstLine(span.note || span.outcome, 240)}<span class="dim"> after ${duration(took)}</span></p>
     <a class="small" href=${`#${span.id}`}>Show it in the timeline</a></div>`;
 }
 
 function Asked({ request, session, onDone }) {
   const isOwn = request.session_id === session;
   return html`<section class="asked" aria-label=${`Open request of ${request.tool}`}>
-    ${!isOwn && html`<p class="small dim">Asked by <span dir="auto">${inert(request.agent)}</span>, a session below this one</p>`}
+    ${!isOwn && html`<p class="small dim">Asked by
+      <span dir="auto"> ${inert(request.agent)}</span>, a session below this one</p>`}
     ${request.kind === "external"
-      ? html`<p><b>Waits for the result of <code dir="auto">${inert(request.tool)}</code></b> from ${inert(request.to ?? "a service")}. There is nothing to do here.</p>`
+      ? html`<p><b>Waits for the result of <code dir="auto">${inert(request.tool)}</code></b>
+        ${` from ${inert(request.to ?? "a service")}. There is nothing to do here.`}</p>`
       : html`<${RequestForm} session=${request.session_id} request=${request} onDone=${onDone} />`}</section>`;
 }

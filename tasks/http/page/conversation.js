@@ -4,8 +4,8 @@
  * @param messages as GET /v1/sessions/{id}/messages gives them
  * @param from index of the first one
  * @param execution id of the execution whose steps the timeline has; "" when there is none
- * @returns [{key, role, name, step, text, calls, results}]; step null for messages of no step, or of an earlier execution;
- *   each call has its index and result (the message of the tool, or null); results counts those that are there
+ * @returns [{key, role, name, step, text, calls, results}]; step null for messages of no step, or of an earlier
+ *   execution; each call has its index and result (the message of the tool, or null); results counts those that are there
  */
 export function entriesOf(messages, from, execution) {
   const entries = [];
@@ -19,7 +19,8 @@ export function entriesOf(messages, from, execution) {
       return;
     }
     const calls = (message.tool_calls ?? []).map((each, index) => ({ ...each, index, result: null }));
-    const entry = { key: from + number, role: message.role, name: message.name ?? "", step: stepOf(message, execution), text: message.content ?? "", calls, results: 0 };
+    const entry = { key: from + number, role: message.role, name: message.name ?? "", step: stepOf(message, execution),
+      text: message.content ?? "", calls, results: 0 };
     for (const call of calls) waiting.set(call.id, { call, entry });
     entries.push(entry);
   });
@@ -39,6 +40,7 @@ export function stateOf(calls) {
   const open = calls.filter((each) => !each.result).length;
   const ok = calls.length - failed - open;
   const numbers = [[ok, "ok"], [failed, "failed"], [open, "no result yet"]].filter(([number]) => number);
-  if (numbers.length === 1) return calls.length > 2 ? `all ${numbers[0][1]}` : calls.length === 2 ? `both ${numbers[0][1]}` : numbers[0][1];
+  if (numbers.length === 1) return calls.length > 2 ? `all ${numbers[0][1]}` : calls.length === 2
+    ? `both ${numbers[0][1]}` : numbers[0][1];
   return numbers.map(([number, word]) => `${number} ${word}`).join(", ");
 }

@@ -1,5 +1,5 @@
-// What a session's place shows, read from the API and kept up to date: by the one stream of events, at most twice a second,
-// and less often where the reads take long.
+// What a session's place shows, read from the API and kept up to date: by the one stream of events, at most twice a
+// second, and less often where the reads take long.
 import { get, Refusal, sessionPath } from "./api.js";
 import { followEvents } from "./live.js";
 import { readEarlier, readMessages, readState, readSteps } from "./session_reads.js";
@@ -15,14 +15,14 @@ const ENDS = ["execution_completed", "execution_stopped", "execution_failed"];
 export const isActive = (header) => ACTIVE.includes(header?.status);
 
 /**
- * The data of one session. `view` is a new object after each change:
- * header, problem (why nothing is known), streamProblem, first (message), messages, from (index of the first one that is
- * read), total, hasMessages, steps, timeline (the reply without its steps), isPartial (steps are still being read), requests,
- * result (of the latest execution), results, tree, state; each null before it is known. `problems` by the name of a read.
+ * The data of one session. `view` is a new object after each change: header, problem (why nothing is known),
+ * streamProblem, first (message), messages, from (index of the first one), total, steps, timeline (without its steps),
+ * isPartial (steps are still being read), requests, results, result (of the latest execution), tree, state, problems.
  */
 export class Feed {
-  view = { header: null, problem: null, streamProblem: null, first: null, messages: [], from: 0, total: null, steps: [], timeline: null,
-    isPartial: true, requests: [], results: null, result: null, tree: null, state: null, problems: {} };
+  view = { header: null, problem: null, streamProblem: null, first: null, messages: [], from: 0, total: null,
+    steps: [], timeline: null, isPartial: true, requests: [], results: null, result: null, tree: null, state: null,
+    problems: {} };
   transcript = new Transcript();
   #id;
   #isChat;
@@ -31,7 +31,7 @@ export class Feed {
   #dirty = new Set();
   #timer = 0;
   #isReading = false;
-  #endedAt = 0;
+  #endedAt = 0; // when the last reads ended, and how long they took
   #took = 0;
   #failures = 0;
   #endFollowing = null;
@@ -48,7 +48,7 @@ export class Feed {
     this.#dirty.add("header");
     await this.#run();
     if (!this.view.problem) {
-      this.#dirty = new Set(this.#allowed(["messages", "timeline", "requests", "results"]));
+      for (const each of this.#allowed(["messages", "timeline", "requests", "results"])) this.#dirty.add(each);
       await this.#run();
       this.#took = 0; // what is still missing of the head is read at once
     }
@@ -60,9 +60,11 @@ export class Feed {
   /** Follow the events from the last commit on. A session without an execution has none. */
   #follow() {
     if (this.#endFollowing || !this.view.header?.execution_id) return;
-    const latest = this.view.steps.findLast((each) => each.status === "committed")?.ended_at ?? this.view.timeline?.submitted_at;
+    const latest = this.view.steps.findLast((each) => each.status === "committed")?.ended_at
+      ?? this.view.timeline?.submitted_at;
     const after = latest ? `${Date.parse(latest) - 1}-0` : "";
-    this.#endFollowing = followEvents(this.#id, (frame) => this.#hear(frame), (problem) => this.#set({ streamProblem: problem }), after);
+    this.#endFollowing = followEvents(this.#id, (frame) => this.#hear(frame), (problem) =>
+      this.#set({ streamProblem: problem }), after);
   }
 
   stop() {
@@ -122,7 +124,8 @@ export class Feed {
 
   #schedule() {
     if (this.#isReading || this.#timer || this.#stopped.signal.aborted) return;
-    const pause = this.#failures ? Math.min(500 * 2 ** this.#failures, LONGEST_MS) : Math.max(SOONEST_MS, 2 * this.#took);
+    const pause = this.#failures ? Math.min(500 * 2 ** this.#failures, LONGEST_MS) : Math.max(SOONEST_MS,
+      2 * this.#took);
     this.#timer = setTimeout(() => this.#run(), Math.max(0, this.#endedAt + pause - performance.now()));
   }
 

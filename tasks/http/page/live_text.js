@@ -38,8 +38,10 @@ export function LiveText({ transcript, agent, isQuiet, onGrow }) {
       cancelAnimationFrame(frame);
     };
   }, [transcript]);
-  return html`<article class="entry assistant writing" hidden=${step === null} aria-live="off"><header><h3 dir="auto">${inert(agent)}</h3>
-    <span class="small dim">${step !== null && `step ${step}, being written`}</span></header><div ref=${place}></div></article>`;
+  return html`<article class="entry assistant writing" hidden=${step === null} aria-live="off"><header>
+    <h3 dir="auto">${inert(agent)}</h3>
+    <span class="small dim">${step !== null && `step ${step}, being written`}</span></header><div ref=${place}></div>
+      </article>`;
 }
 
 /** Writes pieces into an element: the answer as text, thoughts dim before it, what tools say as lines. */
@@ -72,7 +74,8 @@ class Writer {
   #begin(name, part) {
     const isContinued = name === this.#part;
     const block = document.createElement("div");
-    block.className = `text ${part === "text" ? "" : part === "thinking" ? "thought" : "output"} ${isContinued ? "more" : ""}`;
+    block.className = `text ${part === "text" ? "" : part === "thinking" ? "thought" : "output"} ${isContinued ? "more"
+      : ""}`;
     block.dir = "auto";
     this.#last = block.appendChild(document.createTextNode(""));
     this.#place.append(block);
@@ -82,7 +85,8 @@ class Writer {
   #addLine(text) {
     const lines = this.#place.getElementsByClassName("line");
     if (lines.length >= MOST_LINES) lines[0].remove();
-    const line = Object.assign(document.createElement("div"), { className: "text output line", textContent: text, dir: "auto" });
+    const line = Object.assign(document.createElement("div"), { className: "text output line", textContent: text,
+      dir: "auto" });
     this.#place.append(line);
     this.#part = "";
   }

@@ -39,17 +39,22 @@ export function MessageBox({ view, feed, onSent }) {
     setSending(false);
     feed.refresh("messages", "header", "timeline");
   };
-  if (isChild && !isActive(header)) return html`<p class="small dim after">This session was started by another one and has ended: it takes no further messages.</p>`;
+  if (isChild && !isActive(header)) return html`<p
+    class="small dim after">This session was started by another one and has ended: it takes no further messages.</p>`;
   const since = (known) => messages.slice(Math.max(0, known - view.from));
-  const waiting = sent.filter((each) => !since(each.known).some((one) => one.role === "user" && one.content === each.text));
+  const waiting = sent.filter((each) => !since(each.known).some((one) => one.role === "user"
+    && one.content === each.text));
   return html`<form class="message" onSubmit=${send}>
-    ${waiting.map((each) => html`<p class="small" key=${each.text}><b>Sent:</b> <span dir="auto">${firstLine(each.text, 80)}</span> <span class="dim">It is read with the next step.</span></p>`)}
+    ${waiting.map((each) => html`<p class="small" key=${each.text}><b>Sent:</b> <span dir="auto">${firstLine(each.text,
+      80)}</span> <span class="dim">It is read with the next step.</span></p>`)}
     <label class="field"><span class="label">Message to ${inert(header.agent)}</span>
       <textarea dir="auto" rows="3" value=${text} onInput=${(event) => change(event.target.value)}
-        onKeyDown=${(event) => (event.ctrlKey || event.metaKey) && event.key === "Enter" && send(event)}></textarea></label>
+        onKeyDown=${(event) => (event.ctrlKey || event.metaKey) && event.key === "Enter" && send(event)}></textarea>
+          </label>
     <${Problem} of=${problem} />
     <div class="actions"><span class="small dim">${whenItJoins(header, view, result)}</span>
-      <button class="button go" type="submit" disabled=${isSending || !text.trim()}>${isSending ? "Sending …" : "Send message"}</button></div></form>`;
+      <button class="button go" type="submit" disabled=${isSending || !text.trim()}>${isSending ? "Sending …"
+        : "Send message"}</button></div></form>`;
 }
 
 /** When a message that is sent now becomes part of the conversation. */

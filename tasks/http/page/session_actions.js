@@ -41,14 +41,15 @@ export function Actions({ view, feed }) {
   };
   const suspend = async () => {
     const text = "Its running step ends. Nothing begins after it, here and in the sessions below, until it is resumed.";
-    const reason = await ask({ title: "Suspend this session?", text, field: "Why? It is shown wherever the session is.", action: "Suspend" });
+    const reason = await ask({ title: "Suspend this session?", text,
+      field: "Why? It is shown wherever the session is.", action: "Suspend" });
     if (reason === null) return;
     await act("suspend", async () => {
       await post(sessionPath(id, "/suspend"), { reason: reason.trim() || "suspended on the page", ...actor() });
     });
   };
   const stop = async () => {
-    const text = "The execution ends, with all sessions below it. What it has done is kept, and Retry goes on from there.";
+    const text = "The execution ends, with all sessions below it. What was done is kept, and Retry goes on from there.";
     if ((await ask({ title: "Stop this execution?", text, action: "Stop it" })) === null) return;
     await act("stop", async () => {
       const { stopped } = await post(sessionPath(id, "/stop"), { timeout_seconds: 0, ...actor() });
@@ -80,9 +81,11 @@ export function Actions({ view, feed }) {
     isReadable && ["snapshot", "Snapshot", snapshot],
   ].filter(Boolean);
   const hasTree = isChild || view.steps.some((step) => step.spans.some((each) => each.kind === "child"));
-  return html`<div class="actions">${shown.map(([name, word, run]) => html`<button key=${name} class="button" type="button" disabled=${running !== ""} onClick=${run}>${word}</button>`)}
+  return html`<div class="actions">${shown.map(([name, word, run]) => html`<button key=${name} class="button"
+    type="button" disabled=${running !== ""} onClick=${run}>${word}</button>`)}
       <${Copy} text=${new URL(linkTo("sessions", id), location.href).href}>Copy link</${Copy}>
-      ${hasTree && tokenClaims() === null && html`<a class="button" href=${linkTo("tree", isChild ? id.split(".")[0] : id)}>Tree</a>`}</div>
+      ${hasTree && tokenClaims() === null && html`<a class="button" href=${linkTo("tree", isChild ? id.split(".")[0]
+        : id)}>Tree</a>`}</div>
     <${Problem} of=${problem} /><p class="small dim" role="status">${said}</p>`;
 }
 

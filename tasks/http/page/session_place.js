@@ -31,7 +31,8 @@ export function Session({ id, query, onUnauthorized }) {
     return () => mine.stop();
   }, [id]);
   const header = view?.header;
-  const refused = view && [view.problem, view.streamProblem, ...Object.values(view.problems)].find((each) => each?.status === 401);
+  const refused = view && [view.problem, view.streamProblem, ...Object.values(view.problems)].find((each) =>
+    each?.status === 401);
   useEffect(() => {
     if (refused) onUnauthorized(refused);
   }, [refused]);
@@ -60,13 +61,15 @@ function Body({ view, feed, query }) {
     feed.wantState(tab === "overview");
   }, [feed, tab]);
   useEffect(() => {
-    const onHash = () => /^#\d+\./.test(location.hash) && setQuery({ tab: isNarrow ? "timeline" : "" }); // a link to a span
+    const onHash = () => /^#\d+\./.test(location.hash) && setQuery({ tab: isNarrow ? "timeline"
+      : "" }); // a link to a span
     addEventListener("hashchange", onHash);
     return () => removeEventListener("hashchange", onHash);
   }, [isNarrow]);
   const choose = (name) => setQuery({ tab: name === (isNarrow ? "conversation" : "timeline") ? "" : name });
   const chat = html`<${Chat} view=${view} feed=${feed} isChat=${false} />`;
-  return html`<div class="session">${!isNarrow && html`<section class="beside" aria-label="Conversation">${chat}</section>`}
+  return html`<div class="session">${!isNarrow && html`<section class="beside" aria-label="Conversation">${chat}
+    </section>`}
     <section class="tabbed"><${TabList} tabs=${tabs} current=${tab} onChoose=${choose} />
       <div id="panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} tabindex="-1"><h2 class="unseen">${tabs[tab]}</h2>
         ${tab === "conversation" && chat}
@@ -87,8 +90,10 @@ function TabList({ tabs, current, onChoose }) {
     onChoose(next);
     document.getElementById(`tab-${next}`)?.focus();
   };
-  return html`<div class="tabs" role="tablist" aria-label="About this session" onKeyDown=${onKeyDown}>${names.map((name) => html`<button key=${name} id=${`tab-${name}`}
-    role="tab" type="button" aria-selected=${String(name === current)} aria-controls="panel" tabindex=${name === current ? 0 : -1} onClick=${() => onChoose(name)}>${tabs[name]}</button>`)}</div>`;
+  return html`<div class="tabs" role="tablist" aria-label="About this session" onKeyDown=${onKeyDown}>
+    ${names.map((name) => html`<button key=${name} id=${`tab-${name}`}
+    role="tab" type="button" aria-selected=${String(name === current)} aria-controls="panel"
+      tabindex=${name === current ? 0 : -1} onClick=${() => onChoose(name)}>${tabs[name]}</button>`)}</div>`;
 }
 
 function useMedia(text) {
@@ -106,10 +111,12 @@ function useMedia(text) {
 function NotShown({ id, problem }) {
   const path = html`<p class="path"><a href=${linkTo("sessions")}>Sessions</a> / <span class="mono">${id}</span></p>`;
   if (!problem) return html`<div class="heading"><div>${path}<h1 class="dim">Reading the session …</h1></div></div>`;
-  const title = { 404: "There is no such session", 410: "This session is gone", 403: "This session may not be read" }[problem.status];
+  const title = { 404: "There is no such session", 410: "This session is gone",
+    403: "This session may not be read" }[problem.status];
   return html`<div class="heading"><div>${path}<h1>${title ?? "The session cannot be read now"}</h1></div></div>
     <${Problem} of=${problem} />
-    ${[404, 410].includes(problem.status) && html`<${Empty} command="celery-agents list">The sessions that are kept are shown under Sessions, and by:</${Empty}>`}`;
+    ${[404, 410].includes(problem.status) && html`<${Empty}
+      command="celery-agents list">The sessions that are kept are shown under Sessions, and by:</${Empty}>`}`;
 }
 
 function Unreadable({ header }) {

@@ -21,7 +21,8 @@ export async function readMessages(read, { first, messages, from, total }) {
     added.push(...page.messages);
     if (offset + page.messages.length >= page.total || !page.messages.length) break;
   }
-  return added.length ? { first: first ?? added[0], messages: [...messages, ...added], total: known + added.length } : null;
+  return added.length ? { first: first ?? added[0], messages: [...messages, ...added], total: known + added.length }
+    : null;
 }
 
 async function readNewest(read) {
@@ -42,7 +43,8 @@ export async function readEarlier(read, { messages, from }) {
 export async function* readSteps(read, view) {
   let known = view.timeline ? view.steps : [];
   for (let next = firstOpen(known), isFirst = true; next !== null; isFirst = false) {
-    const { steps, ...timeline } = await read("/timeline", { first_step: next, limit: known.length ? STEPS : FIRST_STEPS });
+    const { steps, ...timeline } = await read("/timeline", { first_step: next, limit: known.length ? STEPS
+      : FIRST_STEPS });
     timeline.skew = skewOf(timeline, view.timeline);
     if (isFirst && known.length && timeline.execution_id !== view.timeline.execution_id) {
       known = [];
@@ -55,7 +57,7 @@ export async function* readSteps(read, view) {
   }
 }
 
-/** The server's clock beyond what this page takes for it, in milliseconds; the former value as long as it nearly holds. */
+/** The server's clock beyond what this page takes for it, in ms; the former value as long as it nearly holds. */
 function skewOf({ now }, before) {
   const skew = Date.parse(now) - serverNow();
   return before && Math.abs(skew - before.skew) < 1000 ? before.skew : skew;

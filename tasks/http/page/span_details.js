@@ -1,4 +1,4 @@
-// What a span holds, read when it is opened: arguments as asked and as approved, result, error, and the facts of the call.
+// What a span holds, read when it is opened: arguments as asked and as approved, result, error, facts of the call.
 import { linkTo } from "./address.js";
 import { get, parseExact, sessionPath } from "./api.js";
 import { brief, callText, count, duration, exactTime, firstLine, inert, money } from "./format.js";
@@ -6,7 +6,8 @@ import { html, useEffect, useState } from "./html.js";
 import { Copy, Json, Long, Problem } from "./parts.js";
 import { Glyph } from "./sprite.js";
 
-const OUTCOMES = { ok: "completed", error: "failed", unknown: "lost", lost: "lost", void: "lost", open: "waiting", answered: "completed" };
+const OUTCOMES = { ok: "completed", error: "failed", unknown: "lost", lost: "lost", void: "lost", open: "waiting",
+  answered: "completed" };
 const EFFECTS = {
   pure: "no effect outside: it may run again",
   keyed: "it runs again under the same key, and the effect happens once",
@@ -28,13 +29,16 @@ export function SpanDetails({ span, session, step, tool }) {
   const { data, problem } = found;
   const link = new URL(`${linkTo("sessions", session)}#${span.id}`, location.href).href;
   return html`<section class="details" aria-label=${`Details of ${span.name}`}>
-    <header><h3><code dir="auto">${firstLine(span.kind === "request" && tool ? `${span.name} of ${tool}` : span.name, 200)}</code>
-        ${span.outcome && html`<span class="status"><${Glyph} of=${OUTCOMES[span.outcome] ?? "stopped"} />${span.outcome.replaceAll("_", " ")}</span>`}
+    <header><h3><code dir="auto">${firstLine(span.kind === "request" && tool ? `${span.name} of ${tool}`
+      : span.name, 200)}</code>
+        ${span.outcome && html`<span class="status"><${Glyph} of=${OUTCOMES[span.outcome] ?? "stopped"} />
+          ${span.outcome.replaceAll("_", " ")}</span>`}
         <span class="dim" dir="auto">step ${step.number}${span.note ? `, ${firstLine(span.note, 240)}` : ""}</span></h3>
       <${Copy} className="button bare" text=${link}>Copy a link to this span</${Copy}></header>
     <${Problem} of=${problem} />
     ${!data && !problem && html`<p class="dim" role="status">Reading …</p>`}
-    ${data && html`<div class="two"><div><${Content} data=${data} /></div><dl class="facts">${factsOf({ span, data, step }).map(([name, value]) => html`<dt>${name}</dt><dd dir="auto">${value}</dd>`)}</dl></div>`}
+    ${data && html`<div class="two"><div><${Content} data=${data} /></div><dl class="facts">${factsOf({ span, data,
+      step }).map(([name, value]) => html`<dt>${name}</dt><dd dir="auto">${value}</dd>`)}</dl></div>`}
   </section>`;
 }
 
@@ -42,13 +46,17 @@ export function SpanDetails({ span, session, step, tool }) {
 function Content({ data }) {
   const { args, approved_args: approved, value, error, text, thinking, tool_calls: calls = [] } = data;
   const has = (each) => each !== undefined && each !== null && each !== "";
-  if (![args, value, error, text, thinking].some(has) && !calls.length) return html`<p class="dim">Nothing more is stored of it.</p>`;
+  if (![args, value, error, text, thinking].some(has) && !calls.length) return html`<p
+    class="dim">Nothing more is stored of it.</p>`;
   return html`${has(args) && html`<${Arguments} args=${args} approved=${approved} />`}
-    ${has(thinking) && html`<h4>Thoughts</h4><div class="text thought" dir="auto"><${Long} text=${thinking} most=${2000} /></div>`}
+    ${has(thinking) && html`<h4>Thoughts</h4><div class="text thought" dir="auto"><${Long} text=${thinking}
+      most=${2000} /></div>`}
     ${has(text) && html`<h4>Text</h4><div class="text" dir="auto"><${Long} text=${text} most=${4000} /></div>`}
-    ${calls.length > 0 && html`<h4>Calls that it asked for</h4><ul class="asked-for">${calls.map((each) => html`<li key=${each.id}><code dir="auto">${callText(each.name, each.args, 300)}</code></li>`)}</ul>`}
+    ${calls.length > 0 && html`<h4>Calls that it asked for</h4><ul class="asked-for">${calls.map((each) => html`<li
+      key=${each.id}><code dir="auto">${callText(each.name, each.args, 300)}</code></li>`)}</ul>`}
     ${has(value) && html`<h4>Result</h4><${Value} value=${value} />`}
-    ${has(error) && html`<h4>Error</h4><p dir="auto"><b>${firstLine(error.kind, 120)}</b> <${Long} text=${String(error.message ?? brief(error, 2000))} most=${2000} /></p>`}`;
+    ${has(error) && html`<h4>Error</h4><p dir="auto"><b>${firstLine(error.kind, 120)}
+      </b> <${Long} text=${String(error.message ?? brief(error, 2000))} most=${2000} /></p>`}`;
 }
 
 /** Arguments in lines; what was approved differently is marked. */
@@ -61,7 +69,8 @@ function Arguments({ args, approved }) {
     <dl class="arguments">${names.map((name) => {
       const before = write(args[name]);
       const after = approved ? write(approved[name]) : before;
-      const shown = before === after ? html`<${Long} text=${before} />` : html`<del><${Long} text=${before} /></del> <ins><${Long} text=${after} /></ins>`;
+      const shown = before === after ? html`<${Long} text=${before} />` : html`<del><${Long} text=${before} />
+        </del> <ins><${Long} text=${after} /></ins>`;
       return html`<dt dir="auto">${firstLine(name, 80)}</dt><dd dir="auto">${shown}</dd>`;
     })}</dl>`;
 }
@@ -80,11 +89,15 @@ function Value({ value }) {
 }
 
 function factsOf({ span, data, step }) {
-  const { effect, key, cached, attempt, worker, request_id: request, usage, resolutions = [], to, expires_at: expires, finish_reason: finish } = data;
-  const took = span.ended_at ? duration((Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000) : "still going on";
+  const { effect, key, cached, attempt, worker, request_id: request, usage, resolutions = [], to, expires_at: expires,
+    finish_reason: finish } = data;
+  const took = span.ended_at ? duration((Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000)
+    : "still going on";
   const facts = [
-    [span.kind === "model" || span.kind === "request" ? "asked" : "began", html`<time datetime=${span.started_at}>${preciseTime(span.started_at)}</time>, ${took}`],
-    span.session && ["session", html`<a class="mono" href=${linkTo("sessions", span.session)}>${inert(span.session)}</a>`],
+    [span.kind === "model" || span.kind === "request" ? "asked" : "began", html`<time datetime=${span.started_at}>
+      ${preciseTime(span.started_at)}</time>, ${took}`],
+    span.session && ["session", html`<a class="mono" href=${linkTo("sessions", span.session)}>${inert(span.session)}
+      </a>`],
     span.kind === "model" && ["model", firstLine(span.name, 120)],
     to && ["asked of", firstLine(to, 120)],
     expires && ["expires", preciseTime(expires)],
@@ -95,8 +108,10 @@ function factsOf({ span, data, step }) {
     (worker ?? step.worker) && ["worker", html`<code>${firstLine(worker ?? step.worker, 120)}</code>`],
     finish && ["answer ended", firstLine(finish, 40).replace("_", " ")],
     request && ["request id", html`<code>${firstLine(request, 200)}</code>`],
-    ...resolutions.filter((each) => each.kind !== "child").map((each) => [VERBS[each.verb] ?? "answered by", html`<${Resolution} of=${each} />`]),
-    span.tokens !== null && ["tokens", html`${count(span.tokens)}${usage ? html` <span class="dim">${usageText(usage)}</span>` : ""}`],
+    ...resolutions.filter((each) => each.kind !== "child").map((each) => [VERBS[each.verb]
+      ?? "answered by", html`<${Resolution} of=${each} />`]),
+    span.tokens !== null && ["tokens", html`${count(span.tokens)}${usage ? html` <span class="dim">${usageText(usage)}
+      </span>` : ""}`],
     span.cost !== null && ["cost", money(span.cost)],
   ];
   return facts.filter(Boolean);
@@ -109,9 +124,12 @@ function Resolution({ of: { by, at, args, note, reason, status } }) {
     ${[reason, note].filter(Boolean).map((each) => html`<br />“<${Long} text=${each} />”`)}`;
 }
 
-const VERBS = { approve: "approved by", deny: "denied by", answer: "answered by", complete: "brought by", fail: "failed by", pass_on: "passed on by", cancel: "cancelled by" };
+const VERBS = { approve: "approved by", deny: "denied by", answer: "answered by", complete: "brought by",
+  fail: "failed by", pass_on: "passed on by", cancel: "cancelled by" };
 
-const usageText = (usage) => Object.entries(usage).filter(([name, number]) => number && name !== "requests").map(([name, number]) => `${firstLine(name, 40).replace("_", " ")} ${count(number)}`).join(", ");
+const usageText = (usage) => Object.entries(usage).filter(([name, number]) => number
+  && name !== "requests").map(([name, number]) => `${firstLine(name, 40).replace("_",
+    " ")} ${count(number)}`).join(", ");
 
 /** A moment to a tenth of a second, with its zone. */
 function preciseTime(iso) {

@@ -6,7 +6,8 @@ const NESTED = ["tool", "child", "request"];
 
 /** Times of a span in milliseconds: {kind, start, end}; end null where it still goes on. */
 export function timesOf(span) {
-  if (!times.has(span)) times.set(span, { kind: span.kind, start: Date.parse(span.started_at), end: span.ended_at ? Date.parse(span.ended_at) : null });
+  if (!times.has(span)) times.set(span, { kind: span.kind, start: Date.parse(span.started_at), end: span.ended_at
+    ? Date.parse(span.ended_at) : null });
   return times.get(span);
 }
 
@@ -18,7 +19,8 @@ const times = new WeakMap(); // they are asked for each second
  * @returns [{span, depth}]
  */
 export function rowsOf(step) {
-  const rows = step.spans.filter((each) => !isBrief(each)).map((span) => ({ span, depth: span.parent || NESTED.includes(span.kind) ? 1 : 0 }));
+  const rows = step.spans.filter((each) => !isBrief(each)).map((span) => ({ span, depth: span.parent
+    || NESTED.includes(span.kind) ? 1 : 0 }));
   return rows.sort((one, other) => timesOf(one.span).start - timesOf(other.span).start);
 }
 
@@ -38,7 +40,8 @@ export function groupsOf(steps) {
   for (const step of steps) {
     for (const { span } of rowsOf(step)) {
       const isAlone = span.kind === "child";
-      const key = isAlone ? `${step.number} ${span.id}` : `${span.kind} ${span.kind === "tool" || span.kind === "request" ? span.name : ""}`;
+      const key = isAlone ? `${step.number} ${span.id}` : `${span.kind} ${span.kind === "tool"
+        || span.kind === "request" ? span.name : ""}`;
       if (!groups.has(key)) groups.set(key, { key, kind: span.kind, name: span.name, spans: [] });
       groups.get(key).spans.push({ span, step: step.number });
     }
@@ -49,7 +52,8 @@ export function groupsOf(steps) {
 /** How long the steps worked and waited for people, in seconds, and how often a worker was lost. */
 export function sumUp(steps, now) {
   const lengths = (isMeant) => {
-    const parts = steps.flatMap((step) => step.spans.filter(isMeant).map(timesOf)).map((each) => [each.start, each.end ?? now]);
+    const parts = steps.flatMap((step) => step.spans.filter(isMeant).map(timesOf)).map((each) => [each.start, each.end
+      ?? now]);
     return unite(parts).reduce((sum, each) => sum + each[1] - each[0], 0) / 1000;
   };
   const all = (isMeant) => steps.reduce((sum, step) => sum + step.spans.filter(isMeant).length, 0);
@@ -60,7 +64,7 @@ export function sumUp(steps, now) {
   };
 }
 
-/** Calls by tool: [{name, count, failed, lost, seconds, steps}], the most called first; `steps` are numbers of the steps. */
+/** Calls by tool: [{name, count, failed, lost, seconds, steps}], the most called first; `steps` are numbers. */
 export function countCalls(steps) {
   const tools = new Map();
   for (const step of steps) {

@@ -1,5 +1,5 @@
-// Steps of a timeline in groups that are drawn near the visible part of the page. Far away a group is one empty body of the
-// table, so that a thousand steps cost as much as a few.
+// Steps of a timeline in groups that are drawn near the visible part of the page. Far away a group is one empty body of
+// the table, so that a thousand steps cost as much as a few.
 import { Component, html } from "./html.js";
 import { rowsOf } from "./spans.js";
 import { StepRows } from "./timeline_rows.js";
@@ -34,7 +34,8 @@ export function groupSteps(steps) {
 }
 
 /** The id of the element that keeps the place of a step, or of its group while that is not drawn. */
-export const placeOf = (number) => document.getElementById(`step-${number}`) ?? document.getElementById(`steps-${Math.floor((number - 1) / SIZE)}`);
+export const placeOf = (number) => document.getElementById(`step-${number}`)
+  ?? document.getElementById(`steps-${Math.floor((number - 1) / SIZE)}`);
 
 /** Bodies of the table for a group of steps: props are those of Step, and `steps`. */
 export class StepGroup extends Component {
@@ -45,7 +46,8 @@ export class StepGroup extends Component {
   shouldComponentUpdate(next, { isNear }) {
     const { steps, axis, open, children, skew } = this.props;
     const isSame = next.steps.length === steps.length && next.steps.every((each, at) => each === steps[at]);
-    return !isSame || isNear !== this.state.isNear || next.axis !== axis || next.open !== open || next.children !== children || next.skew !== skew;
+    return !isSame || isNear !== this.state.isNear || next.axis !== axis || next.open !== open
+      || next.children !== children || next.skew !== skew;
   }
 
   componentDidMount() {
@@ -108,7 +110,8 @@ export class StepGroup extends Component {
     if (!isNear) {
       const height = this.height ?? steps.reduce((sum, each) => sum + ROW * (rowsOf(each).length + 1), 0);
       const keep = (element) => (this.first = this.last = element);
-      return html`<tbody key="far" id=${id} ref=${keep} role="presentation"><tr role="presentation"><td colspan="4" style=${{ height: `${height}px` }}></td></tr></tbody>`;
+      return html`<tbody key="far" id=${id} ref=${keep} role="presentation"><tr role="presentation">
+        <td colspan="4" style=${{ height: `${height}px` }}></td></tr></tbody>`;
     }
     return steps.map((step, at) => {
       const keep = at === 0 || at === steps.length - 1 ? (element) => this.keep(at, steps.length, element) : undefined;
@@ -129,6 +132,7 @@ class Step extends Component {
   }
 
   render({ step, place, ...rest }) {
-    return html`<tbody ref=${place} role="rowgroup" id=${`step-${step.number}`} class="step"><${StepRows} step=${step} ...${rest} /></tbody>`;
+    return html`<tbody ref=${place} role="rowgroup" id=${`step-${step.number}`} class="step"><${StepRows} step=${step}
+      ...${rest} /></tbody>`;
   }
 }

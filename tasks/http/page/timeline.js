@@ -9,7 +9,8 @@ import { timesOf } from "./spans.js";
 import { Key } from "./sprite.js";
 import { groupSteps, placeOf, StepGroup } from "./step_groups.js";
 
-const LEGEND = [["queue", "no worker has it"], ["model", "model"], ["tool", "tool"], ["child", "child"], ["request", "waits for a person"],
+const LEGEND = [["queue", "no worker has it"], ["model", "model"], ["tool", "tool"], ["child", "child"], ["request",
+  "waits for a person"],
   ["provider", "waits for the provider"], ["delay", "was put off"], ["hold", "suspended"], ["lost", "lost or void"]];
 const CHILD_STEPS = 1000;
 
@@ -28,32 +29,44 @@ export function Timeline({ view }) {
     if (!keys.delete(key)) keys.add(key);
     return new Map(before).set(step, keys);
   });
-  useFragment(steps, (step, key) => setOpen((before) => new Map(before).set(step, new Set([...(before.get(step) ?? []), key]))));
+  useFragment(steps, (step, key) => setOpen((before) => new Map(before).set(step, new Set([...(before.get(step)
+    ?? []), key]))));
   useKeys([
     ["j", "To the next span; Enter opens it", () => move(1)],
     ["k", "To the span before", () => move(-1)],
     ["u", "Fold and unfold long waits", () => setUnfolded((before) => !before)],
   ]);
-  if (!timeline) return html`<${Problem} of=${problems.timeline} />${!problems.timeline && html`<p class="dim" role="status">Reading the timeline …</p>`}`;
-  if (!steps.length) return html`<${Problem} of=${problems.timeline} /><${Empty}>${header.status === "idle" ? "There is no execution yet. A message starts the first one." : "No step has begun yet."}</${Empty}>`;
+  if (!timeline) return html`<${Problem} of=${problems.timeline} />${!problems.timeline && html`<p class="dim"
+    role="status">Reading the timeline …</p>`}`;
+  if (!steps.length) return html`<${Problem} of=${problems.timeline} /><${Empty}>${header.status === "idle"
+    ? "There is no execution yet. A message starts the first one." : "No step has begun yet."}</${Empty}>`;
   const kinds = new Set(steps.flatMap((step) => step.spans.map((each) => each.kind)));
   return html`<${Problem} of=${problems.timeline} />
-    <div class="bar-of-tools"><ul class="legend" aria-label="Meaning of the bars">${LEGEND.filter(([kind]) => kinds.has(kind)).map(([kind, text]) => html`<li key=${kind}><${Key} kind=${kind} />${text}</li>`)}</ul>
-      ${axis.foldedMs > 0 && html`<button class="button" type="button" aria-pressed=${String(isUnfolded)} onClick=${() => setUnfolded(!isUnfolded)}>
+    <div class="bar-of-tools"><ul class="legend" aria-label="Meaning of the bars">${LEGEND.filter(([kind]) =>
+      kinds.has(kind)).map(([kind, text]) => html`<li key=${kind}><${Key} kind=${kind} />${text}</li>`)}</ul>
+      ${axis.foldedMs > 0 && html`<button class="button" type="button" aria-pressed=${String(isUnfolded)}
+        onClick=${() => setUnfolded(!isUnfolded)}>
         ${isUnfolded ? "Fold" : "Unfold"} ${duration(axis.foldedMs / 1000)}</button>`}</div>
-    <div class="timeline" style=${{ "--columns": columnsOf(axis.folds) }}><table role="table" aria-label="Timeline of the latest execution, by step">
-      <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Span</th><th role="columnheader" scope="col" class="track"><span class="unseen">From and to</span><${Ticks} axis=${axis} /></th>
-        <th role="columnheader" scope="col" class="number">Took</th><th role="columnheader" scope="col" class="number">Cost</th></tr></thead>
-      ${groups.map((each) => html`<${StepGroup} key=${each[0].number} steps=${each} axis=${axis} open=${open} toggle=${toggle}
+    <div class="timeline" style=${{ "--columns": columnsOf(axis.folds) }}><table role="table"
+      aria-label="Timeline of the latest execution, by step">
+      <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Span</th><th role="columnheader"
+        scope="col" class="track"><span class="unseen">From and to</span><${Ticks} axis=${axis} /></th>
+        <th role="columnheader" scope="col" class="number">Took</th><th role="columnheader" scope="col"
+          class="number">Cost</th></tr></thead>
+      ${groups.map((each) => html`<${StepGroup} key=${each[0].number} steps=${each} axis=${axis} open=${open}
+        toggle=${toggle}
         session=${header.session_id} children=${children} skew=${isOpen ? timeline.skew : 0} />`)}</table>
-      ${isOpen && html`<svg class="now-line" aria-hidden="true"><line x1=${`${axis.place(now)}%`} x2=${`${axis.place(now)}%`} y1="0" y2="100%" /></svg>`}</div>
-    <p class="small dim after" role="status">${isPartial ? `Reading further steps: ${count(steps.length)} so far …` : "Select a span to see its arguments, its result and who approved it."}</p>`;
+      ${isOpen && html`<svg class="now-line" aria-hidden="true"><line x1=${`${axis.place(now)}%`}
+        x2=${`${axis.place(now)}%`} y1="0" y2="100%" /></svg>`}</div>
+    <p class="small dim after" role="status">${isPartial ? `Reading further steps: ${count(steps.length)} so far …`
+      : "Select a span to see its arguments, its result and who approved it."}</p>`;
 }
 
 /** The axis; the same one as before as long as it shows the same, so that rows need not be drawn again. */
 function useAxis({ steps, children, timeline, now, isOpen, isUnfolded }) {
   const last = useRef(null);
-  const spans = useMemo(() => [steps, ...[...children.values()].map((each) => each.steps)].flatMap((each) => each.flatMap((step) => step.spans.map(timesOf))), [steps, children]);
+  const spans = useMemo(() => [steps, ...[...children.values()].map((each) => each.steps)].flatMap((each) =>
+    each.flatMap((step) => step.spans.map(timesOf))), [steps, children]);
   return useMemo(() => {
     const start = Math.min(Date.parse(timeline?.submitted_at ?? 0), spans[0]?.start ?? Infinity);
     const axis = makeAxis(spans, { start, now, isOpen, isUnfolded });
@@ -65,7 +78,8 @@ function useAxis({ steps, children, timeline, now, isOpen, isUnfolded }) {
 /** Timelines of the child sessions that are unfolded, by session id: {steps, problem}; read again while they go on. */
 function useChildren(steps, open) {
   const [children, setChildren] = useState(new Map());
-  const wanted = useMemo(() => [...open.values()].flatMap((keys) => [...keys]).filter((each) => each.startsWith("child ")).map((each) => each.slice(6)), [open]);
+  const wanted = useMemo(() => [...open.values()].flatMap((keys) => [...keys]).filter((each) =>
+    each.startsWith("child ")).map((each) => each.slice(6)), [open]);
   useEffect(() => {
     const mine = new AbortController();
     for (const id of wanted) {
@@ -73,7 +87,8 @@ function useChildren(steps, open) {
       if (isOver) continue;
       get(sessionPath(id, "/timeline"), { limit: CHILD_STEPS }, mine.signal)
         .then((reply) => setChildren((before) => new Map(before).set(id, { ...reply, problem: null })))
-        .catch((problem) => problem.name !== "AbortError" && setChildren((before) => new Map(before).set(id, { steps: before.get(id)?.steps ?? [], problem })));
+        .catch((problem) => problem.name !== "AbortError" && setChildren((before) => new Map(before).set(id,
+          { steps: before.get(id)?.steps ?? [], problem })));
     }
     return () => mine.abort();
   }, [wanted, steps]);
@@ -118,7 +133,8 @@ function move(by) {
 }
 
 function Ticks({ axis }) {
-  return html`<svg class="ticks" aria-hidden="true">${axis.ticks.map(({ at, text, kind }) => html`<text class=${kind} x=${`${at}%`} y="14" text-anchor=${at < 3 ? "start" : at > 97 ? "end" : "middle"}>${text}</text>`)}</svg>`;
+  return html`<svg class="ticks" aria-hidden="true">${axis.ticks.map(({ at, text, kind }) => html`<text class=${kind}
+    x=${`${at}%`} y="14" text-anchor=${at < 3 ? "start" : at > 97 ? "end" : "middle"}>${text}</text>`)}</svg>`;
 }
 
 /** The folded waits as a background of all rows: one picture for thousands of them. */

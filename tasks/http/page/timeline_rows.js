@@ -1,35 +1,42 @@
-// Rows of a timeline: the head of a step, its spans as bars, the rows of children below, and the details of what is open.
+// Rows of a timeline: the head of a step, its spans as bars, the rows of children, and the details of what is open.
 import { linkTo } from "./address.js";
 import { count, duration, firstLine, inert, money, plural, sumOf } from "./format.js";
 import { html } from "./html.js";
 import { Problem, useNow } from "./parts.js";
 import { SpanDetails } from "./span_details.js";
-import { groupsOf, rowsOf } from "./spans.js";
+import { groupsOf, rowsOf, timesOf } from "./spans.js";
 import { Filled, Glyph } from "./sprite.js";
 
 const THINNEST = 0.5; // percent: thinner bars get three pixels
 const MOST_LABEL = 60; // letters
 const LETTER = 1.5; // percent that one takes, about
-const TROUBLE = { error: "failed", unknown: "lost", lost: "lost", void: "lost", blocked: "stopped", expired: "stopped", cancelled: "stopped", not_run: "stopped" };
+const TROUBLE = { error: "failed", unknown: "lost", lost: "lost", void: "lost", blocked: "stopped", expired: "stopped",
+  cancelled: "stopped", not_run: "stopped" };
 const NAMES = { queue: "queue", provider: "provider", delay: "put off", hold: "suspended", message: "message" };
-const NOTES = { queue: "waits for a worker", child: "child session", hold: "nothing begins", provider: "told when to come back" };
+const NOTES = { queue: "waits for a worker", child: "child session", hold: "nothing begins",
+  provider: "told when to come back", lease: "its lease runs on" };
 
 export function StepRows({ step, axis, open, children, toggle, session, skew }) {
-  const row = { axis, open: open ?? new Set(), children: children ?? new Map(), skew, toggle: (key) => toggle(step.number, key) };
-  return html`<tr role="row" class="step-head"><th role="rowheader" scope="rowgroup" colspan="4"><b>Step ${step.number}</b> <span dir="auto">· ${describe(step)}</span></th></tr>
-    ${rowsOf(step).map(({ span, depth }) => html`<${Row} key=${span.id} ...${row} span=${span} depth=${depth} tool=${toolOf(step, span)} session=${session} step=${step} />`)}`;
+  const row = { axis, open: open ?? new Set(), children, skew, toggle: (key) => toggle(step.number, key) };
+  return html`<tr role="row" class="step-head"><th role="rowheader" scope="rowgroup" colspan="4">
+      <b>Step ${step.number}</b> <span dir="auto">· ${describe(step)}</span></th></tr>
+    ${rowsOf(step).map(({ span, depth }) => html`<${Row} key=${span.id} ...${row} span=${span} depth=${depth}
+      tool=${toolOf(step, span)} session=${session} step=${step} />`)}`;
 }
 
 const toolOf = (step, span) => step.spans.find((each) => each.id === span.parent)?.name ?? "";
 
 function describe(step) {
   const lost = step.spans.filter((each) => each.kind === "lost" && each.outcome === "lost").length;
-  const status = { committed: "committed", waiting: "waits", due: "due", ended: "ended before its commit",
-    running: `runs${step.worker ? ` on worker ${step.worker}` : ""}, provisional until it is committed` }[step.status] ?? step.status;
+  const where = step.worker ? ` on worker ${step.worker}` : "";
+  const running = `runs${where}, provisional until it is committed`;
+  const words = { waiting: "waits", ended: "ended before its commit", running };
+  const status = words[step.status] ?? step.status;
   const facts = [lost ? `${status}, recovered ${lost === 1 ? "once" : `${lost} times`}` : status];
   if (step.tokens !== null) facts.push(`${count(step.tokens)} tokens`);
   if (step.cost !== null) facts.push(money(step.cost));
-  if (["length", "content_filter"].includes(step.finish_reason)) facts.push(`its answer is cut short: ${step.finish_reason.replace("_", " ")}`);
+  const { finish_reason: finish } = step;
+  if (["length", "content_filter"].includes(finish)) facts.push(`its answer is cut short: ${finish.replace("_", " ")}`);
   if (step.error) facts.push(firstLine(step.error.message ?? step.error, 160));
   return facts.map((each) => inert(each)).join(" · ");
 }
@@ -43,40 +50,54 @@ function Row({ span, depth, tool, session, step, axis, open, children, skew, tog
   const label = isTrouble || (span.kind === "request" && span.ended_at) ? firstLine(span.note, 120) || note : "";
   return html`<tr role="row" id=${span.id} class=${`span ${isOpen ? "on" : ""} ${isTrouble ? "trouble" : ""}`}>
       <th role="rowheader" scope="row"><span class=${`branch d${Math.min(depth, 6)}`}>
-        ${child && html`<button class="fold" type="button" aria-expanded=${String(Boolean(isUnfolded))} aria-label=${`Spans of ${span.name}`} onClick=${() => toggle(`child ${child}`)}></button>`}
+        ${child && html`<button class="fold" type="button" aria-expanded=${String(Boolean(isUnfolded))}
+          aria-label=${`Spans of ${span.name}`} onClick=${() => toggle(`child ${child}`)}></button>`}
         ${isTrouble && html`<${Glyph} of=${TROUBLE[span.outcome]} />`}
-        <button class="name" type="button" aria-expanded=${String(isOpen)} onClick=${() => toggle(span.id)}><span dir="auto">${name}</span>
-          ${note !== label && html`<span class="dim small" dir="auto"> ${note}</span>`}${label && html`<span class="dim small only-narrow" dir="auto"> ${label}</span>`}</button></span></th>
+        <button class="name" type="button" aria-expanded=${String(isOpen)} onClick=${() => toggle(span.id)}>
+          <span dir="auto">${name}</span>
+          ${note !== label && html`<span class="dim small" dir="auto"> ${note}</span>`}
+          ${label && html`<span class="dim small only-narrow" dir="auto"> ${label}</span>`}</button></span></th>
       <td role="cell" class="track"><${Bars} spans=${[span]} axis=${axis} label=${label} skew=${skew} /></td>
       <td role="cell" class="number"><${Took} span=${span} skew=${skew} /></td>
       <td role="cell" class="number">${span.cost === null ? "" : money(span.cost)}</td></tr>
-    ${isOpen && html`<tr role="row" class="opened"><td role="cell" colspan="4"><${SpanDetails} key=${span.id} span=${span} session=${session} step=${step} tool=${tool} /></td></tr>`}
-    ${isUnfolded && html`<${ChildRows} id=${child} depth=${depth + 1} axis=${axis} open=${open} children=${children} skew=${skew} toggle=${toggle} />`}`;
+    ${isOpen && html`<tr role="row" class="opened"><td role="cell" colspan="4"><${SpanDetails} key=${span.id}
+      span=${span} session=${session} step=${step} tool=${tool} /></td></tr>`}
+    ${isUnfolded && html`<${ChildRows} id=${child} depth=${depth + 1} axis=${axis} open=${open} children=${children}
+      skew=${skew} toggle=${toggle} />`}`;
 }
 
 /** The spans of a child session: model calls and calls of a tool in one row each. */
 function ChildRows({ id, depth, axis, open, children, skew, toggle }) {
   const found = children.get(id);
-  const line = (text) => html`<tr role="row" class="span"><th role="rowheader" scope="row" colspan="4"><span class=${`branch d${Math.min(depth, 6)} small dim`}>${text}</span></th></tr>`;
+  const line = (text) => html`<tr role="row" class="span"><th role="rowheader" scope="row" colspan="4">
+    <span class=${`branch d${Math.min(depth, 6)} small dim`}>${text}</span></th></tr>`;
   if (!found) return line("Reading the child …");
-  if (found.problem) return html`<tr role="row"><td role="cell" colspan="4"><${Problem} of=${found.problem} /></td></tr>`;
+  if (found.problem) return html`<tr role="row"><td role="cell" colspan="4"><${Problem} of=${found.problem} /></td>
+    </tr>`;
   if (!found.steps.length) return line("It has no step yet.");
   return html`${groupsOf(found.steps).map(({ key, kind, name, spans }) => {
-    if (kind === "child") return html`<${Row} key=${`${id} ${key}`} span=${spans[0].span} depth=${depth} tool="" session=${id} step=${found.steps.find((each) => each.number === spans[0].step)} axis=${axis} open=${open} children=${children} skew=${skew} toggle=${toggle} />`;
-    return html`<${GroupRow} key=${`${id} ${key}`} id=${id} kind=${kind} name=${name} spans=${spans.map((each) => each.span)} depth=${depth} axis=${axis} skew=${skew} />`;
+    const row = { key: `${id} ${key}`, depth, axis, skew };
+    const all = spans.map((each) => each.span);
+    if (kind !== "child") return html`<${GroupRow} ...${row} id=${id} kind=${kind} name=${name} spans=${all} />`;
+    const step = found.steps.find((each) => each.number === spans[0].step);
+    return html`<${Row} ...${row} ...${{ open, children, toggle, step }} span=${all[0]} tool="" session=${id} />`;
   })}`;
 }
 
 function GroupRow({ id, kind, name, spans, depth, axis, skew }) {
   const words = wordsOf({ ...spans[0], kind, name, note: "", outcome: null }, "");
   const failed = spans.filter((each) => TROUBLE[each.outcome]).length;
+  const number = kind === "model" || kind === "tool" ? plural(spans.length, "call") : count(spans.length);
   const cost = sumOf(spans.map((each) => each.cost));
-  const seconds = spans.reduce((sum, each) => sum + (each.ended_at ? Date.parse(each.ended_at) - Date.parse(each.started_at) : 0), 0) / 1000;
-  return html`<tr role="row" class=${`span ${failed ? "trouble" : ""}`}><th role="rowheader" scope="row"><span class=${`branch d${Math.min(depth, 6)}`}>
-      ${failed > 0 && html`<${Glyph} of="failed" />`}<a class="name" href=${linkTo("sessions", id)}><span dir="auto">${words.name}</span>
-      <span class="dim small"> ${kind === "model" || kind === "tool" ? plural(spans.length, "call") : count(spans.length)}${failed ? `, ${failed} failed` : ""}</span></a></span></th>
+  const seconds = spans.map(timesOf).reduce((sum, { start, end }) => sum + (end === null ? 0 : end - start), 0) / 1000;
+  return html`<tr role="row" class=${`span ${failed ? "trouble" : ""}`}><th role="rowheader" scope="row">
+    <span class=${`branch d${Math.min(depth, 6)}`}>
+      ${failed > 0 && html`<${Glyph} of="failed" />`}<a class="name" href=${linkTo("sessions", id)}>
+        <span dir="auto">${words.name}</span>
+        <span class="dim small"> ${number}${failed ? `, ${failed} failed` : ""}</span></a></span></th>
     <td role="cell" class="track"><${Bars} spans=${spans} axis=${axis} label="" skew=${skew} /></td>
-    <td role="cell" class="number">${duration(seconds)}</td><td role="cell" class="number">${cost === null ? "" : money(cost)}</td></tr>`;
+    <td role="cell" class="number">${duration(seconds)}</td>
+    <td role="cell" class="number">${cost === null ? "" : money(cost)}</td></tr>`;
 }
 
 /** The words of a span: its name, a note, and whether it is an exception. */
@@ -88,7 +109,7 @@ export function wordsOf(span, tool) {
   if (span.kind === "model") return { name: "model", note: [own, note].filter(Boolean).join(", "), isTrouble };
   if (span.kind === "lost" && !span.parent) return { name: "attempt", note: note || "its worker was lost", isTrouble };
   if (span.kind === "request") return { name: own, note: tool ? `of ${firstLine(tool, 120)}` : note, isTrouble };
-  if (span.kind === "queue" && span.parent) return { name: "no worker has it", note: note || "its lease runs on", isTrouble };
+  if (span.kind === "queue" && span.parent) return { name: "no worker has it", note: note || NOTES.lease, isTrouble };
   if (span.kind === "message") return { name: "message", note: note || own, isTrouble };
   const name = NAMES[span.kind] ?? own;
   const rest = note.startsWith(`${name}: `) ? note.slice(name.length + 2) : note;
@@ -96,7 +117,12 @@ export function wordsOf(span, tool) {
 }
 
 function Bars({ spans, axis, label, skew }) {
-  return html`<svg class="bars" aria-hidden="true">${spans.map((span) => (span.ended_at ? html`<${Bar} key=${span.id} span=${span} axis=${axis} end=${Date.parse(span.ended_at)} label=${label} />` : html`<${GrowingBar} key=${span.id} span=${span} axis=${axis} skew=${skew} />`))}</svg>`;
+  const barOf = (span) => {
+    const { end } = timesOf(span);
+    if (end === null) return html`<${GrowingBar} key=${span.id} span=${span} axis=${axis} skew=${skew} />`;
+    return html`<${Bar} key=${span.id} span=${span} axis=${axis} end=${end} label=${label} />`;
+  };
+  return html`<svg class="bars" aria-hidden="true">${spans.map(barOf)}</svg>`;
 }
 
 /** The bar of what still goes on: it alone is drawn again each second. */
@@ -107,9 +133,12 @@ function Bar({ span, axis, end, label }) {
   const width = Math.max(0, axis.place(end) - left);
   const room = 100 - left - width;
   const isLeft = room < LETTER * Math.min(label.length, MOST_LABEL) && left > room;
-  const words = label && html`<text class=${span.kind === "request" ? "person" : ""} x=${`${isLeft ? left : left + width}%`} dx=${isLeft ? -6 : 6} y="18" text-anchor=${isLeft ? "end" : "start"}>${firstLine(label, MOST_LABEL)}</text>`;
+  const [x, dx, anchor] = isLeft ? [left, -6, "end"] : [left + width, 6, "start"];
+  const words = label && html`<text class=${span.kind === "request" ? "person" : ""} x=${`${x}%`} dx=${dx} y="18"
+    text-anchor=${anchor}>${firstLine(label, MOST_LABEL)}</text>`;
   if (span.kind === "message") return html`<circle class="moment" cx=${`${left}%`} cy="14" r="4" />${words}`;
-  return html`<${Filled} kind=${fillOf(span)} x=${`${left}%`} y="8" width=${width < THINNEST ? 3 : `${width}%`} height="12" rx="2" />${words}`;
+  return html`<${Filled} kind=${fillOf(span)} x=${`${left}%`} y="8" width=${width < THINNEST ? 3 : `${width}%`}
+    height="12" rx="2" />${words}`;
 }
 
 /** Accent is for people: a result that a service brings is drawn like a child. */

@@ -6,7 +6,7 @@ export class Transcript {
   #committed = new Map(); // execution to the last step whose text the conversation has
   #listeners = new Set();
 
-  /** Be told of changes: `onChange(piece)` with a piece that was added, `onChange(null)` when pieces were taken back. */
+  /** Be told of changes: `onChange(piece)` of a piece that was added, `onChange(null)` where pieces were taken back. */
   follow(onChange) {
     this.#listeners.add(onChange);
     return () => this.#listeners.delete(onChange);
@@ -17,7 +17,8 @@ export class Transcript {
     if (type === "live") this.#add(data);
     else if (type === "attempt_voided") this.#keep((piece) => !isVoid(data, piece));
     else if (type === "step_committed") this.#commit(data);
-    else if (type.startsWith("execution_")) this.#keep((piece) => !isEnd(type) || piece.execution !== data.execution_id || piece.isCommitted);
+    else if (type.startsWith("execution_")) this.#keep((piece) => !isEnd(type) || piece.execution !== data.execution_id
+      || piece.isCommitted);
   }
 
   /** The conversation has what was said up to this step: nothing of it is written any more. */
@@ -36,7 +37,8 @@ export class Transcript {
     if (this.pieces.some((each) => each.isCommitted && each.execution === execution && each.step >= step)) return;
     const last = this.pieces.at(-1);
     const piece = { execution, step, attempt, call, part, text, data };
-    const isSame = last && data === null && last.data === null && last.step === step && last.attempt === attempt && last.call === call && last.part === part;
+    const isSame = last && data === null && last.data === null && last.step === step && last.attempt === attempt
+      && last.call === call && last.part === part;
     if (isSame) last.text += text;
     else this.pieces.push({ ...piece }); // what is told stays as it is when the next text joins it
     this.#tell(piece);
@@ -46,7 +48,8 @@ export class Transcript {
     const whole = text ?? data?.text ?? "";
     this.pieces = this.pieces.filter((each) => each.isCommitted || each.execution !== execution || each.step > step);
     const before = this.pieces.filter((each) => each.isCommitted).length;
-    if (whole) this.pieces.splice(before, 0, { execution, step, attempt: "", call: 1, part: "text", text: whole, data: null, isCommitted: true });
+    if (whole) this.pieces.splice(before, 0, { execution, step, attempt: "", call: 1, part: "text", text: whole,
+      data: null, isCommitted: true });
     this.#tell(null);
   }
 
