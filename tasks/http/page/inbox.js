@@ -119,7 +119,7 @@ export function Inbox({ query, onUnauthorized }) {
 
 function Summary({ value, people, putAway, told }) {
   const more = value?.isComplete === false ? " and more" : "";
-  const number = `${plural(people.length, "open request")}${more}, oldest first in each agent.`;
+  const number = people.length ? `${plural(people.length, "open request")}${more}, oldest first in each agent.` : "Nothing is open for people.";
   return html`<p class="dim"><span role="status" class="ask-told">${told}</span>${told && " "}
     ${value ? number : "Reading …"}${putAway.length > 0 && ` ${count(putAway.length)} put away.`}</p>`;
 }
