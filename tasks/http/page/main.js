@@ -9,7 +9,7 @@ import { useKeys } from "./keys.js";
 import { useConnection, usePolled } from "./live.js";
 import { Problem } from "./parts.js";
 import { isForPeople } from "./request_words.js";
-import { Session } from "./session_place.js";
+import { Session } from "./session.js";
 import { Sessions } from "./sessions.js";
 import { Sprite } from "./sprite.js";
 import { Tree } from "./tree.js";
