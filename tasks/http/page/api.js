@@ -73,7 +73,7 @@ export const serverNow = () => Date.now() + offsetMs;
 
 /** Parse JSON; a number that a double cannot hold stays exact: JSON.stringify writes it as it came. */
 export function parseExact(text) {
-  if (!/\d{16}/.test(text)) return JSON.parse(text);
+  if (!/[:,[]\s*-?\d{16}/.test(text)) return JSON.parse(text); // ids in texts may have as many digits
   return JSON.parse(text, (key, value, context) => {
     if (typeof value !== "number" || !context || Number.isSafeInteger(value) || !/^-?\d+$/.test(context.source)) return value;
     return JSON.rawJSON ? JSON.rawJSON(context.source) : context.source;

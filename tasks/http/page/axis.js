@@ -73,8 +73,9 @@ export function unite(intervals) {
 
 /** The kind of span that covers half of a wait or more, a person's first; "idle" where there is none. */
 function mostOf(spans, { from, to }, until) {
+  const inside = spans.filter((each) => !WORK.has(each.kind) && each.start < to && (each.end ?? until) > from);
   const found = WAITS.find((kind) => {
-    const parts = spans.filter((each) => each.kind === kind).map((each) => [Math.max(from, each.start), Math.min(to,
+    const parts = inside.filter((each) => each.kind === kind).map((each) => [Math.max(from, each.start), Math.min(to,
       each.end ?? until)]);
     return unite(parts).reduce((sum, each) => sum + each[1] - each[0], 0) >= (to - from) / 2;
   });

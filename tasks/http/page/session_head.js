@@ -47,9 +47,11 @@ function Facts({ view }) {
   const sums = useMemo(() => (timeline && !isPartial ? sumUp(steps, now + (timeline.skew ?? 0))
     : null), [steps, timeline, isPartial, now]);
   if (!timeline) return html`<dl class="numbers" aria-busy="true"></dl>`;
-  const execution = state?.execution;
-  const budget = execution?.execution_id === timeline.execution_id ? execution?.budget : null;
-  const usage = execution?.execution_id === timeline.execution_id ? tokensOf(execution?.usage) ?? 0 : null;
+  const execution = state?.execution?.execution_id === timeline.execution_id ? state.execution : null;
+  const usage = execution ? tokensOf(execution.usage) ?? 0 : null;
+  const budget = execution?.budget ?? {};
+  const below = execution?.child_steps ?? 0; // they count against the limit of steps
+  const mostSteps = budget.max_steps ?? (execution?.default_steps || null);
   const known = (name) => (isPartial ? null : sumOf(steps.map((each) => each[name])));
   const hasChildren = (tree?.children?.length ?? 0) > 0;
   const of = (value, most, write) => (most === null || most === undefined ? write(value)
@@ -58,9 +60,9 @@ function Facts({ view }) {
   const facts = [
     ["worked", sums && duration(sums.worked)],
     ["waited for a person", sums && sums.waitedForPeople > 0 && duration(sums.waitedForPeople)],
-    ["steps", of(timeline.total_steps, budget?.max_steps, count)],
-    [`tokens${withChildren}`, of(tree?.tokens ?? usage ?? known("tokens"), budget?.max_tokens, count)],
-    [`cost${withChildren}`, of(tree ? tree.cost : known("cost"), budget?.max_cost, money)],
+    [below ? "steps with children" : "steps", of(timeline.total_steps + below, mostSteps, count)],
+    [`tokens${withChildren}`, of(tree?.tokens ?? usage ?? known("tokens"), budget.max_tokens, count)],
+    [`cost${withChildren}`, of(tree ? tree.cost : known("cost"), budget.max_cost, money)],
     ["recovered", sums && sums.recovered > 0 && (sums.recovered === 1 ? "once" : `${sums.recovered} times`)],
   ];
   return html`<dl class="numbers">${facts.filter(([, value]) => value).map(([name, value]) => html`<div key=${name}>

@@ -13,6 +13,7 @@ const LEGEND = [["queue", "no worker has it"], ["model", "model"], ["tool", "too
   "waits for a person"],
   ["provider", "waits for the provider"], ["delay", "was put off"], ["hold", "suspended"], ["lost", "lost or void"]];
 const CHILD_STEPS = 1000;
+const CHILD_MS = 2000; // between two reads of the timeline of a child that goes on
 
 export function Timeline({ view }) {
   const { steps, timeline, isPartial, problems, header } = view;
@@ -82,15 +83,22 @@ function useChildren(steps, open) {
     each.startsWith("child ")).map((each) => each.slice(6)), [open]);
   useEffect(() => {
     const mine = new AbortController();
-    for (const id of wanted) {
-      const isOver = children.get(id)?.ended_at;
-      if (isOver) continue;
-      get(sessionPath(id, "/timeline"), { limit: CHILD_STEPS }, mine.signal)
-        .then((reply) => setChildren((before) => new Map(before).set(id, { ...reply, problem: null })))
-        .catch((problem) => problem.name !== "AbortError" && setChildren((before) => new Map(before).set(id,
-          { steps: before.get(id)?.steps ?? [], problem })));
-    }
-    return () => mine.abort();
+    const over = new Set([...children].filter(([, each]) => each.ended_at).map(([id]) => id));
+    const keep = (id, read) => setChildren((before) => new Map(before).set(id, read(before.get(id))));
+    const readOne = (id) => get(sessionPath(id, "/timeline"), { limit: CHILD_STEPS }, mine.signal).then(
+      (reply) => {
+        if (reply.ended_at) over.add(id);
+        keep(id, () => ({ ...reply, problem: null }));
+      },
+      (problem) => problem.name !== "AbortError" && keep(id, (before) => ({ steps: before?.steps ?? [], problem })),
+    );
+    const readAll = () => !document.hidden && wanted.filter((each) => !over.has(each)).forEach(readOne);
+    readAll();
+    const timer = setInterval(readAll, CHILD_MS);
+    return () => {
+      mine.abort();
+      clearInterval(timer);
+    };
   }, [wanted, steps]);
   return children;
 }
