@@ -90,3 +90,6 @@ export function callText(tool, args, most = 140) {
   const given = args && typeof args === "object" ? Object.entries(args).map(([name, value]) => `${name}=${JSON.stringify(value)}`) : [];
   return firstLine(`${tool}(${typeof args === "string" ? args : given.join(", ")})`, most);
 }
+
+/** An id that is too long for a row: its beginning and its end. The whole one belongs into a title. */
+export const shortId = (id) => (id.length > 36 ? `${id.slice(0, 10)}…${id.slice(-6)}` : id);

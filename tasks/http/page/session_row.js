@@ -1,6 +1,6 @@
 // One session of the list.
 import { linkTo } from "./address.js";
-import { count, firstLine, inert, money } from "./format.js";
+import { count, firstLine, inert, money, shortId } from "./format.js";
 import { html } from "./html.js";
 import { Ago, Status } from "./parts.js";
 
@@ -13,7 +13,7 @@ export function SessionRow({ row, now, isSelected, isAt, onToggle }) {
   return html`<tr role="row" id=${`row-${id}`} class=${`${isSelected ? "on" : ""} ${isAt ? "at" : ""}`}>
     <td role="cell"><input type="checkbox" aria-label=${`Select ${id}`} checked=${isSelected} onChange=${() => onToggle(id)} /></td>
     <th role="rowheader" scope="row" class="full c-what"><a class="first" dir="auto" href=${linkTo("sessions", id)}>${firstLine(row.first_message, 120) || id}</a>
-      <span class="dim small">${inert(row.agent)} · <span class="mono">${id}</span></span></th>
+      <span class="dim small">${inert(row.agent)} · <span class="mono" title=${id}>${shortId(id)}</span></span></th>
     <td role="cell" class="full c-why"><${Status} status=${row.status} held=${isHeld} />
       ${why && html`<div class=${`why ${ENDED.includes(row.status) ? "ended" : ""}`} dir="auto">${firstLine(why, 240)}</div>`}</td>
     <td role="cell" class="number" data-label="steps">${count(row.steps)}</td>

@@ -2,7 +2,7 @@
 import { linkTo } from "./address.js";
 import { get, post, sessionPath } from "./api.js";
 import { ask } from "./dialog.js";
-import { count, firstLine, inert, money, plural } from "./format.js";
+import { count, firstLine, inert, money, plural, shortId } from "./format.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Ago, Chunk, Meter, Problem, Status, useNow } from "./parts.js";
@@ -98,7 +98,7 @@ function Branch({ node, depth, root, now, isFolded, onFold, onStop }) {
   const hasBelow = node.children.length > 0;
   return html`<tr role="row"><th role="rowheader" scope="row" class="full c-what"><span class=${`branch d${Math.min(depth, 6)}`}>
       ${hasBelow ? html`<button class="fold" type="button" aria-expanded=${String(!isFolded)} aria-label=${`Sessions below ${node.session_id}`} onClick=${onFold}></button>` : html`<span class="fold"></span>`}
-      <span><a class="first" href=${linkTo("sessions", node.session_id)}>${inert(node.agent)}</a><span class="small dim mono">${node.session_id}</span></span></span></th>
+      <span><a class="first" href=${linkTo("sessions", node.session_id)}>${inert(node.agent)}</a><span class="small dim mono" title=${node.session_id}>${shortId(node.session_id)}</span></span></span></th>
     <td role="cell" class="full c-why"><${Status} status=${node.status} held=${node.session_status === "suspended"} />${node.reason && html`<div class="why" dir="auto">${firstLine(node.reason, 200)}</div>`}</td>
     <td role="cell" class="number" data-label="steps">${count(node.steps)}</td><td role="cell" class="number" data-label="tokens">${count(node.tokens)}</td>
     <td role="cell" data-label="cost"><span class="slots"><${Meter} parts=${[[share, "used"]]} />${money(node.cost === null ? null : own)}</span></td>
