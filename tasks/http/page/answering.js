@@ -2,7 +2,8 @@
 import { newKey, post, Refusal, sessionPath } from "./api.js";
 import { actor } from "./person.js";
 
-const NO_REPLY = "No reply came. Your answer may have arrived nevertheless. Send it again when the API answers: it counts once.";
+const NO_REPLY =
+  "No reply came. Your answer may have arrived nevertheless. Send it again when the API answers: it counts once.";
 const keys = new Map();
 
 /** The same key for the same answer, so that one whose reply was lost is not given twice. */
@@ -23,7 +24,9 @@ function idempotencyKey(text) {
 export async function answerAll(targets, answer, { digest, note, remember }, onProgress) {
   const results = [];
   for (const target of targets) {
-    const problem = await answerOne(target, { answers: { [target.id]: answer }, expect: { [target.id]: digest }, note, remember, ...actor() });
+    const { id } = target;
+    const body = { answers: { [id]: answer }, expect: { [id]: digest }, note, remember, ...actor() };
+    const problem = await answerOne(target, body);
     results.push([target, problem]);
     onProgress(results.length);
     if (problem && [0, 401, 403].includes(problem.status)) break;
@@ -33,7 +36,8 @@ export async function answerAll(targets, answer, { digest, note, remember }, onP
 
 async function answerOne(target, body) {
   try {
-    await post(sessionPath(target.session_id, "/answers"), body, { key: idempotencyKey(`${target.session_id} ${JSON.stringify(body)}`) });
+    const key = idempotencyKey(`${target.session_id} ${JSON.stringify(body)}`);
+    await post(sessionPath(target.session_id, "/answers"), body, { key });
     return null;
   } catch (problem) {
     if (!(problem instanceof Refusal)) throw problem;

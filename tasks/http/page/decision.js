@@ -5,7 +5,7 @@ import { useKeys } from "./keys.js";
 import { Meter } from "./parts.js";
 import { ActingAs } from "./person.js";
 import { isTimer } from "./request_words.js";
-import { Radios } from "./schema_form.js";
+import { Radios } from "./schema_choices.js";
 
 const LONGEST = 10_000;
 const REMEMBER = [["call", "this call"], ["execution", "the execution"], ["session", "the session"]];
@@ -35,7 +35,8 @@ function wordOf({ request, changes, number }) {
  * @param pressed a ref of the key that was pressed before this was shown; null where keys are not taken
  * @param onPutAway null where it cannot be put away
  */
-export function Decision({ request, draft, change, changes, number, sending, wrong, pressed, onApprove, onDeny, onPutAway }) {
+export function Decision(props) {
+  const { request, draft, change, changes, number, sending, wrong, pressed, onApprove, onDeny, onPutAway } = props;
   const yes = useRef(null);
   const note = useRef(null);
   const no = useRef(null);
@@ -45,7 +46,12 @@ export function Decision({ request, draft, change, changes, number, sending, wro
   useLayoutEffect(() => {
     if (draft.isDenying) no.current?.focus(); // before the next key is pressed
   }, [draft.isDenying]);
-  const acts = { a: () => show(yes.current), d: () => (draft.isDenying ? show(no.current) : deny()), n: () => show(note.current), l: () => onPutAway?.() };
+  const acts = {
+    a: () => show(yes.current),
+    d: () => (draft.isDenying ? show(no.current) : deny()),
+    n: () => show(note.current),
+    l: () => onPutAway?.(),
+  };
   useKeys(pressed ? DECISION_KEYS.map(([key, text]) => [key, text, acts[key]]) : []);
   useLayoutEffect(() => {
     if (pressed?.current) acts[pressed.current](); // while the request was being read
@@ -57,26 +63,38 @@ export function Decision({ request, draft, change, changes, number, sending, wro
   };
   return html`<form class="ask-decide" onSubmit=${send} noValidate>
     <div class="fields">
-      <label class="field"><span class="label">Note, kept with the answer</span><input ref=${note} value=${draft.note} maxlength=${LONGEST} dir="auto"
-        autocomplete="off" onInput=${(event) => change({ note: event.target.value })} /></label>
-      ${!isQuestion && !isTimer(request) && !draft.isDenying && html`<fieldset class="field"><legend class="label">Remember an approval for</legend>
-        <${Radios} name=${`remember-${request.id}`} options=${REMEMBER} chosen=${draft.remember} onChange=${(remember) => change({ remember })} />
-        ${draft.remember !== "call" && html`<p class="small">Later calls of <code>${inert(request.tool)}</code> in this ${draft.remember} run
-          without a question to ${inert(request.to || "anybody")}, whatever their arguments.</p>`}</fieldset>`}
+      <label class="field"><span class="label">Note, kept with the answer</span>
+        <input ref=${note} value=${draft.note} maxlength=${LONGEST} dir="auto" autocomplete="off"
+        onInput=${(event) => change({ note: event.target.value })} /></label>
+      ${!isQuestion && !isTimer(request) && !draft.isDenying && html`<${Memory} ...${{ request, draft, change }} />`}
     </div>
     ${draft.isDenying && html`<label class="field"><span class="label">Reason, which the agent reads</span>
-      <textarea ref=${no} value=${draft.reason} maxlength=${LONGEST} dir="auto" onInput=${(event) => change({ reason: event.target.value })} /></label>`}
+      <textarea ref=${no} value=${draft.reason} maxlength=${LONGEST} dir="auto"
+        onInput=${(event) => change({ reason: event.target.value })} /></label>`}
     <div class="actions">
       ${draft.isDenying
-        ? html`<button class="button go" type="submit">${isQuestion ? "Decline" : "Deny"}${number > 1 ? ` all ${count(number)}` : ""}</button>
+        ? html`<button class="button go" type="submit">
+            ${isQuestion ? "Decline" : "Deny"}${number > 1 ? ` all ${count(number)}` : ""}</button>
           <button class="button" type="button" onClick=${() => change({ isDenying: false })}>Back</button>`
         : html`<button class="button go" type="submit" ref=${yes}>${wordOf({ request, changes, number })}</button>
           <button class="button" type="button" onClick=${deny}>${isQuestion ? "Decline…" : "Deny…"}</button>
           ${onPutAway && html`<button class="button" type="button" onClick=${onPutAway}>Not now…</button>`}`}
       <${ActingAs} /></div>
-    ${wrong > 0 && !draft.isDenying && html`<p class="small">${plural(wrong, "field")} must be changed first. Nothing is sent before.</p>`}
-    <div role="status">${sending && html`<p class="small">${sending.of > 1 ? `${count(sending.done)} of ${count(sending.of)} answered …` : "Sending …"}</p>
+    ${wrong > 0 && !draft.isDenying && html`<p class="small">
+      ${plural(wrong, "field")} must be changed first. Nothing is sent before.</p>`}
+    <div role="status">${sending && html`<p class="small">
+        ${sending.of > 1 ? `${count(sending.done)} of ${count(sending.of)} answered …` : "Sending …"}</p>
       ${sending.of > 1 && html`<${Meter} parts=${[[sending.done / sending.of, "used"]]} />`}`}</div></form>`;
+}
+
+/** For how long an approval counts, and what that means. */
+function Memory({ request, draft, change }) {
+  return html`<fieldset class="field"><legend class="label">Remember an approval for</legend>
+    <${Radios} name=${`remember-${request.id}`} options=${REMEMBER} chosen=${draft.remember}
+      onChange=${(remember) => change({ remember })} />
+    ${draft.remember !== "call" && html`<p class="small">
+      Later calls of <code>${inert(request.tool)}</code> in this ${draft.remember} run without a question
+      to ${inert(request.to || "anybody")}, whatever their arguments.</p>`}</fieldset>`;
 }
 
 function show(element) {

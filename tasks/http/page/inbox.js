@@ -48,7 +48,8 @@ export function Inbox({ query, onUnauthorized }) {
   const { value, problem, refresh } = usePolled((signal) => readInbox(to, most, signal), [to, most], 3);
   const { away, put, back } = usePutAway();
   const isTouched = useIsTouched(list);
-  const { shown, gone, waiting, show } = useSteady(value?.requests ?? null, keyOf, isTouched || (!isWide && open !== ""), `${to} ${most}`);
+  const isHeld = isTouched || (!isWide && open !== "");
+  const { shown, gone, waiting, show } = useSteady(value?.requests ?? null, keyOf, isHeld, `${to} ${most}`);
   useEffect(() => {
     if (problem?.status === 401) onUnauthorized(problem);
   }, [problem]);
@@ -92,48 +93,64 @@ export function Inbox({ query, onUnauthorized }) {
   };
   useMoves(list);
 
-  const form = open && html`<${RequestForm} key=${open} session=${open.slice(0, open.lastIndexOf("/"))} request=${open.slice(open.lastIndexOf("/") + 1)}
-    onDone=${onDone} onUnauthorized=${onUnauthorized} inbox=${{ equal: chosen ?? [], focus, onPutAway: chosen ? putOff : null }} />`;
+  const slash = open.lastIndexOf("/");
+  const inbox = { equal: chosen ?? [], focus, onPutAway: chosen ? putOff : null };
+  const form = open && html`<${RequestForm} key=${open} session=${open.slice(0, slash)} request=${open.slice(slash + 1)}
+    ...${{ onDone, onUnauthorized, inbox }} />`;
   const isListed = shown.some((each) => keyOf(each) === open);
   const row = (until) => (entry) => {
     const isCurrent = entry.some((each) => keyOf(each) === open);
     const isBegun = entry.some((each) => hasDraft(keyOf(each)));
-    return html`<${Entry} ...${{ entry, isCurrent, isBegun, now }} isGone=${gone.has(keyOf(entry[0]))} until=${until && away.get(keyOf(entry[0]))}
-        href=${linkTo("requests", "", { to, open: keyOf(entry[0]) })} onOpen=${() => select(keyOf(entry[0]))} />
-      ${until && html`<button class="link small" type="button" onClick=${() => back(entry.map(keyOf))}>Bring it back now</button>`}
+    const key = keyOf(entry[0]);
+    return html`<${Entry} ...${{ entry, isCurrent, isBegun, now }} isGone=${gone.has(key)}
+        until=${until && away.get(key)} href=${linkTo("requests", "", { to, open: key })} onOpen=${() => select(key)} />
+      ${until && html`<button class="link small" type="button" onClick=${() => back(entry.map(keyOf))}>
+        Bring it back now</button>`}
       ${!isWide && isCurrent && form}`;
   };
   return html`<div class="heading"><div><h1>Inbox</h1><${Summary} ...${{ value, people, putAway, told }} /></div>
-      <div role="status">${waiting > 0 && html`<button class="button ask-new" type="button" onClick=${show}>Show ${plural(waiting, "new request")}</button>`}</div>
+      <div role="status">${waiting > 0 && html`<button class="button ask-new" type="button" onClick=${show}>
+        Show ${plural(waiting, "new request")}</button>`}</div>
       <${Addressee} to=${to} /></div>
     <${Problem} of=${problem?.status === 401 ? null : problem} onRetry=${refresh} />
     ${!isWide && open && !isListed && form}
-    <div class=${shown.length || open ? "inbox" : "inbox-empty"}><nav class="ask-list" ref=${list} aria-label="Open requests">
-      ${groups.map(([agent, each]) => html`<${Part} key=${agent} title=${agent} note=${`${count(each.flat().length)} open`} entries=${each} row=${row(false)} />`)}
+    <div class=${shown.length || open ? "inbox" : ""}><nav class="ask-list" ref=${list} aria-label="Open requests">
+      ${groups.map(([agent, each]) => html`<${Part} key=${agent} title=${agent}
+        note=${`${count(each.flat().length)} open`} entries=${each} row=${row(false)} />`)}
       ${value && !people.length && html`<${Nothing} to=${to} />`}
-      ${putAway.length > 0 && html`<${Part} title="Not now" note=${`${count(putAway.length)}, in this browser`} entries=${groupEqual(putAway)} row=${row(true)} />`}
-      ${others.length > 0 && html`<${Part} title="Waits for services or a time" note="nothing to do" entries=${others.map((each) => [each])} row=${row(false)} />`}
-      ${value && !value.isComplete && html`<button class="button" type="button" onClick=${() => setMost(most + PAGE)}>Read further requests</button>`}
+      ${putAway.length > 0 && html`<${Part} title="Not now" note=${`${count(putAway.length)}, in this browser`}
+        entries=${groupEqual(putAway)} row=${row(true)} />`}
+      ${others.length > 0 && html`<${Part} title="Waits for services or a time" note="nothing to do"
+        entries=${others.map((each) => [each])} row=${row(false)} />`}
+      ${value && !value.isComplete && html`<button class="button" type="button" onClick=${() => setMost(most + PAGE)}>
+        Read further requests</button>`}
     </nav>${isWide && html`<div class="ask-one">${form}</div>`}</div>`;
 }
 
 function Summary({ value, people, putAway, told }) {
   const more = value?.isComplete === false ? " and more" : "";
-  const number = people.length ? `${plural(people.length, "open request")}${more}, oldest first in each agent.` : "Nothing is open for people.";
+  const open = `${plural(people.length, "open request")}${more}, oldest first in each agent.`;
+  const number = people.length ? open : "Nothing is open for people.";
   return html`<p class="dim"><span role="status" class="ask-told">${told}</span>${told && " "}
     ${value ? number : "Reading …"}${putAway.length > 0 && ` ${count(putAway.length)} put away.`}</p>`;
 }
 
 function Nothing({ to }) {
-  if (to) return html`<${Empty}>No open request is for ${inert(to)}. <a href=${linkTo("requests")}>Show those to everybody</a></${Empty}>`;
-  return html`<${Empty} command="celery-agents requests">No agent asks for anything now. What is asked comes here by itself. In a terminal the same list is:</${Empty}>`;
+  if (to) {
+    return html`<${Empty}>No open request is for ${inert(to)}.${" "}
+      <a href=${linkTo("requests")}>Show those to everybody</a></${Empty}>`;
+  }
+  return html`<${Empty} command="celery-agents requests">
+    No agent asks for anything now. What is asked comes here by itself. In a terminal the same list is:</${Empty}>`;
 }
 
 function Addressee({ to }) {
   const known = [...new Set([...addressees, ...(to ? [to] : [])])].sort();
-  return html`<label><span class="unseen">Addressed to</span><select value=${to} onChange=${(event) => setQuery({ to: event.target.value, open: "" })}>
+  const change = ({ target }) => setQuery({ to: target.value, open: "" });
+  return html`<label><span class="unseen">Addressed to</span><select value=${to} onChange=${change}>
     <option value="" selected=${!to}>to everybody</option>
-    ${known.map((each) => html`<option value=${each} selected=${each === to}>to ${inert(each)}</option>`)}</select></label>`;
+    ${known.map((each) => html`<option value=${each} selected=${each === to}>to ${inert(each)}</option>`)}
+  </select></label>`;
 }
 
 /** The keys that go through the list. */
@@ -141,8 +158,8 @@ function useMoves(list) {
   const move = (by) => {
     const links = [...list.current.querySelectorAll(".ask-entry")];
     const at = links.indexOf(document.activeElement);
-    const from = at >= 0 ? at + by : Math.max(0, links.findIndex((each) => each.getAttribute("aria-current")) + (at === -1 && by < 0 ? by : 0));
-    links[Math.min(links.length - 1, Math.max(0, from))]?.focus();
+    const next = at < 0 ? links.findIndex((each) => each.ariaCurrent) : at + by; // at first the one that is open
+    links[Math.min(links.length - 1, Math.max(0, next))]?.focus();
   };
   useKeys([
     ["j", "Next request of the list; Enter opens it", () => move(1)],

@@ -30,7 +30,8 @@ function write(changed) {
 
 function parse(text) {
   try {
-    return new Map(Object.entries(JSON.parse(text || "{}")).filter(([, until]) => typeof until === "number" && until > serverNow()));
+    const all = Object.entries(JSON.parse(text || "{}"));
+    return new Map(all.filter(([, until]) => typeof until === "number" && until > serverNow()));
   } catch {
     return new Map();
   }
@@ -72,10 +73,11 @@ export function askUntil(expiresMs) {
     ["For a week", now + 168 * HOUR_MS],
   ].filter(([, until]) => until < expiresMs);
   const end = expiresMs < Infinity ? clockTime(expiresMs, now) : "";
+  const ends = end && ` Its time ends at ${end}, put away or not.`;
   return choose({
     title: times.length ? "Not now" : "It cannot be put away",
     text: times.length
-      ? `This browser shows it under “Not now” until then. It stays open, and others see it as before.${end && ` Its time ends at ${end}, put away or not.`}`
+      ? `This browser shows it under “Not now” until then. It stays open, and others see it as before.${ends}`
       : `Its time to be answered ends within the hour, at ${end}.`,
     choices: times.map(([label, until]) => [until, label]),
   });

@@ -6,7 +6,7 @@ export function questionsOf(request) {
   return request.kind === "question" && Array.isArray(questions) ? questions : null;
 }
 
-/** The draft of a form in which nothing was answered: for each question the places of the chosen options, and a text. */
+/** The draft of a form in which nothing was answered: of each question the places of the chosen options, and a text. */
 export const blankAnswers = (questions) => questions.map(() => ({ chosen: [], text: "" }));
 
 /**
@@ -17,12 +17,13 @@ export const blankAnswers = (questions) => questions.map(() => ({ chosen: [], te
  */
 export function answersOf({ questions, mayWrite }, draft, errors) {
   const answers = [];
+  const choose = mayWrite ? "Choose one, or write an answer." : "Choose one.";
   questions.forEach((each, place) => {
     const { chosen, text } = draft[place];
     const values = chosen.map((option) => each.options[option].value ?? each.options[option].label);
     const free = text.trim();
     if (values.length || free) answers.push([each.question, { values, ...(free ? { free_text: free } : {}) }]);
-    else if (each.required !== false) errors.set(String(place), !each.options ? "Write an answer." : mayWrite ? "Choose one, or write an answer." : "Choose one.");
+    else if (each.required !== false) errors.set(String(place), each.options ? choose : "Write an answer.");
   });
   return Object.fromEntries(answers);
 }

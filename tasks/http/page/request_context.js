@@ -19,7 +19,8 @@ async function readLast({ session_id: session, step }, signal) {
   ]);
   const { messages } = await get(path, { offset: Math.max(0, total - READ), limit: READ }, signal);
   const said = messages.filter((each) => each.role !== "system" && (each.content || each.tool_calls?.length));
-  const asking = steps.find((each) => each.number === step && each.status !== "committed"); // else it is among the messages
+  // Once the step is committed, what it said is among the messages.
+  const asking = steps.find((each) => each.number === step && each.status !== "committed");
   const text = asking?.spans.findLast((each) => each.kind === "model" && each.data?.text)?.data.text;
   const all = text ? [...said, { role: "assistant", content: text }] : said;
   return { said: all.slice(-MOST), isAll: total === messages.length && all.length <= MOST };
@@ -33,17 +34,21 @@ export function Conversation({ request }) {
     <${Problem} of=${problem} />
     ${value?.said.map((each) => html`<${Said} message=${each} agent=${request.agent} />`)}
     ${value && !value.said.length && html`<p class="dim">Nothing was said before.</p>`}
-    <p class="small"><a href=${linkTo("sessions", session)}>${value?.isAll === false ? "Open the session with all that was said before" : "Open the session"}</a></p>
+    <p class="small"><a href=${linkTo("sessions", session)}>
+      Open the session${value?.isAll === false && " with all that was said before"}</a></p>
   </section>`;
 }
 
 function Said({ message, agent }) {
   const { role, content, name } = message;
-  const who = role === "assistant" ? inert(agent) : role === "tool" ? `result of ${inert(name ?? "a tool")}` : inert(name ?? role);
+  const who = role === "assistant" ? agent : role === "tool" ? `result of ${name ?? "a tool"}` : name ?? role;
   const isCut = content.length > MOST_TEXT;
-  return html`<div class="ask-said"><p><b dir="auto">${who}</b></p>
-    ${role === "tool" ? html`<p class="mono dim" dir="auto">${firstLine(content, 240)}</p>` : content && html`<p class="prose" dir="auto">${inert(isCut ? `${content.slice(0, MOST_TEXT)}…` : content)}</p>`}
-    ${(message.tool_calls ?? []).map((call) => html`<p class="mono dim" dir="auto">${callText(call.name, call.args)}</p>`)}</div>`;
+  const short = (text) => html`<p class="mono dim" dir="auto">${text}</p>`;
+  const text = isCut ? `${content.slice(0, MOST_TEXT)}…` : content;
+  const long = content && html`<p class="prose" dir="auto">${inert(text)}</p>`;
+  return html`<div class="ask-said"><p><b dir="auto">${inert(who)}</b></p>
+    ${role === "tool" ? short(firstLine(content, 240)) : long}
+    ${(message.tool_calls ?? []).map((call) => short(callText(call.name, call.args)))}</div>`;
 }
 
 /** The times of the messages that wait in a session's inbox since a request was asked; events tell of each. */
@@ -66,8 +71,9 @@ export function Since({ request }) {
   const received = useReceived(request);
   const now = useNow();
   const last = received.at(-1);
+  const [it, first] = received.length === 1 ? ["it", "It came"] : ["them", "The last one came"];
   return html`<div role="status">${last && html`<div class="ask-since">
     <h3>${plural(received.length, "message")} came after this was asked</h3>
-    <p>${received.length === 1 ? "It came" : "The last one came"} <${Ago} at=${last.at} now=${now} suffix=" ago" />. The agent has not read
-      ${received.length === 1 ? " it" : " them"}, and the conversation does not show ${received.length === 1 ? "it" : "them"} before this step has ended.</p></div>`}</div>`;
+    <p>${first} <${Ago} at=${last.at} now=${now} suffix=" ago" />. The agent has not read ${it}, and the conversation
+      does not show ${it} before this step has ended.</p></div>`}</div>`;
 }

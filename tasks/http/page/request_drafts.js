@@ -1,4 +1,4 @@
-// What has been typed into the forms of requests. It stays when another request is looked at, and until the answer is given.
+// What has been typed into the forms of requests. It stays while others are looked at, until the answer is given.
 import { useState } from "./html.js";
 
 const drafts = new Map();

@@ -17,16 +17,18 @@ import { Asks, Expiry, isPast, keyOf, nameOf, Outcome, titleOf } from "./request
 import { planOf } from "./schema_plan.js";
 import { at, countChanges, draftOf, isRounded, startOf, valueOf } from "./schema_values.js";
 
-const NOTHING = { note: "", remember: "call", reason: "", isDenying: false, values: undefined, isTried: false, isOnlyThis: false };
+const NOTHING = { note: "", remember: "call", reason: "", isDenying: false, values: undefined, isTried: false,
+  isOnlyThis: false };
 const NO_REFUSAL = { list: [], errors: new Map(), values: null, isAlone: true };
+const WRONG = '[aria-invalid="true"], .wrong input, .wrong button';
 const NOT_SENT = "It was not sent, since the one before was refused.";
 
 /**
  * @param session the session that asks
  * @param request its id, or the request as a listing gives it
  * @param onDone gets {done, text}: the requests that have an answer now, and a sentence that says so
- * @param {object} inbox what the inbox adds: equal (requests of the same call, this one among them), onPutAway, and focus, a
- *   number other than 0 when the heading takes the focus, which changes to take it again
+ * @param {object} inbox what the inbox adds: equal (requests of the same call, this one among them), onPutAway, and
+ *   focus, a number other than 0 when the heading takes the focus, which changes to take it again
  */
 export function RequestForm({ session, request, onDone, onUnauthorized, inbox = null }) {
   const id = typeof request === "string" ? request : request.id;
@@ -55,23 +57,30 @@ function Asked({ found, problem, refresh, onDone, inbox, pressed }) {
   }, [inbox?.focus]);
   const title = titleOf(found);
   const text = String(found.text ?? "").trim();
+  const hasMore = text && text !== title && found.kind !== "external" && !found.options?.questions;
   return html`<article class="ask-form" aria-labelledby=${`ask-${found.id}-title`}>
-    ${inbox && html`<p class="small dim">${found.agent && html`<span dir="auto">${inert(found.agent)}</span> / `}<a class="mono" dir="auto"
-      href=${linkTo("sessions", found.session_id)}>${inert(found.session_id)}</a> / step ${found.step}</p>`}
+    ${inbox && html`<${Path} of=${found} />`}
     <h2 id=${`ask-${found.id}-title`} ref=${heading} tabindex="-1" dir="auto">${title}</h2>
-    ${text && text !== title && found.kind !== "external" && !found.options?.questions && html`<p class="prose" dir="auto">${inert(text)}</p>`}
+    ${hasMore && html`<p class="prose" dir="auto">${inert(text)}</p>`}
     <p><${Asks} request=${found} /></p>
-    ${isOpen ? html`<${Expiry} request=${found} />` : html`<div class="ask-outcome" role="status"><${Outcome} request=${found} /></div>`}
+    ${isOpen
+      ? html`<${Expiry} request=${found} />`
+      : html`<div class="ask-outcome" role="status"><${Outcome} request=${found} /></div>`}
     ${inbox && !isPast(found) && html`<${Conversation} request=${found} />`}
     <${Form} ...${{ found, isOpen, refresh, onDone, inbox, pressed }} />
     <${Problem} of=${problem} /></article>`;
 }
 
-/** What there is to fill in: {plan, before, isEdit} for a schema, {questions, mayWrite}; {} or {isRounded} for nothing. */
+const Path = ({ of }) => html`<p class="small dim">${of.agent && html`<span dir="auto">${inert(of.agent)}</span> / `}
+  <a class="mono" dir="auto" href=${linkTo("sessions", of.session_id)}>${inert(of.session_id)}</a>
+  ${" "}/ step ${of.step}</p>`;
+
+/** What there is to fill in: {plan, before, isEdit} for a schema, {questions, mayWrite}; else {isRounded} or {}. */
 function formOf(found) {
   if (isPast(found)) return {};
   const questions = questionsOf(found);
-  if (questions) return { questions, mayWrite: found.options.allow_free_text !== false, start: blankAnswers(questions) };
+  const mayWrite = found.options?.allow_free_text !== false;
+  if (questions) return { questions, mayWrite, start: blankAnswers(questions) };
   if (found.kind === "question") {
     const plan = planOf(found.answer_schema ?? {}, undefined);
     return { plan, start: startOf(plan), isEdit: false };
@@ -84,7 +93,7 @@ function formOf(found) {
 }
 
 function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
-  const form = useMemo(() => formOf(found), [found.id]); // as it was asked: a committed request has no arguments any more
+  const form = useMemo(() => formOf(found), [found.id]); // as it was asked: later it has no arguments any more
   const [draft, change] = useDraft(keyOf(found), NOTHING);
   const [sending, setSending] = useState(null);
   const [refused, setRefused] = useState(NO_REFUSAL);
@@ -93,7 +102,8 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
   const equal = inbox?.equal ?? [];
   const targets = [found, ...(draft.isOnlyThis ? [] : equal.filter((each) => keyOf(each) !== keyOf(found)))];
   const filled = fill(form, values, draft.isTried);
-  const marked = [...refused.errors].filter(([path]) => at(values, path) === at(refused.values, path)); // until it is changed
+  // A field is marked as refused until it is changed.
+  const marked = [...refused.errors].filter(([path]) => at(values, path) === at(refused.values, path));
   const errors = new Map([...marked, ...filled.shown]);
 
   const send = async (given, remember) => {
@@ -107,29 +117,37 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
       ...targets.slice(results.length).map((target) => [target, new Refusal(0, NOT_SENT)]),
     ];
     const first = results[0][1];
-    const fields = !first ? new Map() : form.questions ? questionErrors(first, form.questions) : fieldErrors(first, found.id);
+    const errorsOf = form.questions ? questionErrors : fieldErrors;
     setSending(null);
+    const fields = first ? errorsOf(first, form.questions ?? found.id) : new Map();
     setRefused({ list, errors: fields, values, isAlone: targets.length === 1 });
     for (const each of done) dropDraft(keyOf(each));
     refresh();
-    if (done.length) onDone?.({ done, text: `${wordFor(given)}: ${done.length > 1 ? plural(done.length, "request") : nameOf(found)}.` });
+    const name = done.length > 1 ? plural(done.length, "request") : nameOf(found);
+    if (done.length) onDone?.({ done, text: `${wordFor(given)}: ${name}.` });
   };
   const approve = () => {
     change({ isTried: true });
-    if (filled.isWrong) requestAnimationFrame(() => place.current.querySelector('[aria-invalid="true"], .wrong input, .wrong button')?.focus());
+    if (filled.isWrong) requestAnimationFrame(() => place.current.querySelector(WRONG)?.focus());
     else if (found.kind === "question") send({ answer: filled.value }, "call");
     else send({ approve: filled.changes ? { args: filled.value } : true }, draft.remember);
   };
+  const hasContent = !isPast(found) || hasDraft(keyOf(found));
   return html`<div ref=${place} class="ask-rest">
     ${!isOpen && hasDraft(keyOf(found)) && html`<${Unsent} draft=${draft} />`}
-    ${(!isPast(found) || hasDraft(keyOf(found))) && html`<fieldset class="plain" disabled=${!isOpen || sending !== null}><legend class="unseen">What is asked</legend>
-      <${Content} ...${{ found, form, values, errors, isOpen }} onChange=${(changed) => change({ values: changed })} /></fieldset>`}
+    ${hasContent && html`<fieldset class="plain" disabled=${!isOpen || sending !== null}>
+      <legend class="unseen">What is asked</legend>
+      <${Content} ...${{ found, form, values, errors, isOpen }} onChange=${(changed) => change({ values: changed })} />
+    </fieldset>`}
     ${isOpen && inbox && html`<${Since} request=${found} />`}
-    ${isOpen && equal.length > 1 && html`<${Equal} ...${{ found, equal }} isOnlyThis=${draft.isOnlyThis} onChange=${(isOnlyThis) => change({ isOnlyThis })} />`}
+    ${isOpen && equal.length > 1 && html`<${Equal} ...${{ found, equal }} isOnlyThis=${draft.isOnlyThis}
+      onChange=${(isOnlyThis) => change({ isOnlyThis })} />`}
     ${!refused.isAlone && refused.list.length > 0 && html`<h3>${plural(refused.list.length, "answer")} not taken</h3>`}
-    ${(marked.length > 0 || !refused.errors.size) && refused.list.map(([target, refusal]) => html`<${Refused} ...${{ target, refusal }} isAlone=${refused.isAlone} hasFields=${marked.length > 0} />`)}
-    ${isOpen && found.kind !== "external" && html`<${Decision} request=${found} ...${{ draft, change, sending }} changes=${filled.changes} number=${targets.length}
-      wrong=${filled.isWrong ? filled.shown.size : 0} pressed=${inbox ? pressed : null} onApprove=${approve} onDeny=${() => send({ deny: draft.reason }, "call")}
+    ${(marked.length > 0 || !refused.errors.size) && refused.list.map(([target, refusal]) => html`
+      <${Refused} ...${{ target, refusal }} isAlone=${refused.isAlone} hasFields=${marked.length > 0} />`)}
+    ${isOpen && found.kind !== "external" && html`<${Decision} request=${found} ...${{ draft, change, sending }}
+      changes=${filled.changes} number=${targets.length} wrong=${filled.isWrong ? filled.shown.size : 0}
+      pressed=${inbox ? pressed : null} onApprove=${approve} onDeny=${() => send({ deny: draft.reason }, "call")}
       onPutAway=${inbox?.onPutAway ?? null} />`}</div>`;
 }
 

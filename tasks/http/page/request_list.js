@@ -13,7 +13,8 @@ const COMPARED = ["href", "isCurrent", "isGone", "isBegun", "until", "now"];
  * @param row makes what an entry shows below its line: nothing, or the open request on a narrow screen
  */
 export function Part({ title, note, entries, row }) {
-  return html`<section class="ask-part"><header><h2 dir="auto">${inert(title)}</h2><span class="small dim">${note}</span></header>
+  return html`<section class="ask-part">
+    <header><h2 dir="auto">${inert(title)}</h2><span class="small dim">${note}</span></header>
     <ul>${entries.map((entry) => html`<li key=${keyOf(entry[0])}>${row(entry)}</li>`)}</ul></section>`;
 }
 
@@ -38,12 +39,14 @@ export class Entry extends Component {
       event.preventDefault();
       onOpen();
     };
-    return html`<a class=${`ask-entry ${isGone ? "gone" : ""}`} href=${href} aria-current=${isCurrent ? "true" : undefined} onClick=${open}>
+    const place = sessions > 1 ? html`<span>in ${count(sessions)} sessions</span>`
+      : html`<span class="mono" dir="auto">${firstLine(first.session_id, 36)}</span>`;
+    return html`<a class=${`ask-entry ${isGone ? "gone" : ""}`} href=${href} onClick=${open}
+        aria-current=${isCurrent ? "true" : undefined}>
       <span class=${`what ${first.kind === "question" && first.text ? "" : "mono"}`} dir="auto">${nameOf(first)}</span>
-      <span class="about"><span dir="auto">${asksWhom(first, number)}</span><span>asked <${Ago} at=${asked} now=${now} suffix=" ago" /></span>
-        ${end && html`<span>${end}</span>`}</span>
-      <span class="about">${sessions > 1 ? html`<span>in ${count(sessions)} sessions</span>` : html`<span class="mono" dir="auto">${firstLine(first.session_id, 36)}</span>`}
-        ${mark && html`<b>${mark}</b>`}</span></a>`;
+      <span class="about"><span dir="auto">${asksWhom(first, number)}</span>
+        <span>asked <${Ago} at=${asked} now=${now} suffix=" ago" /></span>${end && html`<span>${end}</span>`}</span>
+      <span class="about">${place}${mark && html`<b>${mark}</b>`}</span></a>`;
   }
 }
 

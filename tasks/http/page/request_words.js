@@ -10,10 +10,11 @@ const iso = (ms) => new Date(ms).toISOString();
 const endOf = (request) => request.on_expiry?.then ?? request.on_expiry ?? "deny";
 
 /** Whether a request only waits for a time: it is approved when that comes. */
-export const isTimer = (request) => request.kind === "approval" && request.to === "clock" && endOf(request) === "approve";
+export const isTimer = (request) =>
+  request.kind === "approval" && request.to === "clock" && endOf(request) === "approve";
 
 /** Whether it is for people: a service brings the result of the others, or the time does. */
-export const isForPeople = (request) => (request.kind === "approval" || request.kind === "question") && !isTimer(request);
+export const isForPeople = (request) => ["approval", "question"].includes(request.kind) && !isTimer(request);
 
 /** Who shall answer. */
 export const addressee = ({ to }) => inert(to || "anybody");
@@ -41,8 +42,13 @@ export function nameOf(request) {
 export function Asks({ request }) {
   const agent = request.agent ? html`Agent <b dir="auto">${inert(request.agent)}</b>` : "An agent";
   const tool = html`<code dir="auto">${inert(request.tool)}</code>`;
-  if (isPast(request)) return html`A request of kind ${inert(request.kind)} to <b dir="auto">${addressee(request)}</b>. Its step has ended.`;
-  if (request.kind === "external") return html`${agent} waits for a service, which brings the result of ${tool}. There is nothing to do here.`;
+  if (isPast(request)) {
+    const to = html`<b dir="auto">${addressee(request)}</b>`;
+    return html`A request of kind ${inert(request.kind)} to ${to}. Its step has ended.`;
+  }
+  if (request.kind === "external") {
+    return html`${agent} waits for a service, which brings the result of ${tool}. There is nothing to do here.`;
+  }
   if (isTimer(request)) return html`${agent} continues with ${tool} at the time below. You may let it continue now.`;
   if (request.kind === "question") return html`${agent} asks <b dir="auto">${addressee(request)}</b>.`;
   return html`${agent} asks for an approval of ${tool} by <b dir="auto">${addressee(request)}</b>.`;
@@ -50,7 +56,7 @@ export function Asks({ request }) {
 
 /** What happens without an answer, as the end of a sentence that begins with it. */
 function expiryWords(request) {
-  const rule = typeof request.on_expiry === "object" && request.on_expiry ? request.on_expiry : { then: endOf(request) };
+  const rule = request.on_expiry?.then ? request.on_expiry : { then: endOf(request) };
   switch (rule.then) {
     case "approve":
       return isTimer(request) ? "It continues" : "Without an answer it is approved as asked";
@@ -70,12 +76,16 @@ export function Expiry({ request }) {
   const now = useNow();
   const { asked_at_ms: asked, expires_at_ms: expires } = request;
   const since = html`Asked <${Ago} at=${iso(asked)} now=${now} suffix=" ago" />.`;
-  if (!expires) return html`<div class="clock"><p><b>No expiry.</b> <span class="dim">${since} It waits until it is answered.</span></p></div>`;
+  if (!expires) {
+    return html`<div class="clock"><p>
+      <b>No expiry.</b> <span class="dim">${since} It waits until it is answered.</span></p></div>`;
+  }
   const left = expires - now;
   const share = Math.min(1, Math.max(0, (now - asked) / (expires - asked)));
   const at = html`<${Clock} at=${iso(expires)} now=${now} />`;
   return html`<div class="clock"><${Meter} parts=${[[share, "person"]]} />
-    <p><b>${left > 0 ? `${duration(left / 1000)} left.` : "Its time is over."}</b> <span class="dim">${since} ${expiryWords(request)} at ${at}.</span></p></div>`;
+    <p><b>${left > 0 ? `${duration(left / 1000)} left.` : "Its time is over."}</b>${" "}
+      <span class="dim">${since} ${expiryWords(request)} at ${at}.</span></p></div>`;
 }
 
 /** How long a request of the list has, in a few words. */
@@ -86,10 +96,13 @@ export function timeLeft(request, now) {
 }
 
 const VERBS = {
-  approve: "Approved", deny: "Denied", answer: "Answered", complete: "Completed", fail: "Failed", pass_on: "Passed on to another addressee",
-  cancel: "Cancelled",
+  approve: "Approved", deny: "Denied", answer: "Answered", complete: "Completed", fail: "Failed", cancel: "Cancelled",
+  pass_on: "Passed on to another addressee",
 };
-const STATUSES = { expired: "Its time is over", cancelled: "Cancelled before an answer came: its execution was stopped" };
+const STATUSES = {
+  expired: "Its time is over",
+  cancelled: "Cancelled before an answer came: its execution was stopped",
+};
 
 /** What became of a request that is not open any more. */
 export function Outcome({ request }) {
@@ -99,7 +112,10 @@ export function Outcome({ request }) {
   const isByExpiry = answer.by_expiry || answer.status === "expired";
   const by = answer.by ? html` by <b dir="auto">${inert(answer.by)}</b>` : isByExpiry ? " by its expiry" : "";
   const isChanged = answer.verb === "approve" && answer.value;
-  return html`<p><b>${VERBS[answer.verb] ?? inert(answer.verb)}</b>${by}${isChanged && " with other arguments"}, <${Ago} at=${iso(answer.at_ms)} now=${now} suffix=" ago" />. <span class="dim">The first answer counts.</span></p>
+  const when = html`<${Ago} at=${iso(answer.at_ms)} now=${now} suffix=" ago" />`;
+  const verb = VERBS[answer.verb] ?? inert(answer.verb);
+  return html`<p><b>${verb}</b>${by}${isChanged && " with other arguments"}, ${when}.${" "}
+      <span class="dim">The first answer counts.</span></p>
     ${answer.reason && html`<p><span class="dim">Reason:</span> <span dir="auto">${inert(answer.reason)}</span></p>`}
     ${answer.note && html`<p><span class="dim">Note:</span> <span dir="auto">${inert(answer.note)}</span></p>`}`;
 }

@@ -1,19 +1,19 @@
 // Plans a form from a JSON Schema: which control a value has, and what its schema says in words.
 import { count } from "./format.js";
+import { isNumber, numberWords } from "./schema_numbers.js";
 
 const DEEPEST = 8;
 const MOST_ENTRIES = 50; // of a list that has a control for each; a longer one is JSON
 const SHORT = 60; // characters of a text that fits into one line
 const FORMATS = {
-  date: "a date such as 2026-11-25", "date-time": "a time with its zone, such as 2026-11-25T12:00:00Z", time: "a time such as 12:00",
-  email: "an e-mail address", uri: "an address such as https://example.com", uuid: "a UUID", duration: "a duration such as PT90M",
+  date: "a date such as 2026-11-25",
+  "date-time": "a time with its zone, such as 2026-11-25T12:00:00Z",
+  time: "a time such as 12:00",
+  email: "an e-mail address",
+  uri: "an address such as https://example.com",
+  uuid: "a UUID",
+  duration: "a duration such as PT90M",
 };
-
-/** The digits of a number of a schema or of a value, exact ones as well. */
-export const digits = (number) => JSON.stringify(number);
-
-/** Whether a value is a number; one beyond 2^53 is an object that JSON.stringify writes as it came. */
-export const isNumber = (value) => typeof value === "number" || Boolean(JSON.isRawJSON?.(value));
 
 /** A property of a value's own: names such as "constructor" are others' to choose. */
 export const own = (value, name) => (value && Object.hasOwn(value, name) ? value[name] : undefined);
@@ -26,8 +26,8 @@ const isObject = (value) => value !== null && typeof value === "object" && !Arra
  *
  * @param schema JSON Schema; true or {} for any value
  * @param value what is there now; undefined for nothing
- * @returns {kind, name, about, words, isOptional, isNullable, preset, …}: kind is text, number, boolean, choice, many, list,
- *   object, or json for whatever has no form of its own
+ * @returns {kind, name, about, words, isOptional, isNullable, preset, …}: kind is text, number, boolean, choice,
+ *   many, list, object, or json for whatever has no form of its own
  */
 export function planOf(schema, value, root = schema, depth = 0) {
   const { found, isNullable } = unwrap(schema, root);
@@ -64,8 +64,8 @@ function unwrap(schema, root) {
 
 function lookUp($ref, root) {
   if (typeof $ref !== "string" || !$ref.startsWith("#")) return {};
-  const names = $ref.slice(1).split("/").filter(Boolean).map((each) => each.replaceAll("~1", "/").replaceAll("~0", "~"));
-  return names.reduce((at, name) => own(at, name), root) ?? {};
+  const names = $ref.slice(1).split("/").filter(Boolean);
+  return names.reduce((at, name) => own(at, name.replaceAll("~1", "/").replaceAll("~0", "~")), root) ?? {};
 }
 
 function formOf(schema, value, root, depth) {
@@ -98,7 +98,8 @@ function optionsOf(schema) {
     const values = Object.hasOwn(part, "const") ? [part.const] : Array.isArray(part.enum) ? part.enum : null;
     if (!values) return null;
     const title = several && values.length === 1 ? part.title : null;
-    found.push(...values.map((value) => ({ value, label: String(title ?? (typeof value === "string" ? value : JSON.stringify(value))) })));
+    const labelOf = (value) => String(title ?? (typeof value === "string" ? value : JSON.stringify(value)));
+    found.push(...values.map((value) => ({ value, label: labelOf(value) })));
   }
   return found.length ? found : null;
 }
@@ -108,31 +109,20 @@ function textPlan(schema, value) {
   const isLong = text.length > SHORT || text.includes("\n") || schema.maxLength > SHORT;
   const parts = [FORMATS[schema.format] ?? "text"];
   const { minLength: least, maxLength: most } = schema;
-  if (least && most) parts.push(least === most ? `of ${count(most)} characters` : `of ${count(least)} to ${count(most)} characters`);
+  if (least && least === most) parts.push(`of ${count(most)} characters`);
+  else if (least && most) parts.push(`of ${count(least)} to ${count(most)} characters`);
   else if (most) parts.push(`at most ${count(most)} characters`);
   else if (least > 1) parts.push(`at least ${count(least)} characters`);
   if (schema.pattern) parts.push(`of the form ${schema.pattern}`);
   return { kind: "text", isLong, schema, words: parts.join(", ").replace(", of", " of") };
 }
 
-function numberWords(schema) {
-  const whole = schema.type === "integer";
-  const { minimum, maximum, exclusiveMinimum: above, exclusiveMaximum: below, multipleOf } = schema;
-  const parts = [whole ? "whole number" : "number"];
-  if (minimum !== undefined && maximum !== undefined) parts.push(`${count(minimum)} to ${count(maximum)}`);
-  else if (minimum !== undefined) parts.push(`at least ${count(minimum)}`);
-  else if (maximum !== undefined) parts.push(`at most ${count(maximum)}`);
-  if (above !== undefined) parts.push(`above ${count(above)}`);
-  if (below !== undefined) parts.push(`below ${count(below)}`);
-  if (multipleOf !== undefined) parts.push(`a multiple of ${count(multipleOf)}`);
-  return parts.join(", ");
-}
-
 function listPlan(schema, value, root, depth) {
   if (schema.prefixItems || !isObject(schema.items)) return json();
   const item = planOf(schema.items, undefined, root, depth + 1);
   const { minItems: least = 0, maxItems: most } = schema;
-  const size = most !== undefined ? (least ? `${least} to ${most}` : `at most ${most}`) : least ? `at least ${least}` : "";
+  const open = least ? `at least ${least}` : "";
+  const size = most === undefined ? open : least ? `${least} to ${most}` : `at most ${most}`;
   if (item.kind === "choice" && schema.uniqueItems && !item.isNullable) {
     return { kind: "many", options: item.options, schema, words: size ? `${size} of these` : "any of these" };
   }
@@ -176,13 +166,21 @@ function fits(plan, value) {
     case "list":
       return Array.isArray(value) && value.length <= MOST_ENTRIES && value.every((each) => fitsField(plan.item, each));
     case "object":
-      return isObject(value) && Object.keys(value).every((name) => fitsField(plan.fields.find((each) => each.name === name), value[name]));
+      return isObject(value) && Object.keys(value).every((name) => fitsField(fieldOf(plan, name), value[name]));
     default:
       return true;
   }
 }
 
-const fitsField = (field, value) => Boolean(field) && (value === null ? field.isNullable || field.kind === "json" : fits(field, value));
+const fieldOf = (plan, name) => plan.fields.find((each) => each.name === name);
+
+function fitsField(field, value) {
+  if (value === null) return Boolean(field) && (field.isNullable || field.kind === "json");
+  return Boolean(field) && fits(field, value);
+}
 
 /** The place of a value among the options of a choice; -1 when it is none of them. */
-export const indexOf = (plan, value) => plan.options.findIndex((each) => JSON.stringify(each.value) === JSON.stringify(value));
+export function indexOf(plan, value) {
+  const text = JSON.stringify(value);
+  return plan.options.findIndex((each) => JSON.stringify(each.value) === text);
+}

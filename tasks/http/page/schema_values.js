@@ -3,10 +3,9 @@
 // A draft is a text for texts, numbers and JSON; true or false; the place of an option, or places; a list of
 // {key, draft}; an object of drafts. undefined is left out, null is null.
 import { count } from "./format.js";
-import { digits, indexOf, isNumber, own } from "./schema_plan.js";
+import { digits, isNumber, numberValue } from "./schema_numbers.js";
+import { indexOf, own } from "./schema_plan.js";
 
-const INTEGER = /^[+-]?\d+$/;
-const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
 let lastKey = 0;
 
 /** A key that names a new entry of a list as long as it is edited. */
@@ -53,7 +52,8 @@ const startOfField = (field) => (field.isOptional && field.kind === "object" ? u
 
 /** A draft without the keys of its lists, to be compared. */
 function plain(draft) {
-  if (Array.isArray(draft)) return draft.map((each) => (typeof each === "object" ? { draft: plain(each.draft) } : each));
+  const inner = (each) => (typeof each === "object" ? { draft: plain(each.draft) } : each);
+  if (Array.isArray(draft)) return draft.map(inner);
   if (draft === null || typeof draft !== "object") return draft;
   return Object.fromEntries(Object.entries(draft).map(([name, each]) => [name, plain(each)]));
 }
@@ -65,7 +65,8 @@ export const isSame = (one, other) => JSON.stringify(plain(one)) === JSON.string
 export function countChanges(plan, draft, before) {
   if (isSame(draft, before)) return 0;
   if (plan.kind !== "object" || !draft || !before) return 1;
-  return plan.fields.reduce((sum, field) => sum + countChanges(field, own(draft, field.name), own(before, field.name)), 0);
+  const changes = plan.fields.map((field) => countChanges(field, own(draft, field.name), own(before, field.name)));
+  return changes.reduce((sum, each) => sum + each, 0);
 }
 
 /**
@@ -77,7 +78,7 @@ export function countChanges(plan, draft, before) {
 export function valueOf(plan, draft, errors, path = "") {
   const fail = (text) => void errors.set(path, text);
   if (draft === undefined && plan.isOptional) return undefined;
-  if (draft === undefined) return fail(plan.kind === "choice" || plan.kind === "boolean" ? "Choose one." : "This is needed.");
+  if (draft === undefined) return fail(["choice", "boolean"].includes(plan.kind) ? "Choose one." : "This is needed.");
   if (draft === null) return null;
   const below = (name) => (path ? `${path}.${name}` : String(name));
   switch (plan.kind) {
@@ -103,18 +104,15 @@ export function valueOf(plan, draft, errors, path = "") {
 }
 
 function objectValue(plan, draft, read) {
-  const found = {};
-  for (const field of plan.fields) {
-    const value = read(field);
-    if (value !== undefined) Object.defineProperty(found, field.name, { value, enumerable: true, configurable: true, writable: true });
-  }
-  return found;
+  const values = plan.fields.map((field) => [field.name, read(field)]);
+  return Object.fromEntries(values.filter(([, value]) => value !== undefined));
 }
 
 function textValue({ minLength = 0, maxLength = Infinity, pattern }, text, fail) {
   const length = [...text].length;
   const excess = length - maxLength;
-  if (excess > 0) return fail(`${count(length)} characters, at most ${count(maxLength)} fit. Shorten it by ${count(excess)}.`);
+  const most = `at most ${count(maxLength)} fit`;
+  if (excess > 0) return fail(`${count(length)} characters, ${most}. Shorten it by ${count(excess)}.`);
   if (length < minLength) return fail(`${count(length)} characters, at least ${count(minLength)} are needed.`);
   if (pattern && !matches(pattern, text)) return fail(`It must be of the form ${pattern}.`);
   return text;
@@ -127,38 +125,6 @@ function matches(pattern, text) {
   } catch {
     return true;
   }
-}
-
-function numberValue({ isInteger, schema }, text, fail) {
-  if (isInteger && !INTEGER.test(text)) return fail("Write a whole number, in digits.");
-  if (!NUMBER.test(text)) return fail("Write a number, such as 12.5.");
-  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = schema;
-  if (minimum !== undefined && compare(text, minimum) < 0) return fail(`At least ${count(minimum)}.`);
-  if (maximum !== undefined && compare(text, maximum) > 0) return fail(`At most ${count(maximum)}.`);
-  if (exclusiveMinimum !== undefined && compare(text, exclusiveMinimum) <= 0) return fail(`It must be above ${count(exclusiveMinimum)}.`);
-  if (exclusiveMaximum !== undefined && compare(text, exclusiveMaximum) >= 0) return fail(`It must be below ${count(exclusiveMaximum)}.`);
-  return exactNumber(text, fail);
-}
-
-/** Compare the digits of a number with a limit: exactly where both are whole. */
-function compare(text, limit) {
-  const other = digits(limit);
-  if (INTEGER.test(text) && INTEGER.test(other)) {
-    const difference = BigInt(text.replace("+", "")) - BigInt(other);
-    return difference > 0n ? 1 : difference < 0n ? -1 : 0;
-  }
-  return Number(text) - Number(other);
-}
-
-/** A number as JSON.stringify will write it: with the digits that were typed where a double has not all of them. */
-function exactNumber(text, fail) {
-  const number = Number(text);
-  const written = text.replace("+", "").replace(/^(-?)0+(?=\d)/, "$1").replace(/^(-?)\./, "$10.").replace(/\.(?=$|[eE])/, "");
-  if (!Number.isFinite(number)) return fail("This number is too large.");
-  if (String(number) === written || (!INTEGER.test(written) && Math.abs(number) < 2 ** 53 && written.length < 17)) return number;
-  if (JSON.rawJSON) return JSON.rawJSON(written);
-  const isLost = Number.isInteger(number) && !Number.isSafeInteger(number);
-  return isLost ? fail("This browser cannot send so large a number exactly. Use a newer one.") : number;
 }
 
 function checkSize({ minItems: least = 0, maxItems: most = Infinity }, size, fail) {

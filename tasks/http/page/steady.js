@@ -1,4 +1,4 @@
-// Keeps a list from moving under the pointer: new entries wait behind a button, and those that are gone keep their place.
+// Keeps a list from moving under the pointer: new entries wait behind a button, those that are gone keep their place.
 import { useEffect, useRef, useState } from "./html.js";
 
 const LET_GO_MS = 2000; // the way from the list to the button that shows what is new
@@ -32,7 +32,8 @@ export function useIsTouched(place) {
  * @param keyOf the key of an entry
  * @param isHeld it must not move now
  * @param scope a text: a list of another scope is shown at once
- * @returns {shown, gone (the keys of shown entries that are not in the list any more), waiting (number of new ones), show}
+ * @returns {shown, gone, waiting, show}: gone are the keys of shown entries that are not in the list any more, waiting
+ *   the number of new ones
  */
 export function useSteady(fresh, keyOf, isHeld, scope) {
   const kept = useRef({ scope: "", list: null });
