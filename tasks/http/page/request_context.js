@@ -10,26 +10,19 @@ const MOST = 4;
 const READ = 12;
 const MOST_TEXT = 800;
 
-/** The last messages of a session, without those of the system, and what the agent said in the step that asks. */
-async function readLast({ session_id: session, step }, signal) {
+/** The last messages of a session, without those of the system. What the step that asks has said is not known yet. */
+async function readLast(session, signal) {
   const path = sessionPath(session, "/messages");
-  const [{ total }, { steps }] = await Promise.all([
-    get(path, { limit: 1 }, signal),
-    get(sessionPath(session, "/timeline"), { first_step: step, limit: 1, data: true }, signal),
-  ]);
+  const { total } = await get(path, { limit: 1 }, signal);
   const { messages } = await get(path, { offset: Math.max(0, total - READ), limit: READ }, signal);
   const said = messages.filter((each) => each.role !== "system" && (each.content || each.tool_calls?.length));
-  // Once the step is committed, what it said is among the messages.
-  const asking = steps.find((each) => each.number === step && each.status !== "committed");
-  const text = asking?.spans.findLast((each) => each.kind === "model" && each.data?.text)?.data.text;
-  const all = text ? [...said, { role: "assistant", content: text }] : said;
-  return { said: all.slice(-MOST), isAll: total === messages.length && all.length <= MOST };
+  return { said: said.slice(-MOST), isAll: total === messages.length && said.length <= MOST };
 }
 
 /** The conversation before a request. */
 export function Conversation({ request }) {
   const session = request.session_id;
-  const { value, problem } = usePolled((signal) => readLast(request, signal), [session, request.step], 60);
+  const { value, problem } = usePolled((signal) => readLast(session, signal), [session, request.step], 60);
   return html`<section class="ask-before" aria-label="The conversation before it">
     <${Problem} of=${problem} />
     ${value?.said.map((each) => html`<${Said} message=${each} agent=${request.agent} />`)}
