@@ -47,6 +47,13 @@ function keepToken(value) {
   }
 }
 
+// A link with a token that is opened where the page is shown already changes the address alone.
+addEventListener("hashchange", () => {
+  const before = token;
+  token = readToken();
+  if (token !== before) location.reload();
+});
+
 /** Use a token for all further requests; "" forgets it. */
 export function setToken(value) {
   token = value;

@@ -9,6 +9,7 @@ import { Filled, Glyph } from "./sprite.js";
 
 const THINNEST = 0.5; // percent: thinner bars get three pixels
 const MOST_LABEL = 60; // letters
+const LEAST_LABEL = 12;
 const LETTER = 1.5; // percent that one takes, about
 const TROUBLE = { error: "failed", unknown: "lost", lost: "lost", void: "lost", blocked: "stopped", expired: "stopped",
   cancelled: "stopped", not_run: "stopped" };
@@ -131,11 +132,12 @@ const GrowingBar = ({ span, axis, skew }) => html`<${Bar} span=${span} axis=${ax
 function Bar({ span, axis, end, label }) {
   const left = axis.place(Date.parse(span.started_at));
   const width = Math.max(0, axis.place(end) - left);
-  const room = 100 - left - width;
-  const isLeft = room < LETTER * Math.min(label.length, MOST_LABEL) && left > room;
+  const right = 100 - left - width;
+  const isLeft = right < LETTER * Math.min(label.length, MOST_LABEL) && left > right;
+  const letters = Math.min(MOST_LABEL, Math.floor((isLeft ? left : right) / LETTER)); // that find room beside the bar
   const [x, dx, anchor] = isLeft ? [left, -6, "end"] : [left + width, 6, "start"];
-  const words = label && html`<text class=${span.kind === "request" ? "person" : ""} x=${`${x}%`} dx=${dx} y="18"
-    text-anchor=${anchor}>${firstLine(label, MOST_LABEL)}</text>`;
+  const words = letters >= LEAST_LABEL && label && html`<text class=${span.kind === "request" ? "person" : ""} x=${`${x}%`}
+    dx=${dx} y="18" text-anchor=${anchor}>${firstLine(label, letters)}</text>`;
   if (span.kind === "message") return html`<circle class="moment" cx=${`${left}%`} cy="14" r="4" />${words}`;
   return html`<${Filled} kind=${fillOf(span)} x=${`${left}%`} y="8" width=${width < THINNEST ? 3 : `${width}%`}
     height="12" rx="2" />${words}`;
