@@ -60,10 +60,12 @@ export function useAddress() {
 export function followLinks() {
   addEventListener("click", (event) => {
     const link = event.target.closest?.("a[href]");
-    if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey
+      || event.altKey) return;
     const url = new URL(link.href);
     const isPlace = PLACES.includes(url.pathname.slice(root.pathname.length).split("/")[0]);
-    if (url.origin !== location.origin || !url.pathname.startsWith(root.pathname) || !isPlace || link.target || link.download) return;
+    if (url.origin !== location.origin || !url.pathname.startsWith(root.pathname) || !isPlace || link.target
+      || link.download) return;
     if (url.pathname === location.pathname && url.search === location.search && url.hash) return;
     event.preventDefault();
     go(url.pathname + url.search + url.hash);

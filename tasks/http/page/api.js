@@ -62,7 +62,7 @@ export function setToken(value) {
 
 export const hasToken = () => token !== "";
 
-/** What the token of one session says, {session, scopes, answerTo, subject}; null for a service's token, and without one. */
+/** What a session's token says, {session, scopes, answerTo, subject}; null for a service's token, and without one. */
 export function tokenClaims() {
   const [version, claims] = token.split(".");
   if (version !== "ca1" || !claims) return null;
@@ -82,7 +82,8 @@ export const serverNow = () => Date.now() + offsetMs;
 export function parseExact(text) {
   if (!/[:,[]\s*-?\d{16}/.test(text)) return JSON.parse(text); // ids in texts may have as many digits
   return JSON.parse(text, (key, value, context) => {
-    if (typeof value !== "number" || !context || Number.isSafeInteger(value) || !/^-?\d+$/.test(context.source)) return value;
+    if (typeof value !== "number" || !context || Number.isSafeInteger(value)
+      || !/^-?\d+$/.test(context.source)) return value;
     return JSON.rawJSON ? JSON.rawJSON(context.source) : context.source;
   });
 }

@@ -15,14 +15,18 @@ const ACTIONS = {
   stop: {
     word: "Stop",
     send: (id) => post(sessionPath(id, "/stop"), { timeout_seconds: 0, ...actor() }),
-    question: (number) => `What runs in ${plural(number, "session")} is ended, with the sessions below. What they have done is kept, and retry goes on from there.`,
+    question: (number) =>
+      `What runs in ${plural(number, "session")} is ended, with the sessions below. What they have done is kept, `
+      + "and retry goes on from there.",
   },
   suspend: { word: "Suspend", send: (id) => post(sessionPath(id, "/suspend"), { ...actor() }) },
   resume: { word: "Resume", send: (id) => post(sessionPath(id, "/resume"), { ...actor() }) },
   delete: {
     word: "Delete",
     send: (id) => request("DELETE", sessionPath(id)),
-    question: (number) => `${plural(number, "session")} with all they have said and done, and the sessions below, are removed for good. What runs is stopped first.`,
+    question: (number) =>
+      `${plural(number, "session")} with all they have said and done, and the sessions below, are removed for good. `
+      + "What runs is stopped first.",
   },
 };
 
@@ -33,7 +37,9 @@ export function Bulk({ selected, rows, onClear, onChanged }) {
   const run = async (name) => {
     const action = ACTIONS[name];
     const number = chosen.length;
-    if (action.question && (await ask({ title: `${action.word} ${plural(number, "session")}?`, text: action.question(number), action: `${action.word} ${number}` })) === null) return;
+    const title = `${action.word} ${plural(number, "session")}?`;
+    const text = action.question?.(number);
+    if (text && (await ask({ title, text, action: `${action.word} ${number}` })) === null) return;
     isStopped.current = false;
     const told = { action, number, done: 0, refused: [], isOver: false };
     setReport({ ...told });
@@ -62,16 +68,22 @@ export function Bulk({ selected, rows, onClear, onChanged }) {
   if (!chosen.length && !report) return null;
   return html`<div class="bulk" role="region" aria-label="Selected sessions">
     <b>${count(chosen.length)} selected</b>
-    <div class="actions">${Object.entries(ACTIONS).map(([name, { word, question }]) => html`<button class="button" type="button" disabled=${!chosen.length || (report && !report.isOver)}
+    <div class="actions">
+      ${Object.entries(ACTIONS).map(([name, { word, question }]) =>
+        html`<button class="button" type="button" disabled=${!chosen.length || (report && !report.isOver)}
       onClick=${() => run(name)}>${word} ${count(chosen.length)}${question ? "…" : ""}</button>`)}</div>
     ${chosen.length > 0 && html`<button class="button bare" type="button" onClick=${onClear}>Select none</button>`}
-    ${report && html`<${Report} report=${report} onStop=${() => (isStopped.current = true)} onClose=${() => setReport(null)} />`}</div>`;
+    ${report && html`<${Report} report=${report} onStop=${() => (isStopped.current = true)}
+      onClose=${() => setReport(null)} />`}</div>`;
 }
 
 function Report({ report: { action, number, done, refused, isOver }, onStop, onClose }) {
   return html`<div class="told small" role="status">
-    <p>${action.word}: ${count(done)} of ${count(number)} done${refused.length ? `, ${count(refused.length)} refused` : ""}${isOver ? "." : " …"}
-      ${isOver ? html`<button class="button bare" type="button" onClick=${onClose}>Close</button>` : html`<button class="button bare" type="button" onClick=${onStop}>End it here</button>`}</p>
-    ${refused.length > 0 && html`<ul>${refused.slice(0, 20).map(([id, text]) => html`<li><a class="mono" href=${linkTo("sessions", id)}>${id}</a>: <span dir="auto">${inert(text)}</span></li>`)}
+    <p>${action.word}: ${count(done)} of ${count(number)} done${
+      refused.length ? `, ${count(refused.length)} refused` : ""}${isOver ? "." : " …"}
+      ${isOver ? html`<button class="button bare" type="button" onClick=${onClose}>Close</button>`
+        : html`<button class="button bare" type="button" onClick=${onStop}>End it here</button>`}</p>
+    ${refused.length > 0 && html`<ul>${refused.slice(0, 20).map(([id, text]) => html`<li>
+      <a class="mono" href=${linkTo("sessions", id)}>${id}</a>: <span dir="auto">${inert(text)}</span></li>`)}
       ${refused.length > 20 && html`<li>and ${refused.length - 20} more</li>`}</ul>`}</div>`;
 }

@@ -5,7 +5,8 @@
  * @param from index of the first one
  * @param execution id of the execution whose steps the timeline has; "" when there is none
  * @returns [{key, role, name, step, text, calls, results}]; step null for messages of no step, or of an earlier
- *   execution; each call has its index and result (the message of the tool, or null); results counts those that are there
+ *   execution; each call has its index and result (the message of the tool, or null); results counts those that are
+ *   there
  */
 export function entriesOf(messages, from, execution) {
   const entries = [];

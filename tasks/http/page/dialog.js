@@ -4,8 +4,8 @@ import { html, render, useEffect, useRef, useState } from "./html.js";
 /**
  * Ask before something happens that cannot be taken back.
  *
- * @param {object} question title, text (what will happen), action (the word on the button), field (label of a text that is
- *   asked for too; optional)
+ * @param {object} question title, text (what will happen), action (the word on the button), field (label of a text
+ *   that is asked for too; optional)
  * @returns the text of the field ("" without one), or null when it was refused
  */
 export function ask(question) {
@@ -30,11 +30,13 @@ function Question({ title, text, action, field, onClose }) {
     event.preventDefault();
     onClose(given);
   };
-  return html`<dialog ref=${dialog} aria-labelledby="ask-title" onCancel=${(event) => (event.preventDefault(), onClose(null))}>
+  return html`<dialog ref=${dialog} aria-labelledby="ask-title"
+    onCancel=${(event) => (event.preventDefault(), onClose(null))}>
     <form onSubmit=${submit}>
       <h2 id="ask-title">${title}</h2>
       <p>${text}</p>
-      ${field && html`<label class="field"><span class="label">${field}</span><input value=${given} onInput=${(event) => setGiven(event.target.value)} /></label>`}
+      ${field && html`<label class="field"><span class="label">${field}</span>
+        <input value=${given} onInput=${(event) => setGiven(event.target.value)} /></label>`}
       <div class="actions"><button class="button go" type="submit">${action}</button>
         <button class="button" type="button" onClick=${() => onClose(null)}>Cancel</button></div>
     </form></dialog>`;
@@ -58,10 +60,14 @@ export function choose(question) {
 function Choices({ title, text, choices, onClose }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
-  return html`<dialog ref=${dialog} aria-labelledby="choose-title" onCancel=${(event) => (event.preventDefault(), onClose(null))}>
+  return html`<dialog ref=${dialog} aria-labelledby="choose-title"
+    onCancel=${(event) => (event.preventDefault(), onClose(null))}>
     <h2 id="choose-title">${title}</h2><p>${text}</p>
-    <div class="choices">${choices.map(([value, label]) => html`<button class="button" type="button" onClick=${() => onClose(value)}>${label}</button>`)}</div>
-    <div class="actions"><button class="button bare" type="button" onClick=${() => onClose(null)}>Cancel</button></div></dialog>`;
+    <div class="choices">
+      ${choices.map(([value, label]) => html`<button class="button" type="button"
+        onClick=${() => onClose(value)}>${label}</button>`)}</div>
+    <div class="actions"><button class="button bare" type="button" onClick=${() => onClose(null)}>Cancel</button></div>
+    </dialog>`;
 }
 
 /** Show the keyboard shortcuts: rows of [keys, what they do]. */
@@ -79,9 +85,11 @@ export function showKeys(rows) {
 function Keys({ rows, onClose }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
-  return html`<dialog ref=${dialog} aria-labelledby="keys-title" onCancel=${(event) => (event.preventDefault(), onClose())}>
+  return html`<dialog ref=${dialog} aria-labelledby="keys-title"
+    onCancel=${(event) => (event.preventDefault(), onClose())}>
     <h2 id="keys-title">Keys</h2>
     <table class="keys"><thead class="unseen"><tr><th>Key</th><th>What it does</th></tr></thead>
-      <tbody>${rows.map(([keys, text]) => html`<tr><th scope="row"><kbd>${keys}</kbd></th><td>${text}</td></tr>`)}</tbody></table>
+      <tbody>${rows.map(([keys, text]) => html`<tr><th scope="row"><kbd>${keys}</kbd></th><td>${text}</td></tr>`)}
+        </tbody></table>
     <div class="actions"><button class="button" type="button" onClick=${onClose}>Close</button></div></dialog>`;
 }

@@ -10,6 +10,7 @@ import { actor } from "./person.js";
 import { Reasons } from "./reasons.js";
 import { Glyph, Key } from "./sprite.js";
 
+const START = "celery-agents worker --agents MODULE";
 const MEANING = {
   running: "a worker has claimed them",
   queue: "a worker takes them as slots are free",
@@ -40,75 +41,102 @@ export function Fleet({ onUnauthorized }) {
   const running = all.reduce((sum, [, each]) => sum + each.running, 0);
   return html`
     <div class="heading"><div><h1>Fleet</h1>
-      ${workers.value && html`<p class="dim">${all.length === 1 ? "1 worker is alive" : `${count(all.length)} workers are alive`}, ${count(running)} of ${count(slots)} slots are busy.</p>`}</div></div>
+      ${workers.value && html`<p class="dim">
+        ${plural(all.length, "worker is alive", "workers are alive")}, ${count(running)} of ${count(slots)} slots are
+        busy.</p>`}</div></div>
     <${Problem} of=${workers.problem ?? agents.problem} onRetry=${workers.refresh} />
     <${NeedsALook} workers=${all} waiting=${waiting.value} isKnown=${workers.value !== null} />
     <section class="part" aria-labelledby="workers-title"><header><h2 id="workers-title">Workers</h2></header>
-      ${workers.value && !all.length ? html`<${Empty} command="celery-agents worker --agents MODULE">No worker is alive. Start one:</${Empty}>` : html`<${Workers} workers=${all} now=${now} />`}</section>
+      ${workers.value && !all.length
+        ? html`<${Empty} command=${START}>No worker is alive. Start one:</${Empty}>`
+        : html`<${Workers} workers=${all} now=${now} />`}</section>
     <div class="two">
-      <section class="part" aria-labelledby="steps-title"><header><h2 id="steps-title">Steps</h2></header><${Problem} of=${waiting.problem} /><${Steps} waiting=${waiting.value} /></section>
-      <section class="part" aria-labelledby="agents-title"><header><h2 id="agents-title">Agents</h2></header><${Agents} agents=${agents.value ?? {}} workers=${all} now=${now} /></section>
+      <section class="part" aria-labelledby="steps-title"><header><h2 id="steps-title">Steps</h2></header>
+        <${Problem} of=${waiting.problem} /><${Steps} waiting=${waiting.value} /></section>
+      <section class="part" aria-labelledby="agents-title"><header><h2 id="agents-title">Agents</h2></header>
+        <${Agents} agents=${agents.value ?? {}} workers=${all} now=${now} /></section>
     </div>
     <${Parked} page=${parked.value} onChanged=${parked.refresh} />`;
 }
+
+const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 function NeedsALook({ workers, waiting, isKnown }) {
   const found = [];
   const counted = Object.fromEntries((waiting?.reasons ?? []).map((each) => [each.reason, each.count]));
   if (isKnown && !workers.length) found.push(["failed", "No worker is alive.", "Nothing goes on until one starts."]);
-  if (counted.no_worker) found.push(["pending", `${plural(counted.no_worker, "session")} without a worker.`, "No live worker offers the agent; start one that imports it."]);
-  if (counted.parked) found.push(["parked", `${plural(counted.parked, "session")} parked.`, "See below why, and bring them back."]);
+  if (counted.no_worker) found.push(["pending", `${plural(counted.no_worker, "session")} without a worker.`,
+    "No live worker offers the agent; start one that imports it."]);
+  if (counted.parked) found.push(["parked", `${plural(counted.parked, "session")} parked.`,
+    "See below why, and bring them back."]);
   for (const [name, facts] of workers) {
-    for (const problem of facts.problems ?? []) found.push(["failed", `Worker ${name}:`, typeof problem === "string" ? problem : JSON.stringify(problem)]);
-    if (facts.missing?.length) found.push(["failed", `Worker ${name}`, `lacks what it needs of its libraries: ${facts.missing.join(", ")}. celery-agents doctor says what follows.`]);
-    for (const tool of facts.tools?.left_out ?? []) found.push(["lost", `Worker ${name}`, `has left out a tool: ${typeof tool === "string" ? tool : JSON.stringify(tool)}`]);
+    for (const problem of facts.problems ?? []) found.push(["failed", `Worker ${name}:`, textOf(problem)]);
+    if (facts.missing?.length) found.push(["failed", `Worker ${name}`,
+      `lacks what it needs of its libraries: ${facts.missing.join(", ")}. celery-agents doctor says what follows.`]);
+    for (const tool of facts.tools?.left_out ?? []) {
+      found.push(["lost", `Worker ${name}`, `has left out a tool: ${textOf(tool)}`]);
+    }
   }
   if (!found.length) return null;
   return html`<section class="look" aria-labelledby="look-title"><h2 id="look-title">Needs a look</h2>
-    <ul>${found.map(([glyph, title, text]) => html`<li><${Glyph} of=${glyph} /><span dir="auto"><b>${inert(title)}</b> ${inert(text)}</span></li>`)}</ul></section>`;
+    <ul>${found.map(([glyph, title, text]) => html`<li><${Glyph} of=${glyph} />
+      <span dir="auto"><b>${inert(title)}</b> ${inert(text)}</span></li>`)}</ul></section>`;
 }
 
 function Workers({ workers, now }) {
   if (!workers.length) return null;
   return html`<table class="cards fleet" role="table" aria-label="Workers"><thead role="rowgroup"><tr role="row">
-      <th role="columnheader">Worker</th><th role="columnheader">State</th><th role="columnheader">Slots</th><th role="columnheader">Offers</th>
-      <th role="columnheader">Queues</th><th role="columnheader">Version</th><th role="columnheader" class="number">Heard of</th></tr></thead>
+      <th role="columnheader">Worker</th><th role="columnheader">State</th><th role="columnheader">Slots</th>
+      <th role="columnheader">Offers</th><th role="columnheader">Queues</th><th role="columnheader">Version</th>
+      <th role="columnheader" class="number">Heard of</th></tr></thead>
     <tbody role="rowgroup">${workers.map(([name, facts]) => html`<tr role="row" key=${name}>
       <th role="rowheader" scope="row" class="mono full">${facts.host}:${facts.pid}</th>
       <td role="cell"><${WorkerState} facts=${facts} /></td>
-      <td role="cell" data-label="slots"><span class="slots"><${Meter} parts=${[[facts.running / Math.max(1, facts.slots), "used"]]} />${count(facts.running)} of ${count(facts.slots)}</span></td>
+      <td role="cell" data-label="slots"><span class="slots">
+        <${Meter} parts=${[[facts.running / Math.max(1, facts.slots), "used"]]} />
+          ${count(facts.running)} of ${count(facts.slots)}</span></td>
       <td role="cell" data-label="offers" class="full">${Object.keys(facts.agents).sort().join(", ") || "no agent"}</td>
       <td role="cell" data-label="queues" class="mono">${queuesOf(facts)}</td>
       <td role="cell" data-label="version" class="mono">${facts.version}</td>
-      <td role="cell" data-label="heard of" class="number">${duration((now - facts.seen) / 1000)} ago</td></tr>`)}</tbody></table>`;
+      <td role="cell" data-label="heard of" class="number">${duration((now - facts.seen) / 1000)} ago</td></tr>`)}
+    </tbody></table>`;
 }
 
 function WorkerState({ facts }) {
   if (!facts.draining) return html`<span class="status"><${Glyph} of="in_progress" />works</span>`;
-  return html`<span class="status"><${Glyph} of="suspended" />ending</span> <span class="small dim">${plural(facts.running, "step")} left</span>`;
+  return html`<span class="status"><${Glyph} of="suspended" />ending</span>
+    <span class="small dim"> ${plural(facts.running, "step")} left</span>`;
 }
 
 const queuesOf = (facts) => facts.queues.map((queue) => (queue === "" ? "common" : queue)).join(", ");
 
 function Steps({ waiting }) {
   if (!waiting) return null;
-  return html`<${Reasons} waiting=${waiting} /><table class="cards" role="table" aria-label="What steps wait for"><thead role="rowgroup"><tr role="row">
-      <th role="columnheader">Sessions</th><th role="columnheader" class="number">Now</th><th role="columnheader">What it means</th></tr></thead>
-    <tbody role="rowgroup">${waiting.reasons.map((each) => html`<tr role="row"><th role="rowheader" scope="row"><span class="named"><${Key} kind=${each.reason} />${each.sentence.replace(/^\d+\s*/, "")}</span></th>
-      <td role="cell" class="number" data-label="now">${count(each.count)}</td><td role="cell" class="dim full">${MEANING[each.reason] ?? ""}</td></tr>`)}</tbody></table>`;
+  return html`<${Reasons} waiting=${waiting} /><table class="cards" role="table" aria-label="What steps wait for">
+    <thead role="rowgroup"><tr role="row"><th role="columnheader">Sessions</th>
+      <th role="columnheader" class="number">Now</th><th role="columnheader">What it means</th></tr></thead>
+    <tbody role="rowgroup">${waiting.reasons.map((each) => html`<tr role="row">
+      <th role="rowheader" scope="row"><span class="named">
+        <${Key} kind=${each.reason} />${each.sentence.replace(/^\d+\s*/, "")}</span></th>
+      <td role="cell" class="number" data-label="now">${count(each.count)}</td>
+      <td role="cell" class="dim full">${MEANING[each.reason] ?? ""}</td></tr>`)}</tbody></table>`;
 }
 
 function Agents({ agents, workers, now }) {
   const names = Object.keys(agents).sort();
-  if (!names.length) return html`<${Empty} command="celery-agents worker --agents MODULE">No worker has registered an agent yet.</${Empty}>`;
-  return html`<table class="cards" role="table" aria-label="Agents"><thead role="rowgroup"><tr role="row"><th role="columnheader">Agent</th>
-      <th role="columnheader" class="number">Workers</th><th role="columnheader">Queue</th><th role="columnheader" class="number">Last offered</th></tr></thead>
+  if (!names.length) return html`<${Empty} command=${START}>No worker has registered an agent yet.</${Empty}>`;
+  return html`<table class="cards" role="table" aria-label="Agents"><thead role="rowgroup"><tr role="row">
+      <th role="columnheader">Agent</th><th role="columnheader" class="number">Workers</th>
+      <th role="columnheader">Queue</th><th role="columnheader" class="number">Last offered</th></tr></thead>
     <tbody role="rowgroup">${names.map((name) => {
       const offering = workers.filter(([, facts]) => name in facts.agents).length;
-      return html`<tr role="row"><th role="rowheader" scope="row"><a href=${linkTo("sessions", "", { agent: name })}>${name}</a></th>
-        <td role="cell" class="number" data-label="workers">${offering ? count(offering) : html`<${Status} status="parked" /> 0`}</td>
+      return html`<tr role="row">
+        <th role="rowheader" scope="row"><a href=${linkTo("sessions", "", { agent: name })}>${name}</a></th>
+        <td role="cell" class="number" data-label="workers">
+          ${offering ? count(offering) : html`<${Status} status="parked" /> 0`}</td>
         <td role="cell" class="mono" data-label="queue">${agents[name].queue || "common"}</td>
-        <td role="cell" class="number" data-label="last offered"><${Ago} at=${new Date(agents[name].seen).toISOString()} now=${now} suffix=" ago" /></td></tr>`;
+        <td role="cell" class="number" data-label="last offered">
+          <${Ago} at=${new Date(agents[name].seen).toISOString()} now=${now} suffix=" ago" /></td></tr>`;
     })}</tbody></table>`;
 }
 
@@ -117,7 +145,8 @@ function Parked({ page, onChanged }) {
   const sessions = page?.sessions ?? [];
   if (!sessions.length) return null;
   const bringBack = async (id) => {
-    if ((await ask({ title: `Bring ${id} back?`, text: "Its step is published again. Where the cause is not mended, it is parked again.", action: "Bring it back" })) === null) return;
+    const text = "Its step is published again. Where the cause is not mended, it is parked again.";
+    if ((await ask({ title: `Bring ${id} back?`, text, action: "Bring it back" })) === null) return;
     try {
       await post(sessionPath(id, "/retry"), actor());
       setProblem(null);
@@ -126,8 +155,13 @@ function Parked({ page, onChanged }) {
     }
     onChanged();
   };
-  return html`<section class="part" aria-labelledby="parked-title"><header><h2 id="parked-title">Parked</h2><p class="dim">No worker can carry these on.</p></header>
+  return html`<section class="part" aria-labelledby="parked-title"><header><h2 id="parked-title">Parked</h2>
+    <p class="dim">No worker can carry these on.</p></header>
     <${Problem} of=${problem} />
-    <ul class="look">${sessions.map((each) => html`<li><${Glyph} of="parked" /><span><a class="mono" href=${linkTo("sessions", each.session_id)}>${each.session_id}</a> <span dir="auto">${inert(each.reason)}</span></span>
-      <button class="button bare" type="button" onClick=${() => bringBack(each.session_id)}>Bring it back</button></li>`)}</ul></section>`;
+    <ul class="look">${sessions.map((each) => html`<li><${Glyph} of="parked" />
+      <span><a class="mono" href=${linkTo("sessions", each.session_id)}>${each.session_id}</a>
+        <span dir="auto"> ${inert(each.reason)}</span></span>
+      <button class="button bare" type="button" onClick=${() => bringBack(each.session_id)}>Bring it back</button>
+        </li>`)}
+    </ul></section>`;
 }

@@ -30,15 +30,17 @@ export function sumOf(values) {
   const known = values.filter((each) => each !== null && each !== undefined);
   if (!known.length) return null;
   const sum = known.reduce((all, each) => all + asNumber(each), 0);
-  if (!Number.isInteger(sum) || Number.isSafeInteger(sum) || known.some((each) => !Number.isInteger(asNumber(each)))) return sum;
+  if (!Number.isInteger(sum) || Number.isSafeInteger(sum)
+    || known.some((each) => !Number.isInteger(asNumber(each)))) return sum;
   return String(known.reduce((all, each) => all + BigInt(JSON.stringify(each)), 0n));
 }
 
 /** A number as a double, for shares and comparisons: one that came exact loses digits here. */
-export const asNumber = (value) => (typeof value === "number" ? value : Number(typeof value === "string" ? value : JSON.stringify(value)));
+export const asNumber = (value) => Number(typeof value === "object" ? JSON.stringify(value) : value);
 
 /** The tokens of a usage: of all kinds, without the number of requests. */
-export const tokensOf = (usage) => sumOf(Object.entries(usage ?? {}).filter(([name]) => name !== "requests").map(([, number]) => number));
+export const tokensOf = (usage) =>
+  sumOf(Object.entries(usage ?? {}).filter(([name]) => name !== "requests").map(([, number]) => number));
 
 /** US dollars: $0.0141 below ten cents, $1.31 above; "–" when the price is not known. */
 export function money(cost) {
@@ -87,7 +89,8 @@ export function brief(value, most = 120) {
 
 /** A call as code: refund(order="4812", cents=3900). */
 export function callText(tool, args, most = 140) {
-  const given = args && typeof args === "object" ? Object.entries(args).map(([name, value]) => `${name}=${JSON.stringify(value)}`) : [];
+  const given = args && typeof args === "object"
+    ? Object.entries(args).map(([name, value]) => `${name}=${JSON.stringify(value)}`) : [];
   return firstLine(`${tool}(${typeof args === "string" ? args : given.join(", ")})`, most);
 }
 

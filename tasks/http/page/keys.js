@@ -6,7 +6,8 @@ const groups = new Set();
 let first = "";
 
 function onKey(event) {
-  if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+  if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented
+    || document.querySelector("dialog[open]")) return;
   if (event.target.closest?.("input, textarea, select, [contenteditable]")) {
     if (event.key === "Escape") event.target.blur();
     return;

@@ -136,7 +136,8 @@ async function readFrames(body, onFrame) {
       const lines = frame.split(/\r?\n/);
       const field = (name) => lines.find((each) => each.startsWith(`${name}:`))?.slice(name.length + 1).trimStart();
       const data = lines.filter((each) => each.startsWith("data:")).map((each) => each.slice(5).trimStart());
-      if (data.length) onFrame({ type: field("event") ?? "message", id: field("id") ?? "", data: JSON.parse(data.join("\n")) });
+      if (!data.length) continue;
+      onFrame({ type: field("event") ?? "message", id: field("id") ?? "", data: JSON.parse(data.join("\n")) });
     }
   }
 }

@@ -36,7 +36,8 @@ function Page() {
       ${problem
         ? html`<${TokenForm} problem=${problem} onToken=${() => setProblem(null)} />`
         : Place
-          ? html`<${Boundary} key=${`${address.place}/${address.id}`}><${Place} id=${address.id} query=${address.query} onUnauthorized=${setProblem} /></${Boundary}>`
+          ? html`<${Boundary} key=${`${address.place}/${address.id}`}>
+            <${Place} id=${address.id} query=${address.query} onUnauthorized=${setProblem} /></${Boundary}>`
           : html`<h1>There is nothing at this address</h1><p>Go to the <a href=${linkTo("sessions")}>sessions</a>.</p>`}
     </main>`;
 }
@@ -45,18 +46,23 @@ function Head({ place, visitor }) {
   const connection = useConnection();
   const at = connection.at === null ? "" : exactTime(connection.at).slice(11);
   const current = place === "session" || place === "tree" ? "sessions" : place;
-  const link = (name, text, more) => html`<a href=${linkTo(name)} aria-current=${current === name ? "page" : undefined}>${text}${more}</a>`;
+  const link = (name, text, more) => 
+    html`<a href=${linkTo(name)} aria-current=${current === name ? "page" : undefined}>${text}${more}</a>`;
   return html`<header class="top">
     <a class="mark" href=${visitor ? linkTo("sessions", visitor.session) : linkTo("sessions")}>celery-agents</a>
-    ${!visitor && html`<nav aria-label="Places">${link("sessions", "Sessions")}${link("requests", "Inbox", html`<${OpenCount} />`)}${link("fleet", "Fleet")}</nav>`}
-    <div class="end"><span class="small dim wide">${connection.isLive ? at && `Live, ${at}` : "No connection; trying again"}</span>
-      <${ThemeButton} />${!visitor && html`<button class="button bare wide" type="button" onClick=${pressHelp}>Keys: ?</button>`}</div>
+    ${!visitor && html`<nav aria-label="Places">${link("sessions", "Sessions")}
+      ${link("requests", "Inbox", html`<${OpenCount} />`)}${link("fleet", "Fleet")}</nav>`}
+    <div class="end"><span class="small dim wide">
+        ${connection.isLive ? at && `Live, ${at}` : "No connection; trying again"}</span>
+      <${ThemeButton} />
+      ${!visitor && html`<button class="button bare wide" type="button" onClick=${pressHelp}>Keys: ?</button>`}</div>
   </header>`;
 }
 
 /** The number of requests that people may answer. */
 function OpenCount() {
-  const read = (signal) => Promise.all(["approval", "question"].map((kind) => get("v1/requests", { kind, limit: 100 }, signal)));
+  const read = (signal) =>
+    Promise.all(["approval", "question"].map((kind) => get("v1/requests", { kind, limit: 100 }, signal)));
   const { value } = usePolled(read, [], 10);
   const open = (value ?? []).flatMap((each) => each.requests).filter(isForPeople).length;
   const isMore = value?.some((each) => each.cursor);
@@ -102,8 +108,11 @@ function TokenForm({ problem, onToken }) {
   return html`<form class="token" onSubmit=${submit}>
     <h1>This server asks for a token</h1>
     <${Problem} of=${hasToken() ? problem : null} />
-    <p>It is one of the setting <code>CELERY_AGENTS_HTTP_TOKEN_SECRETS</code>, with the scope <code>read</code> to look and further ones to act. It stays in this tab.</p>
-    <label class="field"><span class="label">Token</span><input type="password" autocomplete="off" value=${given} onInput=${(event) => setGiven(event.target.value)} required autofocus /></label>
+    <p>It is one of the setting <code>CELERY_AGENTS_HTTP_TOKEN_SECRETS</code>, with the scope <code>read</code> to look
+      and further ones to act. It stays in this tab.</p>
+    <label class="field"><span class="label">Token</span>
+      <input type="password" autocomplete="off" value=${given} onInput=${(event) => setGiven(event.target.value)}
+        required autofocus /></label>
     <div class="actions"><button class="button go" type="submit">Use this token</button></div></form>`;
 }
 

@@ -9,7 +9,8 @@ const TROUBLE = ["failed", "parked", "unreadable"];
 /** The status of a session as a shape and a word; a hold is shown instead of the status. */
 export function Status({ status, held = false }) {
   const name = held ? "suspended" : status;
-  return html`<span class=${`status ${TROUBLE.includes(name) ? "bad" : ""}`}><${Glyph} of=${name} />${name.replaceAll("_", " ")}</span>`;
+  return html`<span class=${`status ${TROUBLE.includes(name) ? "bad" : ""}`}>
+    <${Glyph} of=${name} />${name.replaceAll("_", " ")}</span>`;
 }
 
 const tickers = new Set();
@@ -32,7 +33,8 @@ export function useNow(seconds = 1) {
 export function Ago({ at, now, suffix = "" }) {
   if (!at) return html`<span>–</span>`;
   const seconds = Math.max(0, Math.round((now - Date.parse(at)) / 1000));
-  return html`<time datetime=${at} title=${exactTime(at)}>${seconds < 10 ? `${seconds} s` : duration(seconds)}${suffix}</time>`;
+  return html`<time datetime=${at} title=${exactTime(at)}>
+    ${seconds < 10 ? `${seconds} s` : duration(seconds)}${suffix}</time>`;
 }
 
 /** The time of a day; its exact time on hover. */
@@ -42,7 +44,8 @@ export const Clock = ({ at, now }) => html`<time datetime=${at} title=${exactTim
 export function Problem({ of, onRetry }) {
   if (!of) return null;
   const again = onRetry && html` <button class="button" type="button" onClick=${onRetry}>Try again</button>`;
-  return html`<div class="problem" role="alert"><${Glyph} of="failed" /><p><span dir="auto">${inert(of.message)}</span>${again}</p></div>`;
+  return html`<div class="problem" role="alert"><${Glyph} of="failed" />
+    <p><span dir="auto">${inert(of.message)}</span>${again}</p></div>`;
 }
 
 /** What is shown where a list is empty: a sentence, and the command that changes that. */
@@ -65,7 +68,8 @@ export function Meter({ parts }) {
 export function Long({ text, most = 400 }) {
   const [isWhole, setWhole] = useState(false);
   if (isWhole || text.length <= most) return html`${inert(text)}`;
-  return html`${inert(text.slice(0, most))}… <button class="button bare" type="button" onClick=${() => setWhole(true)}>Show all ${count(text.length)} characters</button>`;
+  return html`${inert(text.slice(0, most))}… <button class="button bare" type="button"
+    onClick=${() => setWhole(true)}>Show all ${count(text.length)} characters</button>`;
 }
 
 /** A value as indented JSON, of which so many characters are drawn until more is asked for. */
@@ -74,7 +78,8 @@ export function Json({ value, most = 4000 }) {
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "–";
   const isCut = !isWhole && text.length > most;
   return html`<div class="json"><pre dir="auto" tabindex="0">${inert(isCut ? text.slice(0, most) : text)}</pre>
-    ${isCut && html`<button class="button bare" type="button" onClick=${() => setWhole(true)}>Show all ${text.length} characters</button>`}</div>`;
+    ${isCut && html`<button class="button bare" type="button" 
+      onClick=${() => setWhole(true)}>Show all ${text.length} characters</button>`}</div>`;
 }
 
 /** A button that copies a text and says so. */
@@ -89,7 +94,8 @@ export function Copy({ text, children, className = "button" }) {
     }
     setTimeout(() => setSaid(""), 2000);
   };
-  return html`<button class=${className} type="button" onClick=${copy}><span aria-live="polite">${said || children}</span></button>`;
+  return html`<button class=${className} type="button" onClick=${copy}>
+    <span aria-live="polite">${said || children}</span></button>`;
 }
 
 const nearTo = new Map();
@@ -125,6 +131,8 @@ export function Chunk({ as, draw, guess, ...attributes }) {
     };
   }, []);
   const style = { height: `${height.current}px` };
-  const spacer = as === "tbody" ? html`<tr role="presentation"><td colspan="9" style=${style}></td></tr>` : html`<div style=${style}></div>`;
+  const spacer = as === "tbody"
+    ? html`<tr role="presentation"><td colspan="9" style=${style}></td></tr>`
+    : html`<div style=${style}></div>`;
   return html`<${as} ref=${place} ...${attributes}>${isNear ? draw() : spacer}</${as}>`;
 }

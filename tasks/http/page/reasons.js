@@ -5,7 +5,9 @@ import { html } from "./html.js";
 import { Filled, Key } from "./sprite.js";
 
 const GAP = 0.3; // percent between two shares
-const STATUS = { running: "in_progress", queue: "pending", person: "waiting", child: "waiting", service: "waiting", parked: "parked" };
+const STATUS = {
+  running: "in_progress", queue: "pending", person: "waiting", child: "waiting", service: "waiting", parked: "parked",
+};
 
 /** @param waiting the reply of GET /v1/waiting; null before it is known */
 export function Reasons({ waiting }) {
@@ -21,10 +23,13 @@ export function Reasons({ waiting }) {
     left += width + GAP;
     return share;
   });
-  return html`<section class="reasons" aria-labelledby="reasons-title"><h2 id="reasons-title" class="unseen">Why sessions have not ended</h2>
+  return html`<section class="reasons" aria-labelledby="reasons-title">
+    <h2 id="reasons-title" class="unseen">Why sessions have not ended</h2>
     <svg class="band" aria-hidden="true">${shares}</svg>
-    <ul>${present.map((each) => html`<li class=${each.reason === "person" ? "person" : ""}><${Key} kind=${each.reason} />${sentenceOf(each)}</li>`)}</ul>
-    ${!waiting.is_complete && html`<p class="small dim">Counted among ${count(waiting.counted)} of ${count(waiting.total)} sessions.</p>`}
+    <ul>${present.map((each) => html`<li class=${each.reason === "person" ? "person" : ""}>
+      <${Key} kind=${each.reason} />${sentenceOf(each)}</li>`)}</ul>
+    ${!waiting.is_complete
+      && html`<p class="small dim">Counted among ${count(waiting.counted)} of ${count(waiting.total)} sessions.</p>`}
   </section>`;
 }
 
@@ -33,5 +38,7 @@ function sentenceOf({ reason, count: number, sentence }) {
   const words = sentence.replace(/^\d+\s*/, "");
   const text = html`<b>${count(number)}</b> ${words}`;
   if (reason === "person") return html`<a href=${linkTo("requests")}>${text}</a>`;
-  return STATUS[reason] ? html`<a href=${linkTo("sessions", "", { status: STATUS[reason] })}>${text}</a>` : html`<span>${text}</span>`;
+  return STATUS[reason]
+    ? html`<a href=${linkTo("sessions", "", { status: STATUS[reason] })}>${text}</a>`
+    : html`<span>${text}</span>`;
 }

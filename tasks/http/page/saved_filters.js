@@ -27,11 +27,15 @@ export function SavedFilters({ query }) {
   };
   const current = Object.fromEntries([...query].filter(([name]) => ["agent", "status", "text"].includes(name)));
   const save = async () => {
-    const name = await ask({ title: "Save this filter", text: "It is kept in this browser.", field: "Name", action: "Save" });
+    const text = "It is kept in this browser.";
+    const name = await ask({ title: "Save this filter", text, field: "Name", action: "Save" });
     if (name?.trim()) keep([...saved.filter((each) => each[0] !== name.trim()), [name.trim(), current]]);
   };
-  return html`<button class="button" type="button" disabled=${!Object.keys(current).length} onClick=${save}>Save this filter</button>
-    <div class="saved"><a href=${linkTo("sessions")}>All</a>${GIVEN.map(([name, values]) => html`<a href=${linkTo("sessions", "", values)}>${name}</a>`)}
-      ${saved.map(([name, values]) => html`<span><a href=${linkTo("sessions", "", values)} dir="auto">${name}</a><button class="button bare" type="button"
-        aria-label=${`Forget the filter ${name}`} onClick=${() => keep(saved.filter((each) => each[0] !== name))}>×</button></span>`)}</div>`;
+  return html`<button class="button" type="button" disabled=${!Object.keys(current).length}
+    onClick=${save}>Save this filter</button>
+    <div class="saved"><a href=${linkTo("sessions")}>All</a>
+      ${GIVEN.map(([name, values]) => html`<a href=${linkTo("sessions", "", values)}>${name}</a>`)}
+      ${saved.map(([name, values]) => html`<span><a href=${linkTo("sessions", "", values)} dir="auto">${name}</a>
+        <button class="button bare" type="button" aria-label=${`Forget the filter ${name}`}
+          onClick=${() => keep(saved.filter((each) => each[0] !== name))}>×</button></span>`)}</div>`;
 }

@@ -44,15 +44,20 @@ export function Sessions({ query, onUnauthorized }) {
   const isAll = rows.length > 0 && rows.every((each) => selected.has(each.session_id));
   return html`
     <div class="heading"><div><h1>Sessions</h1><p class="dim">${headline(waiting.value, rows, list)}</p></div>
-      ${list.newer > 0 && html`<button class="button" type="button" onClick=${list.showNewer}>Show ${plural(list.newer, "newer session")}</button>`}</div>
+      ${list.newer > 0 && html`<button class="button" type="button" onClick=${list.showNewer}>
+        Show ${plural(list.newer, "newer session")}</button>`}</div>
     <${Reasons} waiting=${waiting.value} />
     <div class="filters" role="search">
       <label class="field"><span class="label">Words, among the rows below</span>
         <input type="search" value=${text} onInput=${(event) => setQuery({ text: event.target.value })} /></label>
-      <label class="field"><span class="label">Agent</span><select value=${agent} onChange=${(event) => setQuery({ agent: event.target.value })}>
-        <option value="">any</option>${names.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
-      <label class="field"><span class="label">Status</span><select value=${status} onChange=${(event) => setQuery({ status: event.target.value })}>
-        <option value="">any</option>${STATUSES.map((name) => html`<option value=${name}>${name.replace("_", " ")}</option>`)}</select></label>
+      <label class="field"><span class="label">Agent</span>
+        <select value=${agent} onChange=${(event) => setQuery({ agent: event.target.value })}>
+          <option value="">any</option>
+          ${names.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
+      <label class="field"><span class="label">Status</span>
+        <select value=${status} onChange=${(event) => setQuery({ status: event.target.value })}>
+          <option value="">any</option>
+          ${STATUSES.map((name) => html`<option value=${name}>${name.replace("_", " ")}</option>`)}</select></label>
       <${SavedFilters} query=${query} />
     </div>
     <${Problem} of=${list.problem} onRetry=${list.refresh} />
@@ -63,13 +68,17 @@ export function Sessions({ query, onUnauthorized }) {
         <thead role="rowgroup"><tr role="row">
           <th role="columnheader"><input type="checkbox" aria-label="Select all that are shown" checked=${isAll}
             onChange=${() => setSelected(isAll ? new Set() : new Set(rows.map((each) => each.session_id)))} /></th>
-          <th role="columnheader">Session</th><th role="columnheader">Status, and why</th><th role="columnheader" class="number">Steps</th>
-          <th role="columnheader" class="number">Tokens</th><th role="columnheader" class="number">Cost</th><th role="columnheader" class="number">Age</th></tr></thead>
-        ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number} guess=${56 * chunk.length} draw=${() =>
-          chunk.map((row) => html`<${SessionRow} key=${row.session_id} row=${row} now=${now} isSelected=${selected.has(row.session_id)}
+          <th role="columnheader">Session</th><th role="columnheader">Status, and why</th>
+          <th role="columnheader" class="number">Steps</th><th role="columnheader" class="number">Tokens</th>
+          <th role="columnheader" class="number">Cost</th><th role="columnheader" class="number">Age</th></tr></thead>
+        ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number}
+          guess=${56 * chunk.length}
+            draw=${() => chunk.map((row) => html`<${SessionRow} key=${row.session_id} row=${row} now=${now}
+            isSelected=${selected.has(row.session_id)}
             isAt=${at === row.session_id} onToggle=${toggle} />`)} />`)}
       </table>`}
-    ${list.hasOlder && html`<div class="part actions"><button class="button" type="button" onClick=${list.readOlder} disabled=${list.isReadingOlder}>Older sessions</button></div>`}`;
+    ${list.hasOlder && html`<div class="part actions"><button class="button" type="button" onClick=${list.readOlder}
+      disabled=${list.isReadingOlder}>Older sessions</button></div>`}`;
 }
 
 function headline(waiting, rows, list) {
@@ -79,7 +88,8 @@ function headline(waiting, rows, list) {
 
 function NoSessions({ isFiltered }) {
   if (isFiltered) return html`<${Empty}>No session fits. <a href=${linkTo("sessions")}>Show all</a></${Empty}>`;
-  return html`<${Empty} command='celery-agents submit AGENT "Hello"'>No session yet. Hand over the first job:</${Empty}>`;
+  return html`<${Empty} command='celery-agents submit AGENT "Hello"'>
+    No session yet. Hand over the first job:</${Empty}>`;
 }
 
 function filterRows(rows, text) {
@@ -145,7 +155,8 @@ function useSessions(agent, status) {
       setKept((before) => {
         const byId = new Map(before.byId);
         for (const each of page.sessions) byId.set(each.session_id, each);
-        return { order: [...new Set([...before.order, ...page.sessions.map((each) => each.session_id)])], byId, cursor: page.cursor };
+        const order = [...new Set([...before.order, ...page.sessions.map((each) => each.session_id)])];
+        return { order, byId, cursor: page.cursor };
       });
     } catch (problem) {
       setOlderProblem(problem);

@@ -136,8 +136,8 @@ function Bar({ span, axis, end, label }) {
   const isLeft = right < LETTER * Math.min(label.length, MOST_LABEL) && left > right;
   const letters = Math.min(MOST_LABEL, Math.floor((isLeft ? left : right) / LETTER)); // that find room beside the bar
   const [x, dx, anchor] = isLeft ? [left, -6, "end"] : [left + width, 6, "start"];
-  const words = letters >= LEAST_LABEL && label && html`<text class=${span.kind === "request" ? "person" : ""} x=${`${x}%`}
-    dx=${dx} y="18" text-anchor=${anchor}>${firstLine(label, letters)}</text>`;
+  const words = letters >= LEAST_LABEL && label && html`<text class=${span.kind === "request" ? "person" : ""}
+    x=${`${x}%`} dx=${dx} y="18" text-anchor=${anchor}>${firstLine(label, letters)}</text>`;
   if (span.kind === "message") return html`<circle class="moment" cx=${`${left}%`} cy="14" r="4" />${words}`;
   return html`<${Filled} kind=${fillOf(span)} x=${`${left}%`} y="8" width=${width < THINNEST ? 3 : `${width}%`}
     height="12" rx="2" />${words}`;

@@ -32,7 +32,9 @@ export function Tree({ id, onUnauthorized }) {
   };
   const stop = async (node) => {
     const below = countBelow(node);
-    const text = `What runs in ${node.session_id}${below ? ` and in ${plural(below, "session")} below it` : ""} is ended. What was done is kept; the session above goes on with a stopped result.`;
+    const where = `${node.session_id}${below ? ` and in ${plural(below, "session")} below it` : ""}`;
+    const text = `What runs in ${where} is ended. What was done is kept; `
+      + "the session above goes on with a stopped result.";
     if ((await ask({ title: "Stop this branch?", text, action: "Stop it" })) === null) return;
     try {
       await post(sessionPath(node.session_id, "/stop"), { timeout_seconds: 0, ...actor() });
@@ -45,16 +47,22 @@ export function Tree({ id, onUnauthorized }) {
   const chunks = [];
   for (let first = 0; first < rows.length; first += ROWS) chunks.push(rows.slice(first, first + ROWS));
   return html`
-    <div class="heading"><div><p class="small"><a href=${linkTo("sessions")}>Sessions</a> <span class="dim">/</span> <a class="mono" href=${linkTo("sessions", id)}>${id}</a></p><h1>Tree</h1>
-      ${root && html`<p class="dim">${plural(countBelow(root), "session")} below ${inert(root.agent)}; ${plural(root.steps, "step")}, ${count(root.tokens)} tokens, ${money(root.cost)} in all.</p>`}</div></div>
+    <div class="heading"><div><p class="small"><a href=${linkTo("sessions")}>Sessions</a>
+      <span class="dim"> / </span><a class="mono" href=${linkTo("sessions", id)}>${id}</a></p><h1>Tree</h1>
+      ${root && html`<p class="dim">${plural(countBelow(root), "session")} below ${inert(root.agent)};
+        ${" "}${plural(root.steps, "step")}, ${count(root.tokens)} tokens, ${money(root.cost)} in all.</p>`}</div></div>
     <${Problem} of=${tree.problem ?? problem} onRetry=${tree.refresh} />
     ${root && html`<${Spent} root=${root} budget=${state.value?.state?.execution?.budget} />`}
-    ${root && html`<table class="list cards tree" role="table" aria-label="Sessions of the tree"><thead role="rowgroup"><tr role="row"><th role="columnheader">Session</th>
-        <th role="columnheader">Status, and why</th><th role="columnheader" class="number">Steps</th><th role="columnheader" class="number">Tokens</th>
-        <th role="columnheader">Share of the cost</th><th role="columnheader" class="number">Age</th><th role="columnheader"><span class="unseen">Actions</span></th></tr></thead>
-      ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number} guess=${48 * chunk.length} draw=${() =>
-        chunk.map(({ node, depth }) => html`<${Branch} key=${node.session_id} node=${node} depth=${depth} root=${root} now=${now}
-          isFolded=${folded.has(node.session_id)} onFold=${() => fold(node.session_id)} onStop=${() => stop(node)} />`)} />`)}</table>`}`;
+    ${root && html`<table class="list cards tree" role="table" aria-label="Sessions of the tree">
+      <thead role="rowgroup"><tr role="row"><th role="columnheader">Session</th>
+        <th role="columnheader">Status, and why</th><th role="columnheader" class="number">Steps</th>
+        <th role="columnheader" class="number">Tokens</th><th role="columnheader">Share of the cost</th>
+        <th role="columnheader" class="number">Age</th><th role="columnheader">
+          <span class="unseen">Actions</span></th></tr></thead>
+      ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number}
+        guess=${48 * chunk.length} draw=${() => chunk.map(({ node, depth }) => html`<${Branch} key=${node.session_id}
+          node=${node} depth=${depth} root=${root} now=${now} isFolded=${folded.has(node.session_id)}
+          onFold=${() => fold(node.session_id)} onStop=${() => stop(node)} />`)} />`)}</table>`}`;
 }
 
 /** The nodes in the order of their rows, each with its depth; those below a folded one are left out. */
@@ -64,7 +72,8 @@ function flatten(root, folded) {
   while (rest.length) {
     const { node, depth } = rest.pop();
     rows.push({ node, depth });
-    if (!folded.has(node.session_id)) for (const child of [...node.children].reverse()) rest.push({ node: child, depth: depth + 1 });
+    if (folded.has(node.session_id)) continue;
+    for (const child of [...node.children].reverse()) rest.push({ node: child, depth: depth + 1 });
   }
   return rows;
 }
@@ -81,14 +90,20 @@ function countBelow(node) {
 
 /** The budget of the tree as bars: the root's own part, and the part of the sessions below. */
 function Spent({ root, budget }) {
-  const below = root.children.reduce((sum, each) => ({ cost: sum.cost + (each.cost ?? 0), tokens: sum.tokens + each.tokens }), { cost: 0, tokens: 0 });
+  const below = { cost: 0, tokens: 0 };
+  for (const each of root.children) {
+    below.cost += each.cost ?? 0;
+    below.tokens += each.tokens;
+  }
   const lines = [
     ["cost", root.cost, below.cost, budget?.max_cost, money],
     ["tokens", root.tokens, below.tokens, budget?.max_tokens, count],
   ].filter(([, used, , most]) => used !== null && most);
   if (!lines.length) return null;
-  return html`<section class="budget" aria-label="Budget of the tree">${lines.map(([name, used, part, most, write]) => html`<span>${name}</span>
-    <${Meter} parts=${[[(used - part) / most, "used"], [part / most, "below"]]} /><span class="number">${write(used)} of ${write(most)}</span>`)}
+  return html`<section class="budget" aria-label="Budget of the tree">
+    ${lines.map(([name, used, part, most, write]) => html`<span>${name}</span>
+      <${Meter} parts=${[[(used - part) / most, "used"], [part / most, "below"]]} />
+      <span class="number">${write(used)} of ${write(most)}</span>`)}
     <p class="small dim">The grey part went to the sessions below.</p></section>`;
 }
 
@@ -96,12 +111,20 @@ function Branch({ node, depth, root, now, isFolded, onFold, onStop }) {
   const own = node.children.reduce((rest, each) => rest - (each.cost ?? 0), node.cost ?? 0);
   const share = root.cost ? own / root.cost : 0;
   const hasBelow = node.children.length > 0;
-  return html`<tr role="row"><th role="rowheader" scope="row" class="full c-what"><span class=${`branch d${Math.min(depth, 6)}`}>
-      ${hasBelow ? html`<button class="fold" type="button" aria-expanded=${String(!isFolded)} aria-label=${`Sessions below ${node.session_id}`} onClick=${onFold}></button>` : html`<span class="fold"></span>`}
-      <span><a class="first" href=${linkTo("sessions", node.session_id)}>${inert(node.agent)}</a><span class="small dim mono" title=${node.session_id}>${shortId(node.session_id)}</span></span></span></th>
-    <td role="cell" class="full c-why"><${Status} status=${node.status} held=${node.session_status === "suspended"} />${node.reason && html`<div class="why" dir="auto">${firstLine(node.reason, 200)}</div>`}</td>
-    <td role="cell" class="number" data-label="steps">${count(node.steps)}</td><td role="cell" class="number" data-label="tokens">${count(node.tokens)}</td>
-    <td role="cell" data-label="cost"><span class="slots"><${Meter} parts=${[[share, "used"]]} />${money(node.cost === null ? null : own)}</span></td>
+  return html`<tr role="row"><th role="rowheader" scope="row" class="full c-what">
+    <span class=${`branch d${Math.min(depth, 6)}`}>
+      ${hasBelow ? html`<button class="fold" type="button" aria-expanded=${String(!isFolded)}
+        aria-label=${`Sessions below ${node.session_id}`} onClick=${onFold}></button>`
+        : html`<span class="fold"></span>`}
+      <span><a class="first" href=${linkTo("sessions", node.session_id)}>${inert(node.agent)}</a>
+        <span class="small dim mono" title=${node.session_id}>${shortId(node.session_id)}</span></span></span></th>
+    <td role="cell" class="full c-why"><${Status} status=${node.status} held=${node.session_status === "suspended"} />
+      ${node.reason && html`<div class="why" dir="auto">${firstLine(node.reason, 200)}</div>`}</td>
+    <td role="cell" class="number" data-label="steps">${count(node.steps)}</td>
+      <td role="cell" class="number" data-label="tokens">${count(node.tokens)}</td>
+    <td role="cell" data-label="cost"><span class="slots">
+      <${Meter} parts=${[[share, "used"]]} />${money(node.cost === null ? null : own)}</span></td>
     <td role="cell" class="number" data-label="age"><${Ago} at=${node.created_at} now=${now} /></td>
-    <td role="cell" class="do">${!ENDED.includes(node.status) && html`<button class="button bare" type="button" onClick=${onStop}>Stop…</button>`}</td></tr>`;
+    <td role="cell" class="do">${!ENDED.includes(node.status)
+      && html`<button class="button bare" type="button" onClick=${onStop}>Stop…</button>`}</td></tr>`;
 }
