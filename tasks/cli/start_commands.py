@@ -176,7 +176,7 @@ def serve(
     ] = None,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Serve the HTTP interface for other languages and browsers. Any number of processes may serve the same Redis.
+    """Serve the page, and the HTTP interface for other languages. Any number of processes may serve the same Redis.
 
     Beyond this machine callers need a token: CELERY_AGENTS_HTTP_TOKEN_SECRETS=<token>:<scope>+<scope>, of the scopes
     submit, read, answer, stop and admin.
@@ -198,7 +198,7 @@ def serve(
     remember_secrets(settings.secrets)
     logging.basicConfig(format="[%(asctime)s: %(levelname)s] %(message)s")
     configure_logging(settings, redact=redact_known, everybody=True)
-    serve_http(settings, lambda url: print(f"celery-agents serves {url}, described at {url}/openapi.json", flush=True))
+    serve_http(settings, lambda url: print(f"celery-agents serves {url}: the page, and {url}/openapi.json", flush=True))
 
 
 def flower(

@@ -24,6 +24,7 @@ _SHORTEST_TOKEN: Final = 16
 _PROXY_HEADERS: Final = frozenset(
     {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "cf-connecting-ip"}
 )
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -193,7 +194,9 @@ class AccessRules:
             raise HttpProblem(403, "foreign-host", f"Without tokens the host must be localhost, not {host[:100]!r}.")
         origin = request.headers.get("origin")
         own = f"{request.url.scheme}://{request.headers.get('host', '')}"
-        if origin is not None and origin != own and origin not in self._origins:
+        site = "same-origin" if request.method in _SAFE_METHODS else request.headers.get("sec-fetch-site", "none")
+        is_foreign = origin not in (None, own) or site not in ("same-origin", "none")
+        if is_foreign and origin not in self._origins:
             raise HttpProblem(
                 403, "foreign-origin", "Pages of this origin may not ask. Set CELERY_AGENTS_HTTP_ORIGINS."
             )

@@ -1,4 +1,4 @@
-"""`create_http_app`: the HTTP interface as an ASGI application, to be served alone or mounted in another one."""
+"""`create_http_app`: the HTTP interface and its page as an ASGI application, served alone or mounted in another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ..client.async_client import AsyncAgentClient
@@ -24,6 +24,7 @@ from .endpoints import Call, Endpoint, endpoints_of, read_query, send
 from .event_hub import EventHub
 from .memory import SessionReading
 from .openapi import describe
+from .page_files import PageFiles
 from .problems import EXPECTED, HttpProblem, problem_of, respond
 from .request_bodies import RequestBodies, RequestLimits
 from .responses import JsonResponse
@@ -68,7 +69,7 @@ def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Sta
         )
     routes = [Route(each.path, interface.handler_of(each), methods=[each.method]) for each in ENDPOINTS]
     app = Starlette(
-        routes=[*routes, Route("/openapi.json", interface.show_document), Route("/", _show_index)],
+        routes=[*routes, Route("/openapi.json", interface.show_document), *PageFiles().routes()],
         middleware=middleware,
         exception_handlers={HTTPException: _refuse_route, HttpProblem: _refuse, Exception: _fail},
         lifespan=interface.lifespan,
@@ -163,11 +164,6 @@ class _Interface:
         response = send(self._document)
         await response.write(self._client, self._reading.responses, access)
         return response
-
-
-async def _show_index(request: Request) -> Response:
-    """Say what is served here, for people who open the address in a browser."""
-    return JSONResponse({"name": "celery-agents", "described_at": f"{request.scope.get('root_path', '')}/openapi.json"})
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -51,7 +51,9 @@ class ReadyStack:
             elsewhere: Whether another terminal has to be told where Redis is.
             reload: Whether the worker restarts when a file changes.
         """
+        page = {} if self.http_url is None else {"Page": f"{self.http_url}/"}
         parts = {
+            **page,
             "Agents": f"{', '.join(self.agents)}  (from {self.modules})",
             "Redis": f"{self.redis_url}  (data and logs: {self.data})",
             "Worker": f"process {self.worker_pid}, {self.slots} slots",
