@@ -29,7 +29,8 @@ function Page() {
   useEffect(() => {
     if (visitor && address.id !== visitor.session) go(linkTo("sessions", visitor.session), { replace: true });
   }, [address.id]);
-  const Place = PLACES[address.place];
+  const isAllowed = !visitor || address.id === visitor.session; // else it asks for what it may not see, before it is away
+  const Place = isAllowed ? PLACES[address.place] : () => null;
   return html`<${Sprite} /><a class="skip" href="#main">Skip to the content</a>
     <${Head} place=${address.place} visitor=${visitor} />
     <main id="main" tabindex="-1">

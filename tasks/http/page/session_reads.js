@@ -51,10 +51,17 @@ export async function* readSteps(read, view) {
       next = 1;
       continue;
     }
-    known = mergeSteps(known, steps, next);
+    known = mergeSteps(known, steps.map(withoutUnbegun), next);
     next = timeline.next_step ?? null;
     yield { steps: known, timeline, isPartial: next !== null };
   }
+}
+
+/** A step without calls that have not begun: their open requests say that they wait. */
+function withoutUnbegun(step) {
+  const open = step.spans.filter((each) => each.kind === "request" && each.outcome === "open");
+  const waiting = new Set(open.map((each) => each.parent));
+  return { ...step, spans: step.spans.filter((each) => each.kind !== "tool" || each.ended_at || !waiting.has(each.id)) };
 }
 
 /** The server's clock beyond what this page takes for it, in ms; the former value as long as it nearly holds. */
