@@ -46,10 +46,11 @@ def take_picture(page: Page, name: str) -> None:
 
 
 def running_tools(served: ServeProcess, job: Job) -> list[str]:
-    """Names of the tools whose calls have begun and not ended."""
+    """Names of the tools whose calls a worker has begun and not ended."""
     with served.http() as http:
         steps = http.get(f"/v1/sessions/{job.session_id}/timeline").json()["steps"]
-    return [span["name"] for step in steps for span in step["spans"] if span["kind"] == "tool" and not span["ended_at"]]
+    running = [span for step in steps if step["status"] == "running" for span in step["spans"]]
+    return [span["name"] for span in running if span["kind"] == "tool" and span["ended_at"] is None]
 
 
 def step_row(page: Page, text: str) -> Locator:

@@ -19,7 +19,7 @@ MARKUP = re.compile(
 )
 _MOST_LINES = 200
 _MOST_COLUMNS = 120
-_MOST_KILOBYTES = 100
+_MOST_KILOBYTES = 116
 
 
 def imported(module: Path) -> set[str]:

@@ -29,7 +29,8 @@ function Page() {
   useEffect(() => {
     if (visitor && address.id !== visitor.session) go(linkTo("sessions", visitor.session), { replace: true });
   }, [address.id]);
-  const isAllowed = !visitor || address.id === visitor.session; // else it asks for what it may not see, before it is away
+  // Else the place would ask for what the token may not see, before the address has changed.
+  const isAllowed = !visitor || address.id === visitor.session;
   const Place = isAllowed ? PLACES[address.place] : () => null;
   return html`<${Sprite} /><a class="skip" href="#main">Skip to the content</a>
     <${Head} place=${address.place} visitor=${visitor} />

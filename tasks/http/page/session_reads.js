@@ -61,7 +61,8 @@ export async function* readSteps(read, view) {
 function withoutUnbegun(step) {
   const open = step.spans.filter((each) => each.kind === "request" && each.outcome === "open");
   const waiting = new Set(open.map((each) => each.parent));
-  return { ...step, spans: step.spans.filter((each) => each.kind !== "tool" || each.ended_at || !waiting.has(each.id)) };
+  const hasBegun = (each) => each.kind !== "tool" || each.ended_at || !waiting.has(each.id);
+  return { ...step, spans: step.spans.filter(hasBegun) };
 }
 
 /** The server's clock beyond what this page takes for it, in ms; the former value as long as it nearly holds. */
