@@ -67,7 +67,7 @@ def refund(ctx: ToolContext, order: str, cents: int, reason: str = "") -> dict[s
     return {"refund": f"r-{ctx.idempotency_key[:5]}", "order": order, "cents": cents}
 
 
-@tool(effect="pure", timeout=90)
+@tool(effect="keyed", timeout=90)
 def stocktaking(seconds: float = 60.0) -> str:
     """Count the stock.
 
