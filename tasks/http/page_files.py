@@ -31,7 +31,7 @@ _HEADERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageFile:
     """A file as it is sent.
 
@@ -48,7 +48,8 @@ class PageFile:
     def of(cls, content: bytes, suffix: str) -> PageFile:
         """Make it of the content of a file with this suffix."""
         tag = hashlib.sha256(content).hexdigest()[:20]
-        return cls(content, gzip.compress(content, mtime=0), _TYPES.get(suffix, "text/plain"), tag)
+        media_type = _TYPES.get(suffix, "text/plain")
+        return cls(content=content, compressed=gzip.compress(content, mtime=0), media_type=media_type, tag=tag)
 
     def respond(self, request: Request) -> Response:
         """Send it: compressed where that is accepted, and without content where the browser has it."""

@@ -11,6 +11,7 @@ import { Reasons } from "./reasons.js";
 import { Glyph, Key } from "./sprite.js";
 
 const START = "celery-agents worker --agents MODULE";
+const SILENT_MS = 15_000; // workers tell of themselves every five seconds
 const MEANING = {
   running: "a worker has claimed them",
   queue: "a worker takes them as slots are free",
@@ -91,7 +92,7 @@ function Workers({ workers, now }) {
       <th role="columnheader" class="number">Heard of</th></tr></thead>
     <tbody role="rowgroup">${workers.map(([name, facts]) => html`<tr role="row" key=${name}>
       <th role="rowheader" scope="row" class="mono full">${facts.host}:${facts.pid}</th>
-      <td role="cell"><${WorkerState} facts=${facts} /></td>
+      <td role="cell"><${WorkerState} facts=${facts} now=${now} /></td>
       <td role="cell" data-label="slots"><span class="slots">
         <${Meter} parts=${[[facts.running / Math.max(1, facts.slots), "used"]]} />
           ${count(facts.running)} of ${count(facts.slots)}</span></td>
@@ -102,7 +103,8 @@ function Workers({ workers, now }) {
     </tbody></table>`;
 }
 
-function WorkerState({ facts }) {
+function WorkerState({ facts, now }) {
+  if (now - facts.seen > SILENT_MS) return html`<span class="status bad"><${Glyph} of="lost" />not heard of</span>`;
   if (!facts.draining) return html`<span class="status"><${Glyph} of="in_progress" />works</span>`;
   return html`<span class="status"><${Glyph} of="suspended" />ending</span>
     <span class="small dim"> ${plural(facts.running, "step")} left</span>`;

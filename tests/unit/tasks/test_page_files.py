@@ -79,3 +79,12 @@ def test_nothing_but_files_of_the_page_is_sent(http: TestClient, path: str) -> N
     found = http.get(path, headers=BROWSER)
     assert found.status_code == 404
     assert found.json()["type"].endswith("not-found")
+
+
+@pytest.mark.parametrize(
+    ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 503), ("none", 503)]
+)
+def test_without_tokens_no_other_site_may_change_anything(http: TestClient, site: str, status: int) -> None:
+    """Where it may, only Redis is missing. The browser says by the header from where a page's request comes."""
+    found = http.post("/v1/sessions/order-7/stop", json={}, headers={"Sec-Fetch-Site": site})
+    assert found.status_code == status, found.text
