@@ -62,6 +62,8 @@ def service(tmp_path: Path) -> Path:
 def shipped(path: Path) -> bool:
     if path.parts[0] in NOT_SHIPPED:
         return path.parts[0] == "docs" and path.suffix == ".md"
+    if path.parts[:3] == ("tasks", "http", "page"):
+        return True
     return path.suffix in {".py", ".pyi", ".lua", ".template"} or path.parts[0] == "deploy" or path.name == "py.typed"
 
 
@@ -73,6 +75,17 @@ def test_the_wheel_holds_exactly_what_belongs_to_the_product(wheel: Path) -> Non
     assert wanted - inside == set(), "missing in the wheel: does each folder have an __init__.py?"
     assert inside - wanted == set(), "in the wheel without being wanted"
     assert {name.parts[0] for name in names} == {PACKAGE, *(n.parts[0] for n in names if "dist-info" in n.parts[0])}
+
+
+def test_the_licences_of_vendored_files_are_in_the_metadata(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (
+            archive.read(each).decode() for each in archive.namelist() if each.endswith("dist-info/METADATA")
+        )
+        licences = [each for each in archive.namelist() if ".dist-info/licenses/" in each]
+    for name in ("LICENSE", "tasks/http/page/vendor/LICENSE-preact", "tasks/http/page/vendor/LICENSE-htm"):
+        assert f"License-File: {name}\n" in metadata
+        assert [each for each in licences if each.endswith(f"/{name}")]
 
 
 EXTRAS = {
