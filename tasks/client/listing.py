@@ -14,7 +14,6 @@ from .inputs import read_cursor
 INDEXES: Final = {"failed": "failed", "pending": "active", "in_progress": "active", "waiting": "active"}
 """The index that holds all sessions with a status; the other statuses have none."""
 _BATCH: Final = 200
-_STATUS_BATCH: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,8 @@ def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> P
     index = INDEXES.get(wanted.status or "", "sessions")
     newest_ms, listed = read_cursor(cursor)
     found: list[Header] = []
-    for header in iterate_headers(store, index, wanted.oldest_ms, newest_ms, status=wanted.status):
+    chosen = iterate_headers(store, index, wanted.oldest_ms, newest_ms, status=wanted.status, agent=wanted.agent)
+    for header in chosen:
         if newest_ms is not None and header.updated_ms >= newest_ms and header.session_id in listed:
             continue
         if wanted.matches(header):
@@ -71,21 +71,28 @@ def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> P
 
 
 def iterate_headers(
-    store: Store, index: str, oldest_ms: int | None, newest_ms: int | None = None, *, status: str | None = None
+    store: Store,
+    index: str,
+    oldest_ms: int | None,
+    newest_ms: int | None = None,
+    *,
+    status: str | None = None,
+    agent: str | None = None,
 ) -> Generator[Header]:
     """Read an index of sessions in batches, newest first, each session once.
 
     Args:
         status: Only those with this status; the others cost little. None: all.
+        agent: Only those of this agent; the same. None: all.
     """
+    wanted = Filter(status=status, agent=agent, oldest_ms=oldest_ms)
     seen: set[str] = set()
-    limit = _BATCH if status is None else _STATUS_BATCH
     while True:
         page, following = store.sessions.headers(
-            index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=limit, status=status
+            index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=_BATCH, status=status, agent=agent
         )
         fresh = [header for header in page if header.session_id not in seen]
-        yield from (header for header in fresh if status in (None, header.status))
+        yield from filter(wanted.matches, fresh)
         if following is None:
             return
         seen.update(header.session_id for header in page)

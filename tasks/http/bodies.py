@@ -169,6 +169,12 @@ class RequestsQuery(Body):
     cursor: Cursor = None
 
 
+class StateQuery(Body):
+    """How much of a session's state to read."""
+
+    whole: bool = Field(True, description="false: without the messages and the committed steps.")
+
+
 class MessagesQuery(Body):
     """Which messages to read."""
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from ... import __version__
 from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known
+from ...worker.state.values.ids import read_session_id
 from ...worker.store.event_records import EXECUTION_ENDS, Event
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
 from ..client.verbs import Scope
@@ -56,14 +57,24 @@ async def show_session(call: Call) -> Response:
     return send(value, headers={"ETag": f'"{value["version"]}"'})
 
 
-@endpoint("GET", "/v1/sessions/{session_id}/state", Scope.READ, replies.StateReply, reads_session=True)
+@endpoint(
+    "GET",
+    "/v1/sessions/{session_id}/state",
+    Scope.READ,
+    replies.StateReply,
+    query=bodies.StateQuery,
+    reads_session=True,
+)
 async def show_state(call: Call) -> Response:
     """Read its whole state."""
+    query: bodies.StateQuery = call.query
 
     def read(client: AgentClient) -> dict[str, Any]:
         header = client.header(call.session_id)
-        stored = client.show(header.session_id)
-        return session_value(header, stored.state, _reason(client, header))
+        state = (
+            client.show(header.session_id).state if query.whole else client.store.sessions.outline(header.session_id)
+        )
+        return session_value(header, state, _reason(client, header))
 
     return send(await call.client.run(read))
 
@@ -80,10 +91,12 @@ async def show_state(call: Call) -> Response:
 async def list_messages(call: Call) -> Response:
     """Read the conversation."""
     query: bodies.MessagesQuery = call.query
+    if call.access.has(Scope.READ):
+        session = read_session_id(call.session_id)
+        found = await call.client.run(lambda client: client.store.sessions.messages(session, query.offset, query.limit))
+        return send({"messages": [message.to_dict() for message in found.messages], "total": found.total})
     stored = await call.client.show(call.session_id)
-    messages = stored.state.store.section().messages
-    sees_all = call.access.has(Scope.READ)
-    shown = [message.to_dict() for message in messages] if sees_all else chat_messages(messages)
+    shown = chat_messages(stored.state.store.section().messages)
     return send({"messages": shown[query.offset : query.offset + query.limit], "total": len(shown)})
 
 

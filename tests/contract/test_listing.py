@@ -94,6 +94,22 @@ def test_times_bound_a_listing_by_status_too(bench: Bench) -> None:
             assert [header.session_id for header in found] == expected
 
 
+def test_a_rare_status_or_agent_is_found_behind_thousands_of_others(database: Database) -> None:
+    bench = Bench(database)
+    bench.session, bench.execution = "old", "e"
+    bench.submit(agent="rare")
+    make(bench, "parked")
+    for number in range(2_100):
+        bench.session, bench.execution = f"s{number}", f"e{number}"
+        bench.submit(queue=None)
+    assert listed(bench, "parked") == ["old"]
+    rare = Filter(status=None, agent="rare", oldest_ms=None)
+    assert [header.session_id for header in read_page(bench.store, rare, 50, None)] == ["old"]
+    page = read_page(bench.store, Filter(status="pending", agent=None, oldest_ms=None), 50, None)
+    assert len(page.items) == 50
+    assert len({header.session_id for header in page}) == 2_100
+
+
 def test_a_summary_counts_tokens_of_all_kinds_and_damaged_ones_are_not_known(bench: Bench) -> None:
     key = bench.store.context.keys("s3").session
     head = json.loads(bench.database("HGET", key, "head"))

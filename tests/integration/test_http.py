@@ -108,13 +108,14 @@ def test_a_job_is_submitted_waited_for_and_read(http: httpx.Client) -> None:
     session = http.get(f"/v1/sessions/{job['session_id']}")
     assert session.json()["status"] == "completed"
     assert session.headers["etag"] == f'"{session.json()["version"]}"'
-    state = http.get(f"/v1/sessions/{job['session_id']}/state").json()["state"]
+    ways = [f"/v1/sessions/{job['session_id']}/state?whole={each}" for each in ("true", "false")]
+    state, outline = (http.get(each).json()["state"] for each in ways)
     assert state["context"]["metadata"] == {"ticket": 7}
+    assert {**outline["execution"], "step_executions": state["execution"]["step_executions"]} == state["execution"]
     messages = http.get(f"/v1/sessions/{job['session_id']}/messages").json()
     assert [each["role"] for each in messages["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert http.get(f"/v1/sessions/{job['session_id']}/messages", params={"offset": 3}).json()["total"] == 4
-    steps = http.get(f"/v1/sessions/{job['session_id']}/steps").json()["steps"]
-    assert len(steps) == 2
+    assert len(http.get(f"/v1/sessions/{job['session_id']}/steps").json()["steps"]) == 2
     listed = http.get("/v1/sessions", params={"status": "completed", "limit": 1000}).json()["sessions"]
     assert job["session_id"] in [each["session_id"] for each in listed]
     assert http.get(f"/v1/sessions/{job['session_id']}/tree").json()["steps"] == 2

@@ -40,6 +40,10 @@ def spans(step: TimelineStep, kind: str) -> list[Span]:
     return [span for span in step.spans if span.kind == kind]
 
 
+CLOCKS_MS = 50
+"""Times of events are Redis's, those of calls the worker's estimate of them."""
+
+
 def check_times(lab: Lab, session: str) -> None:
     """Each span has a beginning before its end, within the execution, and an id of its own."""
     timeline = lab.client.timeline(session, data=True)
@@ -93,7 +97,7 @@ def test_a_killed_worker_leaves_a_ghost_and_the_recovery(lab: Lab, story: str) -
     assert (ghost.parent, ghost.name, ghost.outcome, tool.outcome) == (tool.id, "keyed", "lost", "ok")
     assert ghost.end_ms is not None
     assert model.end_ms is not None
-    assert model.end_ms <= ghost.start_ms < ghost.end_ms <= tool.start_ms
+    assert model.end_ms <= ghost.start_ms < ghost.end_ms <= tool.start_ms + CLOCKS_MS
     lost, went_on = ghost.note.removeprefix("attempt 1, lost with worker "), step.worker
     assert lost != went_on
     assert lost in str(step_of(lab, story, 1, data=True))
@@ -105,7 +109,7 @@ def test_an_approval_says_who_answered(lab: Lab, story: str) -> None:
     (request,), (tool,) = spans(step, "request"), spans(step, "tool")
     assert (request.parent, request.outcome, request.note) == (tool.id, "answered", "approved by ann: fine")
     assert request.end_ms is not None
-    assert request.end_ms <= tool.start_ms
+    assert request.end_ms <= tool.start_ms + CLOCKS_MS
     assert tool.data is not None
     assert [each["by"] for each in tool.data["resolutions"]] == ["ann"]
     assert (tool.data["effect"], tool.data["args"]["work"]) == ("unsafe", "asked")

@@ -174,6 +174,7 @@ class Bench:
         execution: str | None = None,
         notify: dict[str, Any] | None = None,
         queue: str | None = "",
+        agent: str = "agent",
     ) -> ActionResult:
         def transition(now_ms: int) -> NextState:
             now, first = moment(now_ms), Message.user("first")
@@ -184,7 +185,7 @@ class Bench:
                 now,
             )
 
-        return self.store.sessions.submit(session or self.session, "agent", fingerprint, transition, queue=queue)
+        return self.store.sessions.submit(session or self.session, agent, fingerprint, transition, queue=queue)
 
     def ref(self, step: int = 1) -> StepRef:
         return StepRef(self.session, self.execution, step)

@@ -29,6 +29,7 @@ from .sessions.execution_reads import ExecutionReadVerbs
 from .sessions.listing import ListVerbs
 from .sessions.loading import LoadVerbs
 from .sessions.parking import ParkVerbs, QuarantineVerbs
+from .sessions.part_reads import PartReadVerbs
 from .sessions.reads import ReadVerbs
 from .sessions.retrying import RetryVerbs
 from .sessions.stopping import HoldVerbs, StopVerbs
@@ -58,6 +59,7 @@ class SessionActions(
     LoadVerbs,
     ListVerbs,
     ReadVerbs,
+    PartReadVerbs,
     ExecutionReadVerbs,
     WaitingReadVerbs,
 ):

@@ -58,6 +58,15 @@ def join(
     return _complete(read.state, store, done).with_part_lists(_part_lists(read, lists))
 
 
+def join_outline(head: Head, lists: Mapping[str, Sequence[bytes]] = _NO_LISTS) -> AgentState:
+    """The state without its messages and its steps.
+
+    Raises:
+        StateUnreadable: A list of a part is damaged, or not as long as the head says.
+    """
+    return head.state.with_part_lists(_part_lists(head, lists))
+
+
 def read_head(head: bytes) -> Head:
     """The head alone, which says how long the lists are; `join` takes it as well.
 

@@ -26,6 +26,13 @@ from redis.exceptions import TimeoutError as TimedOut
 from ...concurrency import fibers
 from ..database import Command, Reply
 
+try:
+    import hiredis
+except ImportError:  # no wheel for this machine
+    hiredis = None
+
+_hiredis: Final[Any] = cast("Any", hiredis)
+
 PlainSocket = Callable[[Any], tuple[socket.socket, Callable[[bytes], Exception]] | None]
 """Takes a connected connection of redis-py and gives its socket and the parser of its error replies.
 
@@ -55,8 +62,14 @@ class RedisConnection:
         return fibers.run_in_thread(self._exchange, commands)
 
     def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        self.connection.send_packed_command(self.connection.pack_commands(commands))
+        self.connection.send_packed_command(self._pack(commands))
         return [self._read_reply() for _ in commands]
+
+    def _pack(self, commands: Sequence[Command]) -> list[bytes]:
+        """Pack the commands. redis-py would look at each word of each before it hands them to hiredis."""
+        if hiredis is None:
+            return self.connection.pack_commands(commands)
+        return [b"".join(map(_hiredis.pack_command, commands))]
 
     def _read_reply(self) -> Reply:
         try:
@@ -65,12 +78,6 @@ class RedisConnection:
             return error
 
 
-try:
-    import hiredis
-except ImportError:  # no wheel for this machine
-    hiredis = None
-
-_hiredis: Final[Any] = cast("Any", hiredis)
 _MICROSECONDS: Final = 1_000_000
 # The parser gives this while a reply is not there in full.
 _INCOMPLETE: Final = object()

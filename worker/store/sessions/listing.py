@@ -15,14 +15,18 @@ from ...state.execution.usage import InferenceUsage
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..control import HOLD_FIELDS, read_hold, read_unoffered
-from ..database import Reply, Word
+from ..database import Command, Reply, Word
 from ..keys import SessionKeys, ShardKeys
 from ..session_records import Header, SessionState, SessionSummary
 from .loading import missing_error
 
 _BATCH: Final = 5_000
-# With more due sessions than this, the listing of all is read instead: the due index has no order by update.
+# Sessions whose status or agent is compared in one round trip; of an index without an end, in one page.
+_COMPARED: Final = 2_000
+# The due index has no order by update. With more due sessions than this, or with no more than so many times as many in
+# all, the listing of all is read instead.
 _MOST_ACTIVE: Final = 20_000
+_FEW_OTHERS: Final = 2
 _FIRST_CHARS: Final = 200
 _HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from")
 _CTL: Final = ("execution", "step", "unoffered", "not_before", *HOLD_FIELDS)
@@ -50,6 +54,7 @@ class ListVerbs(StorePart):
         oldest_ms: int | None = None,
         limit: int = 50,
         status: str | None = None,
+        agent: str | None = None,
     ) -> tuple[list[Header], int | None]:
         """Read a page of sessions by last update, newest first, and where the next page begins (ms; None at the end).
 
@@ -58,25 +63,20 @@ class ListVerbs(StorePart):
                 or waits, which are found in the due index.
             newest_ms: Begin at this update time (inclusive). None: the newest.
             oldest_ms: Nothing older than this. None: no bound.
-            limit: Most sessions that are looked at.
-            status: Only those with this status; the page may be empty where others follow. None: all.
+            limit: Most sessions of the page.
+            status: Only those with this status; those that cannot be read are among them. None: all.
+            agent: Only those of this agent; the same. None: all. With one of both the page may be shorter, or empty,
+                where others follow.
         """
-        context, bounds = self._context, _Bounds(newest_ms, oldest_ms, limit + 1)
-        scored: list[tuple[int, bytes]] = []
-        is_by_due = index == "active" and _count_due(context) <= _MOST_ACTIVE
-        for shard in context.shards:
-            if is_by_due:
-                scored += _active_entries(context, shard, bounds)
-            else:
-                scored += _entries(context, shard.failed if index == "failed" else shard.sessions, bounds)
-        named = sorted(((at_ms, fields.name(member)) for at_ms, member in scored), reverse=True)
-        damaged = {fields.name(member) for _, member in scored if fields.name(member).encode() != member}
-        page, rest = named[:limit], named[limit:]
-        whole = [context.keys(name) for _, name in page if name not in damaged]
-        found = read_headers(context, whole if status is None else _with_status(context, whole, status))
+        context, wanted = self._context, _Wanted(status, agent)
+        most = limit if wanted.is_any else max(limit, _COMPARED)
+        entries, beyond = _read_index(context, index, _Bounds(newest_ms, oldest_ms, most))
+        page, rest = _take(context, entries, wanted, limit)
+        rest = rest or beyond
+        found = read_headers(context, [context.keys(each.name) for each in page if not each.is_damaged])
         no_id = StateUnreadable("the listing", "an entry is no session id")
-        unreadable = [_unreadable_header(name, b"", no_id) for _, name in page if name in damaged]
-        return [*(item for item in found if item is not None), *unreadable], rest[0][0] if rest else None
+        unreadable = [_unreadable_header(each.name, b"", no_id) for each in page if each.is_damaged]
+        return [*(item for item in found if item is not None), *unreadable], rest[0].at_ms if rest else None
 
     def find_matching(self, prefix: str, limit: int = 10) -> list[str]:
         """Find sessions whose id begins with this text, in sorted order; reads the listing's names in batches."""
@@ -120,7 +120,7 @@ def read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Which entries of an index are read: updated between these times, and at most so many."""
+    """Which entries of an index are looked at: updated between these times, and at most so many."""
 
     newest_ms: int | None
     oldest_ms: int | None
@@ -133,42 +133,110 @@ class _Bounds:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A session of an index: when it was updated, and its name; a damaged one is no session id."""
+
+    at_ms: int
+    name: str
+    is_damaged: bool
+
+    @classmethod
+    def of(cls, at_ms: int, member: bytes) -> _Entry:
+        """Parse a member of an index."""
+        name = fields.name(member)
+        return cls(at_ms, name, is_damaged=name.encode() != member)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The status and the agent of the sessions of a listing; None does not restrict."""
+
+    status: str | None
+    agent: str | None
+
+    @property
+    def is_any(self) -> bool:
+        """Whether every session is wanted."""
+        return self.status is None and self.agent is None
+
+    def matches(self, status: bytes | None, agent: bytes | None) -> bool:
+        """Whether a session with these fields is wanted; only the header of an unreadable one tells its status."""
+        return (self.status in (None, SessionState.UNREADABLE) or status == self.status.encode()) and (
+            self.agent is None or agent == self.agent.encode()
+        )
+
+
+def _read_index(context: StoreContext, index: str, bounds: _Bounds) -> tuple[Sequence[_Entry], Sequence[_Entry]]:
+    """Entries of an index by update time, newest first, and the one behind them; the due index as a whole."""
+    scored: list[tuple[int, bytes]] = []
+    is_by_due = index == "active" and _has_few_due(context)
+    for shard in context.shards:
+        if is_by_due:
+            scored += _active_entries(context, shard, bounds)
+        else:
+            scored += _entries(context, shard.failed if index == "failed" else shard.sessions, bounds)
+    entries = [_Entry.of(at_ms, member) for at_ms, member in sorted(scored, reverse=True)]
+    return (entries, ()) if is_by_due else (entries[: bounds.count], entries[bounds.count :])
+
+
+def _take(
+    context: StoreContext, entries: Sequence[_Entry], wanted: _Wanted, limit: int
+) -> tuple[list[_Entry], Sequence[_Entry]]:
+    """Take the first entries that are wanted, and give those behind them."""
+    if wanted.is_any:
+        return list(entries[:limit]), entries[limit:]
+    found: list[_Entry] = []
+    for start in range(0, len(entries), _COMPARED):
+        batch = entries[start : start + _COMPARED]
+        for place, is_wanted in enumerate(_compare(context, batch, wanted), start):
+            if len(found) == limit:
+                return found, entries[place:]
+            if is_wanted:
+                found.append(entries[place])
+    return found, ()
+
+
+def _compare(context: StoreContext, entries: Sequence[_Entry], wanted: _Wanted) -> list[bool]:
+    """Whether each session is wanted; true where only its header tells."""
+    names = [each.name for each in entries if not each.is_damaged]
+    try:
+        stored = context.database.pipeline(
+            "headers.compare", [("HMGET", context.keys(name).session, "status", "agent") for name in names]
+        )
+    except StateUnreadable:  # a key of another type, which is told with its header
+        return [True] * len(entries)
+    matching = {name for name, found in zip(names, stored, strict=True) if wanted.matches(*found)}
+    return [each.is_damaged or each.name in matching for each in entries]
+
+
 def _entries(context: StoreContext, index: str, bounds: _Bounds) -> list[tuple[int, bytes]]:
-    """Entries of an index by update time, newest first."""
+    """Entries of an index by update time, newest first: one more than `bounds.count`, where there are so many."""
     upper: Word = "+inf" if bounds.newest_ms is None else bounds.newest_ms
     lower: Word = "-inf" if bounds.oldest_ms is None else bounds.oldest_ms
     (reply,) = context.database.pipeline(
-        "list", [("ZREVRANGEBYSCORE", index, upper, lower, "WITHSCORES", "LIMIT", 0, bounds.count)]
+        "list", [("ZREVRANGEBYSCORE", index, upper, lower, "WITHSCORES", "LIMIT", 0, bounds.count + 1)]
     )
     return [(fields.score_ms(score), member) for member, score in zip(reply[::2], reply[1::2], strict=True)]
 
 
-def _count_due(context: StoreContext) -> int:
-    return sum(context.database.pipeline("list.due.count", [("ZCARD", shard.due) for shard in context.shards]))
+def _has_few_due(context: StoreContext) -> bool:
+    """Whether the due index is the shorter way to the sessions whose execution runs or waits."""
+    reads: list[Command] = [("ZCARD", key) for shard in context.shards for key in (shard.due, shard.sessions)]
+    sizes = context.database.pipeline("list.sizes", reads)
+    due, all_sessions = sum(sizes[::2]), sum(sizes[1::2])
+    return due <= _MOST_ACTIVE and due * _FEW_OTHERS < all_sessions
 
 
 def _active_entries(context: StoreContext, shard: ShardKeys, bounds: _Bounds) -> list[tuple[int, bytes]]:
     """The sessions of the due index, which holds each whose execution runs or waits, with their update times."""
     (members,) = context.database.pipeline("list.due", [("ZREVRANGEBYSCORE", shard.due, "+inf", "-inf")])
     scores = context.database.pipeline("list.updated", [("ZSCORE", shard.sessions, member) for member in members])
-    found = [
+    return [
         (at_ms, member)
         for score, member in zip(scores, members, strict=True)
         if score is not None and bounds.holds(at_ms := fields.score_ms(score))
     ]
-    return sorted(found, reverse=True)[: bounds.count]
-
-
-def _with_status(context: StoreContext, sessions: Sequence[SessionKeys], status: str) -> Sequence[SessionKeys]:
-    """Filter sessions by their status; all of them where only their headers tell."""
-    if status == SessionState.UNREADABLE or not sessions:
-        return sessions
-    try:
-        stored = context.database.pipeline("headers.status", [("HGET", keys.session, "status") for keys in sessions])
-    except StateUnreadable:  # a key of another type, which is told with its header
-        return sessions
-    wanted = status.encode()
-    return [keys for keys, found in zip(sessions, stored, strict=True) if found == wanted]
 
 
 def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:

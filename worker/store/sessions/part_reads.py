@@ -1,0 +1,107 @@
+"""Reading parts of a session for those who show it: some messages, or the state without its long lists.
+
+A session of a thousand steps is megabytes as a whole; these reads cost what they give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from ...errors import StateUnreadable, StoreUnavailable
+from ...state.agent_state import AgentState
+from ...state.codec.join import Head, join_outline, read_head
+from ...state.conversation.messages import DEFAULT, Message
+from ..context import SessionScope, StorePart
+from ..database import Command, Reply
+from .loading import missing_error, require_head
+
+_TORN_READS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessages:
+    """Messages of a conversation that follow each other.
+
+    Attributes:
+        total: How many the conversation has in all.
+    """
+
+    messages: Sequence[Message]
+    total: int
+
+
+class PartReadVerbs(StorePart):
+    """Reading parts of a session."""
+
+    def messages(self, session_id: str, offset: int, limit: int) -> StoredMessages:
+        """Read at most `limit` messages of the conversation behind the first `offset` ones.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: A part of it cannot be read.
+            StoreUnavailable: No answer in time, or the session changes too fast to be read.
+        """
+        scope = self._context.session(session_id)
+
+        def reads(head: Head) -> list[Command]:
+            total = head.lengths.get(DEFAULT, 0)
+            if offset >= total:
+                return []
+            generation = head.state.store.section().generation
+            return [("LRANGE", scope.keys.section(DEFAULT, generation), offset, min(total, offset + limit) - 1)]
+
+        head, lists = _read(scope, reads)
+        total = head.lengths.get(DEFAULT, 0)
+        found = lists[0] if lists else []
+        messages = [_parse(item, offset + place) for place, item in enumerate(found)]
+        return StoredMessages(messages, total)
+
+    def outline(self, session_id: str) -> AgentState:
+        """Read the state without the messages of its sections and without the committed steps of its execution.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: A part of it cannot be read.
+            StoreUnavailable: No answer in time, or the session changes too fast to be read.
+        """
+        scope = self._context.session(session_id)
+
+        def reads(head: Head) -> list[Command]:
+            lists = head.state.part_lists
+            return [("LRANGE", scope.keys.part(name, each.generation), 0, -1) for name, each in lists.items()]
+
+        head, lists = _read(scope, reads)
+        return join_outline(head, dict(zip(head.state.part_lists, lists, strict=True)))
+
+
+def _read(scope: SessionScope, reads: Callable[[Head], list[Command]]) -> tuple[Head, list[list[bytes]]]:
+    """Read the head, and lists that it names, at one version.
+
+    Args:
+        reads: Makes the commands that read the lists.
+    """
+    session = scope.keys.session
+    (stored,) = scope.database.pipeline("parts.head", [("HMGET", session, "version", "head")])
+    for _ in range(_TORN_READS):
+        version, content = stored
+        if version is None:
+            raise missing_error(scope.context, scope.session_id)
+        head = read_head(require_head(content))
+        commands = reads(head)
+        if not commands:
+            return head, []
+        *lists, stored = scope.database.transaction("parts.lists", [*commands, ("HMGET", session, "version", "head")])
+        if stored[0] == version:
+            return head, lists
+    raise StoreUnavailable(f"session {scope.session_id} changes too fast to be read; try again")
+
+
+def _parse(item: Reply, place: int) -> Message:
+    try:
+        return Message.from_json(item)
+    except ValidationError:
+        raise StateUnreadable(f"{DEFAULT}[{place}]", "it is no message") from None
