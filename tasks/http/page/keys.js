@@ -4,11 +4,12 @@ import { useEffect, useRef } from "./html.js";
 
 const groups = new Set();
 let first = "";
+const TYPED = "input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]"; // its keys are text
 
 function onKey(event) {
   if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented
     || document.querySelector("dialog[open]")) return;
-  if (event.target.closest?.("input, textarea, select, [contenteditable]")) {
+  if (event.target.closest?.(TYPED)) {
     if (event.key === "Escape") event.target.blur();
     return;
   }

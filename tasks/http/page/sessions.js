@@ -38,7 +38,7 @@ export function Sessions({ query, onUnauthorized }) {
     if (!next.delete(id)) next.add(id);
     setSelected(next);
   };
-  useRowKeys(rows, at, setAt, toggle);
+  useRowKeys(at, setAt, toggle);
   const chunks = [];
   for (let first = 0; first < rows.length; first += PAGE) chunks.push(rows.slice(first, first + PAGE));
   const isAll = rows.length > 0 && rows.every((each) => selected.has(each.session_id));
@@ -101,14 +101,16 @@ function filterRows(rows, text) {
   });
 }
 
-/** j, k: the row; x: select it; Enter: open it. */
-function useRowKeys(rows, at, setAt, toggle) {
+/** j, k: the row; x: select it; o: open it. What is scrolled away is not gone back to. */
+function useRowKeys(at, setAt, toggle) {
   const move = (by) => {
-    const place = rows.findIndex((each) => each.session_id === at);
-    const next = rows[Math.max(0, Math.min(rows.length - 1, place + by))];
+    const drawn = [...document.querySelectorAll(".list tbody tr[id]")];
+    const current = drawn.findIndex((each) => each.classList.contains("at"));
+    const seen = drawn.findIndex((each) => each.getBoundingClientRect().bottom > 0);
+    const next = drawn[Math.max(0, Math.min(drawn.length - 1, current < 0 ? seen : current + by))];
     if (!next) return;
-    setAt(next.session_id);
-    document.getElementById(`row-${next.session_id}`)?.scrollIntoView({ block: "nearest" });
+    setAt(next.id.slice("row-".length));
+    next.scrollIntoView({ block: "nearest" });
   };
   useKeys([
     ["j", "The next session", () => move(1)],
