@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, cast
 
@@ -140,7 +140,7 @@ class _Reader:
             self._add_running(source.current)
         elif source.ended_ms is not None and not has_ended and self._has_begun(source):
             self._close(AttemptEnd.ENDED, None)
-        return tuple(self._found)
+        return _without_overlaps(self._found)
 
     def begin(self, event: Event) -> None:
         """A worker has claimed the step at this event."""
@@ -243,6 +243,22 @@ class _Reader:
                 Attempt(end=AttemptEnd.WAITING, due_ms=self._due_ms, end_ms=min(asked), is_answered=True)
             )
             self._due_ms = None
+
+
+def _without_overlaps(attempts: Sequence[Attempt]) -> tuple[Attempt, ...]:
+    """The attempts, none of which ends after the next one began: a step has one claim at a time.
+
+    An event has the time at which it was stored, a beginning that at which the claim was read, which is earlier.
+    """
+    found: list[Attempt] = []
+    next_start: int | None = None
+    for each in reversed(attempts):
+        overlaps = (
+            next_start is not None and each.end_ms is not None and (each.start_ms or 0) <= next_start < each.end_ms
+        )
+        found.append(replace(each, end_ms=next_start) if overlaps else each)
+        next_start = each.start_ms
+    return tuple(reversed(found))
 
 
 def _text(event: Event, name: str) -> str | None:

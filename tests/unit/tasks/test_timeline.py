@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -254,6 +255,22 @@ def test_a_worker_lost_in_a_tool_leaves_a_ghost_below_the_call(new: Callable[...
         "t0.l1": ("lost", 3.0, over, "lost"),
     }
     assert span_of(again, "lost").note == "attempt 1, lost with worker worker"
+
+
+def test_a_ghost_ends_where_the_next_attempt_begins_though_its_event_was_stored_later(
+    new: Callable[..., Made],
+) -> None:
+    bench, session, _ = new([CallTool("fragile")], "done", tools=(fragile_tool(),))
+    bench.worker_died(session)
+    over = at(bench.clock.now_ms())
+    bench.step(session)
+    stored = bench.store.sessions.execution(session, 1, 200)
+    later = [
+        replace(event, at_ms=event.at_ms + 5) if event.type == EventType.STEP_RECOVERED else event
+        for event in stored.events
+    ]
+    (step, *_) = make_timeline(replace(stored, events=tuple(later)), 1, 200, with_data=False).steps
+    assert at(span_of(step, "lost").end_ms) == at(span_of(step, "tool").start_ms) == over
 
 
 def test_a_worker_lost_in_the_model_call_leaves_a_ghost_and_the_call_is_made_again(new: Callable[..., Made]) -> None:
@@ -553,7 +570,5 @@ def test_events_with_odd_data_end_no_timeline(new: Callable[..., Made], data: di
         Event(id=f"{n}-0", type=kind, at_ms=stored.now_ms, session_id=session, execution_id="e1", step=1, data=data)
         for n, kind in enumerate((*EventType, "unreadable", "of_a_newer_version"))
     ]
-    from dataclasses import replace
-
     timeline = make_timeline(replace(stored, events=(*stored.events, *odd)), 1, 200, with_data=True)
     assert [step.number for step in timeline.steps] == [1, 2]
