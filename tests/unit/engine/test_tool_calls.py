@@ -404,11 +404,12 @@ def test_a_single_plain_tool_that_takes_too_long_is_given_up_and_the_next_worker
 
 
 def test_a_plain_tool_that_ends_a_little_late_is_believed_and_the_step_goes_on(new_bench: NewBench) -> None:
-    noticed = threading.Event()
+    began, noticed = threading.Event(), threading.Event()
 
     @tool(effect="unsafe", timeout=5)
     def late(ctx: ToolContext) -> str:
         """End when asked to."""
+        began.set()
         wait_until(ctx.cancelled, "it is told that its time is over")
         noticed.set()
         return "just in time"
@@ -425,11 +426,12 @@ def test_a_plain_tool_that_ends_a_little_late_is_believed_and_the_step_goes_on(n
     outcomes: list[Any] = []
     thread = threading.Thread(target=lambda: outcomes.append(bench.step(session_id)))
     thread.start()
-    wait_until(lambda: bench.keeper.running == 1, "it runs")
+    assert began.wait(10)
     bench.clock.go_on(5.1)
-    while not noticed.is_set():
+    while thread.is_alive() and not noticed.is_set():
         bench.keeper.tick()
     thread.join(10)
+    assert noticed.is_set()
     assert isinstance(outcomes[0], Done)
     assert [made.value for made in executions(bench, session_id)] == ["just in time", "other", "other"]
 
