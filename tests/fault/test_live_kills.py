@@ -8,7 +8,7 @@ import pytest
 
 from fault.real.live import kill_writers
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no worker has registered")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no worker has registered")]
 
 
 def test_each_reader_of_streams_under_kills_has_the_stored_history(tmp_path: Path) -> None:
