@@ -414,14 +414,12 @@ def test_a_plain_tool_that_ends_a_little_late_is_believed_and_the_step_goes_on(n
         noticed.set()
         return "just in time"
 
-    calls = [CallTool("late"), CallTool("other"), CallTool("other")]
-
     @tool(effect="unsafe")
     def other() -> str:
         """Come after it."""
         return "other"
 
-    bench = new_bench(calling(*calls, tools=[late, other], max_parallel_tools=1))
+    bench = new_bench(calling(*map(CallTool, ("late", "other", "other")), tools=[late, other], max_parallel_tools=1))
     session_id = bench.submit()
     outcomes: list[Any] = []
     thread = threading.Thread(target=lambda: outcomes.append(bench.step(session_id)))
@@ -431,7 +429,6 @@ def test_a_plain_tool_that_ends_a_little_late_is_believed_and_the_step_goes_on(n
     while thread.is_alive() and not noticed.is_set():
         bench.keeper.tick()
     thread.join(10)
-    assert noticed.is_set()
     assert isinstance(outcomes[0], Done)
     assert [made.value for made in executions(bench, session_id)] == ["just in time", "other", "other"]
 
