@@ -174,6 +174,9 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
             # Another caller has created the session in the meantime.
             self._check_owner(submission.session, agent)
             return self._send(submission)
+        if applied.outcome == "again" and may_exist:
+            # The other caller said the same; unless this is the same operation, it is said twice.
+            return self._send(submission)
         self._publish(applied.publish)
         job = Job(
             self.store, submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id

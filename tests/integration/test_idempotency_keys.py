@@ -44,6 +44,27 @@ def test_a_key_used_again_for_another_text_is_refused_wherever_it_was_used(clien
     assert client.submit("a", "two", session_id="s2", idempotency_key="k1").session_id == "s2", "keys are a session's"
 
 
+def test_the_same_text_of_two_callers_who_both_make_the_session_is_said_twice(
+    client: AgentClient, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = client.store.sessions.header
+
+    def look_before_the_other(session: str) -> Any:
+        try:
+            return look(session)
+        finally:
+            monkeypatch.undo()
+            with AgentClient(settings=Settings.build(redis_url=redis_url)) as other:
+                other.submit("a", "one", session_id="s1", idempotency_key="k1")
+
+    monkeypatch.setattr(client.store.sessions, "header", look_before_the_other)
+    job = client.submit("a", "one", session_id="s1", idempotency_key="k2")
+    assert texts(client, "s1") == ["one", "one"]
+    again = client.submit("a", "one", session_id="s1", idempotency_key="k2")
+    assert again.execution_id == job.execution_id
+    assert texts(client, "s1") == ["one", "one"], "the same key adds nothing"
+
+
 def test_a_key_used_again_with_another_budget_is_refused(client: AgentClient) -> None:
     client.submit("a", "one", session_id="s1", idempotency_key="k1", budget=BUDGET)
     assert client.submit("a", "one", session_id="s1", idempotency_key="k1", budget=BUDGET).execution_id
