@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
 
 from pydantic import Field
 
@@ -16,8 +15,6 @@ from .inputs import check_agent_name, check_caller, check_listing, read_time_ms
 from .listing import iterate_headers
 from .trees import ACTIVE, TreeVerbs
 from .verbs import BY, Scope, verb
-
-_IDLE: Final = ("idle", "completed", "stopped", "failed")
 
 
 class HoldingVerbs(TreeVerbs):
@@ -64,20 +61,19 @@ class HoldingVerbs(TreeVerbs):
         until_ms = self._check_end_of_hold(until)
         session = read_session_id(session_id)
 
-        def hold(each: str) -> bool:
-            result = self.store.sessions.suspend(each, reason=reason, by=by or "", until_ms=until_ms)
-            return result.outcome == "changed"
+        def hold(each: str) -> str:
+            return self.store.sessions.suspend(each, reason=reason, by=by or "", until_ms=until_ms).outcome
 
-        if self._is_idle(session):
+        outcome = hold(session)
+        if outcome == "idle":
             if until is not None:
                 raise InvalidInput(
                     "until", until.isoformat(), "nothing of the session runs that could end; leave it out."
                 )
             return self._set_session_status(session, "suspended")
-        changed = hold(session)
         if tree:
             self._walk(session, hold)
-        return changed
+        return outcome == "changed"
 
     @verb(
         "POST", "/v1/sessions/{session_id}/resume", "resume_session", scope=Scope.STOP,
@@ -98,17 +94,15 @@ class HoldingVerbs(TreeVerbs):
         check_caller(by)
         session = read_session_id(session_id)
 
-        def let_go_on(each: str) -> bool:
+        def let_go_on(each: str) -> str:
             result = self.store.sessions.resume(each, by=by or "")
             self._publish(result.publish)
-            return result.outcome == "changed"
+            return result.outcome
 
-        changed = let_go_on(session)
+        outcome = let_go_on(session)
         if tree:
             self._walk(session, let_go_on)
-        if not changed and self._is_idle(session):
-            return self._set_session_status(session, "active")
-        return changed
+        return self._set_session_status(session, "active") if outcome == "idle" else outcome == "changed"
 
     def suspend_all(
         self,
@@ -154,10 +148,6 @@ class HoldingVerbs(TreeVerbs):
         if until is not None and until_ms is not None and until_ms > self._now_ms() + LONGEST_WAIT_MS:
             raise InvalidInput("until", until.isoformat(), "a hold ends within 30 days; give a time before, or None.")
         return until_ms
-
-    def _is_idle(self, session_id: str) -> bool:
-        """Whether nothing of a session runs, waits or is parked."""
-        return self.store.sessions.header(session_id).status in _IDLE
 
     def _set_session_status(self, session_id: str, status: str) -> bool:
         """Change the status of a session of which nothing runs; False where it has this status already."""

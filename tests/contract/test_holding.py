@@ -102,8 +102,9 @@ def test_a_hold_ends_no_later_than_the_deadline_of_the_execution(bench: Bench) -
 
 def test_only_what_runs_or_waits_can_be_held(bench: Bench) -> None:
     bench.commit(bench.claim(), final=True)
-    with pytest.raises(ActionRefused, match="nothing to suspend"):
-        suspend(bench)
+    bench.spy.sent.clear()
+    assert [suspend(bench).outcome, resume(bench).outcome] == ["idle", "idle"]
+    assert bench.spy.points == [Points.SUSPEND_READ, Points.RESUME_READ], "nothing is written"
     bench.session = "nobody"
     with pytest.raises(SessionNotFound):
         suspend(bench)

@@ -145,16 +145,16 @@ class RedisSessionStore:
             return False  # the action refuses it itself
         name, sessions = session.session_id, self._store.sessions
         if isinstance(action, SuspendSession):
-            sessions.suspend(name, reason=_REASON)
-        elif isinstance(action, ResumeSession):
-            self._publish(sessions.resume(name).publish)
+            return sessions.suspend(name, reason=_REASON).outcome != "idle"
+        if isinstance(action, ResumeSession):
+            applied = sessions.resume(name)
         else:
             operation = _operation(action)
             if operation is None:
                 return False
             applied: ActionResult = sessions.act(name, operation, operation_transition)
-            self._publish(applied.publish)
-        return True
+        self._publish(applied.publish)
+        return applied.outcome != "idle"
 
     def _version(self, session_id: str) -> int | None:
         try:

@@ -177,10 +177,11 @@ class HoldVerbs(StorePart):
             until_ms: Redis time at which the hold ends by itself, and the execution with it. None: in 30 days. Never
                 later than the deadline of the execution.
         Returns:
-            "changed", or "again" when it is held already; then the first hold stays.
+            "changed"; "again" when it is held already: then the first hold stays; "idle" when no execution of it runs
+            or waits: then nothing was written.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
-            ActionRefused: No execution of it runs or waits, it is parked, or it is being stopped.
+            ActionRefused: It is parked, or it is being stopped.
             InvalidInput: `reason` or `by` is no text of at most 1000 characters.
         """
         _check_text("reason", reason)
@@ -192,7 +193,7 @@ class HoldVerbs(StorePart):
         """End the hold of a session, and wake it; a session that waits for requests looks at them again.
 
         Returns:
-            "changed", or "again" when it was not held.
+            "changed"; "again" when it was not held; "idle" when it was not, and no execution of it runs or waits.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
         """
@@ -211,6 +212,8 @@ def _suspend(scope: SessionScope, reason: str, by: str, wanted_ms: int | None) -
         control, now_ms = found.control, found.now_ms
         if control.hold is not None:
             return ActionResult("again", control.execution, found.version)
+        if control.phase == "end":
+            return ActionResult("idle", control.execution, found.version)
         _refuse_unless_active(scope.session_id, control)
         execution = found.check_execution(read_head(require_head(head)).state)
         until_ms = _until_ms(execution, wanted_ms, now_ms)
@@ -232,8 +235,6 @@ def _check_text(field: str, value: object) -> None:
 def _refuse_unless_active(session_id: str, control: ControlFields) -> None:
     if control.phase == "parked":
         raise ActionRefused(f"session {session_id} is parked, so nothing of it runs; retry it first, then suspend it")
-    if control.phase == "end":
-        raise ActionRefused(f"session {session_id} has no execution that runs or waits; there is nothing to suspend")
     if control.requested_stop is not None:
         raise ActionRefused(f"session {session_id} is being stopped; it will end and cannot be suspended")
 
@@ -254,7 +255,7 @@ def _resume(scope: SessionScope, by: str) -> ActionResult:
         found = WatchedSession.parse(scope, watched.replies)
         control, now_ms = found.control, found.now_ms
         if control.hold is None:
-            return ActionResult("again", control.execution, found.version)
+            return ActionResult("idle" if control.phase == "end" else "again", control.execution, found.version)
         commands: list[Command] = [("HDEL", keys.ctl, *HOLD_FIELDS), ("HDEL", keys.session, SESSION_STATUS)]
         publish, data = None, {"cause": "resume", "by": by}
         if control.requested_stop is None:
