@@ -78,11 +78,13 @@ def test_children_of_a_prefork_worker_may_die(tmp_path: Path) -> None:
     passed(kills.prefork(tmp_path / "lab", 20), "children_lost")
 
 
+@pytest.mark.long
 def test_a_stop_at_any_point_begins_nothing_and_keeps_what_there_is(tmp_path: Path) -> None:
     verdict = passed(pauses.stops(tmp_path / "lab", 1), *(f"stopped_at_{point}_stopped" for point in pauses.POINTS))
     assert verdict.counts["outcome_not_run"] > 0
 
 
+@pytest.mark.long
 def test_a_client_that_dies_after_its_answer_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
     passed(waiting.kill_clients(tmp_path / "lab", 1), "killed_w2_approved_unsafe", "killed_w2_question")
 

@@ -287,6 +287,7 @@ def make_old(lab: Lab, request: FoundRequest, *, hours: int) -> None:
     lab.redis.zadd("ca:{0}:requests", {json.dumps(value, separators=(",", ":")): value["asked_at_ms"]})
 
 
+@pytest.mark.long
 def test_five_hundred_waiting_sessions_are_answered_page_by_page_and_each_runs_once(lab: Lab) -> None:
     client = lab.client
     jobs = {client.submit("asking", plan([call("refund", work=f"bulk-{number}")])) for number in range(BULK)}

@@ -127,6 +127,7 @@ def test_nothing_is_left_when_it_is_ended_in_the_middle(number: signal.Signals, 
         wait_until(lambda pid=pid: is_gone(pid), f"worker {pid} has ended", timeout=20)
 
 
+@pytest.mark.long
 def test_with_a_model_both_sides_ask_it_and_use_the_same_tools(provider: Provider, tmp_path: Path) -> None:
     provider.plan(
         calls(tool_call("find_order", {"number": "17"})),

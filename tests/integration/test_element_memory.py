@@ -66,9 +66,12 @@ ATTACKS: dict[str, Callable[[], str | bytes]] = {
     "larger than an element may be": lambda: b"\xff" * 40_000_000,
     "a text that the task refuses": large_text,
 }
+LONG = ("values in the headers", "values of a type", "a list of three", "larger than an element may be")
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    "attack", [pytest.param(each, marks=pytest.mark.long if each in LONG else ()) for each in ATTACKS]
+)
 def test_a_worker_stays_small_and_does_other_jobs(
     attack: str,
     redis_url: str,

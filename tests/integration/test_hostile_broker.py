@@ -266,6 +266,7 @@ def resident_kb(pid: int) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 
 
+@pytest.mark.long
 def test_commands_that_a_worker_would_remember_for_ever_do_not_fill_its_memory(attacker: Attacker) -> None:
     """Celery keeps 50 000 revoked ids of any length, and all revoked stamps."""
     attacker.broker.config_set("client-output-buffer-limit", "pubsub 0 0 0")  # it hangs up on slow readers of 32 MB

@@ -133,6 +133,7 @@ def test_what_an_agent_does_is_bounded(redis_url: str, new_worker: Any, agent: s
     assert client.submit("many_calls", "and again").result(timeout=90).status == "completed"
 
 
+@pytest.mark.long
 def test_the_ends_of_sixty_four_children_take_bounded_memory_of_their_parent(redis_url: str, new_worker: Any) -> None:
     # Few slots: what the children hold while they work is another limit's.
     env = {"CELERY_AGENTS_CONCURRENCY": "4", "OPENAI_API_KEY": "not-a-real-key"}

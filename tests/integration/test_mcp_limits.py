@@ -91,7 +91,7 @@ def test_a_long_question_is_asked_short(lab: Lab, worker: WorkerProcess) -> None
     lab.client.stop(job.session_id)
 
 
-@pytest.mark.parametrize("way", ["sse", "stdio"])
+@pytest.mark.parametrize("way", [pytest.param("sse", marks=pytest.mark.long), "stdio"])
 def test_a_flood_of_notifications_leaves_other_sessions_their_time(lab: Lab, worker: WorkerProcess, way: str) -> None:
     jobs = [submit(lab, f"{way}_flood") for _ in range(3)]
     times: list[float] = []

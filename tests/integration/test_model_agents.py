@@ -87,6 +87,7 @@ def test_a_conversation_goes_on_after_its_worker_is_killed_between_any_two_reque
     assert seen[-2:] == ["the answer", "and now?"]
 
 
+@pytest.mark.long
 def test_sixty_steps_through_two_workers_in_turn_show_the_provider_what_one_process_would(
     new_lab: Callable[..., Lab],
     provider: Provider,

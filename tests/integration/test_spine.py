@@ -212,7 +212,9 @@ def _value(lab: Lab, name: str) -> object:
     return readers[str(lab.redis.type(name))](name)
 
 
-@pytest.mark.parametrize("separate", [False, True], ids=["fused", "separate"])
+@pytest.mark.parametrize(
+    "separate", [pytest.param(False, id="fused"), pytest.param(True, id="separate", marks=pytest.mark.long)]
+)
 def test_the_sweep_does_not_multiply_the_messages_of_five_thousand_due_sessions(
     new_lab: Callable[..., Lab], separate: bool
 ) -> None:
