@@ -8,19 +8,22 @@ operators; a run of the tests under coverage says which test runs which line.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,7 +76,9 @@ OPERATORS: Final = (
     "ZeroIterationForLoop",
 )
 MOST_TESTS: Final = 40
-"""Tests that are run for a mutant: those of the module's own test file first, then the fastest."""
+"""Tests that are run for a mutant: those of the module's own test file first, then those that run little else."""
+TUNING: Final = re.compile(r"_[A-Z_]*(SECONDS|PAUSE|SHOWN_[A-Z]+)")
+"""Names of constants that tune."""
 SLOWEST_SECONDS: Final = 60.0
 """A mutant whose tests take longer is killed: it hangs."""
 
@@ -102,18 +107,42 @@ class Mutant:
 
 
 def find_mutants() -> Iterator[Mutant]:
-    """All changes of all subjects."""
+    """All changes of all subjects, without those that say nothing."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.plugins import get_operator
 
     for path in tracked_files():
         if path.suffix != ".py" or not str(path).startswith(SUBJECTS):
             continue
-        nodes = list(ast_nodes(get_ast((ROOT / path).read_text(encoding="utf-8"))))
+        text = (ROOT / path).read_text(encoding="utf-8")
+        nodes, silent = list(ast_nodes(get_ast(text))), find_silent_lines(text)
         for name in OPERATORS:
             places = [at for node in nodes for at in get_operator(f"core/{name}")().mutation_positions(node)]
             for occurrence, (start, _) in enumerate(places):
-                yield Mutant(str(path), name, occurrence, start[0])
+                if start[0] not in silent[name]:
+                    yield Mutant(str(path), name, occurrence, start[0])
+
+
+def find_silent_lines(text: str) -> Mapping[str, set[int]]:
+    """The lines on which a change by an operator says nothing about the tests, by operator.
+
+    - `*` in a signature, which the operator takes for a product: `/` refuses callers that pyright refuses, too.
+    - `frozen`, `slots` and `kw_only` of a dataclass, and `TYPE_CHECKING`: pyright checks what they forbid.
+    - Private constants of a module for a duration, or for how much of a text or a list is shown: they
+      tune, the documents do not name them, and a test could only repeat the number.
+    """
+    found = defaultdict[str, set[int]](set)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.kwonlyargs:
+            found["ReplaceBinaryOperator_Mul_Div"].update(range(node.lineno, node.body[0].lineno))
+        elif isinstance(node, ast.ClassDef):
+            for each in node.decorator_list:
+                found["ReplaceTrueWithFalse"].update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            found["AddNot"].add(node.lineno)
+        elif isinstance(node, ast.AnnAssign) and TUNING.fullmatch(ast.unparse(node.target)):
+            found["NumberReplacer"].update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return found
 
 
 def mutate(mutant: Mutant, copy: Path) -> str:
@@ -177,12 +206,53 @@ class Nets:
     seconds: dict[str, float]
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that run a mutant's line; where it runs at the import alone, those of the file."""
+        """The tests that run a mutant's statement; where it runs at the import alone, those of the file.
+
+        A line that runs at the import is noted for the test that imports it first, if any: that says nothing. And a test
+        may read a constant without running a line of its file, so all tests of the module's own test file count.
+        """
         by_line = self.lines.get(mutant.path, {})
-        found = set(by_line.get(str(mutant.line), ())) or {test for tests in by_line.values() for test in tests}
-        own = f"test_{Path(mutant.path).stem}.py"
+        own = re.compile(rf"test_(\w+_)?{Path(mutant.path).stem}\.py")
+        if statement := find_statement(mutant):
+            found = {test for line in statement for test in by_line.get(str(line), ())}
+        else:
+            found = {test for tests in by_line.values() for test in tests}
+            found.update(test for test in self.seconds if own.search(test))
         usable = [test for test in found if self.seconds.get(test, float("inf")) < SLOWEST_SECONDS / 4]
-        return sorted(usable, key=lambda test: (own not in test, self.seconds[test]))[:MOST_TESTS]
+        return sorted(usable, key=lambda test: (not own.search(test), -self._share(mutant.path, test), test))[
+            :MOST_TESTS
+        ]
+
+    def _share(self, path: str, test: str) -> float:
+        """Which share of the lines that a test runs is in a file: it is about the file where that is much."""
+        return self._run[path, test] / max(self._run["", test], 1)
+
+    @cached_property
+    def _run(self) -> Counter[tuple[str, str]]:
+        """How many lines of a file, and of all files by the name "", a test runs."""
+        found = Counter[tuple[str, str]]()
+        for path, by_line in self.lines.items():
+            for tests in by_line.values():
+                found.update(key for test in tests for key in ((path, test), ("", test)))
+        return found
+
+
+def find_statement(mutant: Mutant) -> range | None:
+    """The lines of the innermost statement in a function around a mutant; None where it runs at the import."""
+    around = [each for each in _statements(mutant.path) if mutant.line in each]
+    return min(around, key=len, default=None)
+
+
+@cache
+def _statements(path: str) -> tuple[range, ...]:
+    """The lines of each statement in the functions of a file."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    found = (node for function in functions for top in function.body for node in ast.walk(top))
+    return tuple(range(node.lineno, (node.end_lineno or 0) + 1) for node in found if isinstance(node, ast.stmt))
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
