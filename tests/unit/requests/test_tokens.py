@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
+
 import pytest
 
 from celery_agents.worker.errors import ConfigurationError
@@ -15,6 +18,20 @@ def test_a_token_says_what_was_signed_and_is_the_same_each_time() -> None:
     token = SIGNER.sign(CLAIMS)
     assert SIGNER.read(token, TokenPurpose.ANSWER, 999) == CLAIMS
     assert SIGNER.sign(CLAIMS) == token
+
+
+def test_each_claim_of_a_session_comes_back_and_changes_the_token() -> None:
+    least = TokenClaims(session_id="s1", request_id="", purpose=TokenPurpose.SESSION)
+    full = replace(least, expires_at_ms=9, scopes=("read", "answer"), answer_to="", subject="ada")
+    for claims in (least, replace(least, answer_to="desk"), full):
+        assert SIGNER.read(SIGNER.sign(claims), TokenPurpose.SESSION, 8) == claims
+
+
+def test_a_token_of_an_earlier_worker_is_the_same() -> None:
+    """Tokens are stored nowhere: all versions make the same of the same claims."""
+    claims = replace(CLAIMS, scopes=("read",), answer_to="desk", subject="ada")
+    body = base64.urlsafe_b64decode(SIGNER.sign(claims).split(".")[1] + "==")
+    assert body == b'{"a":"desk","c":["read"],"e":1000,"p":"answer","r":"r1","s":"s1","u":"ada"}'
 
 
 def test_a_token_ends_at_its_time_and_one_without_a_time_does_not() -> None:
@@ -40,7 +57,9 @@ def test_a_token_of_another_secret_or_with_any_character_changed_is_refused() ->
         assert token not in str(refused.value)
 
 
-@pytest.mark.parametrize("token", ["", ".", "..", "ca1..", "ca1.e30.", "é.é.é", "x" * 5000, 7, None, b"ca1.a.b"])
+@pytest.mark.parametrize(
+    "token", ["", ".", "..", "ca1..", "ca1.e30.", "é.é.é", "x" * 5000, f"{SIGNER.sign(CLAIMS)}*", 7, None, b"ca1.a.b"]
+)
 def test_what_is_no_token_is_refused_and_not_shown(token: object) -> None:
     with pytest.raises(InvalidToken) as refused:
         SIGNER.read(token, TokenPurpose.ANSWER, 0)  # type: ignore[arg-type]
