@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from .redis_urls import ONE_SERVER, SENTINELS, SentinelUrl, uses_sentinels
 from .settings import Settings
 
 
 def is_redis(url: str) -> bool:
-    """Whether a broker URL names a Redis."""
-    return url.startswith(("redis://", "rediss://", "unix://"))
+    """Whether a broker URL names a Redis, or Sentinels that know where it is."""
+    return url.startswith((*ONE_SERVER, *SENTINELS))
 
 
 def takes_steps_itself(settings: Settings) -> bool:
@@ -24,7 +25,11 @@ def shares_a_database(settings: Settings) -> bool:
     """Tell whether broker and store are the same database of the same Redis, however their URLs are spelled."""
     if settings.broker_url is None:
         return True
-    return is_redis(settings.broker_url) and _database_of(settings.broker_url) == _database_of(settings.redis_url)
+    if not is_redis(settings.broker_url) or uses_sentinels(settings.broker_url) != uses_sentinels(settings.redis_url):
+        return False
+    if uses_sentinels(settings.redis_url):
+        return SentinelUrl.parse(settings.redis_url).is_same_database(SentinelUrl.parse(settings.broker_url))
+    return _database_of(settings.broker_url) == _database_of(settings.redis_url)
 
 
 def _database_of(url: str) -> tuple[str, str, int, str]:

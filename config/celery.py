@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from kombu import Exchange, Queue
 
 from .brokers import is_redis
+from .redis_urls import SENTINEL_SECONDS, SentinelUrl, uses_sentinels
 from .settings import GROUP_MARK, Settings
 
 GREENLETS: Final = "celery_agents.tasks.consumer.pool:TaskPool"
@@ -83,6 +87,8 @@ def celery_configuration(settings: Settings) -> dict[str, Any]:
     }
     if is_redis(settings.broker):
         configuration["broker_transport_options"] = _redis_transport_options()
+    if uses_sentinels(settings.broker):
+        _find_by_sentinels(configuration, SentinelUrl.parse(settings.broker))
     return configuration
 
 
@@ -99,6 +105,48 @@ def _redis_transport_options() -> dict[str, Any]:
         "unacked_mutex_expire": 10,
         "client_name": "celery-agents",
     }
+
+
+def _find_by_sentinels(configuration: dict[str, Any], url: SentinelUrl) -> None:
+    """Configure kombu's transport for Sentinels, whose URL takes neither the primary's name nor options."""
+    server = urlsplit(url.server)
+    user, at, _ = server.netloc.rpartition("@")
+    options = {name: value for name, value in parse_qsl(server.query) if name.startswith("ssl_")}
+    tls = {"ssl_cert_reqs": ssl.CERT_REQUIRED, **options} if url.is_tls else {}
+    configuration["broker_url"] = ";".join(
+        f"sentinel://{user}{at}{f'[{host}]' if ':' in host else host}:{port}{server.path}"
+        for host, port in url.sentinels
+    )
+    configuration["broker_transport_options"] |= {
+        "master_name": url.primary,
+        "sentinel_kwargs": {
+            "socket_timeout": SENTINEL_SECONDS, "username": url.username, "password": url.password,
+            "retry": None,  # a Sentinel that is away is passed over at once
+            **({"ssl": True, **tls} if tls else {}),
+        },
+    }  # fmt: skip
+    if tls:
+        configuration["broker_use_ssl"] = tls
+
+
+def own_sentinel_url(url: str, options: Mapping[str, Any], *, is_tls: bool) -> str:
+    """Write the Sentinels of an app in one URL, as the settings take it.
+
+    Args:
+        url: In kombu's spelling: `sentinel://` of each, with semicolons between them.
+        options: The app's transport options.
+    """
+    first, *others = url.split(";")
+    parts = urlsplit(first)
+    hosts = ",".join([parts.netloc, *(urlsplit(other).netloc.rpartition("@")[2] for other in others)])
+    credentials = {
+        f"sentinel_{name}": value
+        for name, value in dict(options.get("sentinel_kwargs") or {}).items()
+        if name in ("username", "password") and value
+    }
+    name, scheme = options.get("master_name", ""), "rediss+sentinel" if is_tls else "redis+sentinel"
+    query = f"?{urlencode(credentials)}" if credentials else ""
+    return f"{scheme}://{hosts}/{quote(name, safe='')}/{parts.path.strip('/') or 0}{query}"
 
 
 def _kombu_url(url: str) -> str:

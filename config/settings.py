@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .networks import AllowedNetworks
+from .redis_urls import EXAMPLE, ONE_SERVER, SENTINELS, SentinelUrl, canonical_url, uses_sentinels
 
 PREFIX: Final = "CELERY_AGENTS_"
 # Kubernetes injects these names for a service called celery-agents; they are not settings.
@@ -24,6 +25,8 @@ _INJECTED: Final = re.compile(r"^CELERY_AGENTS_(.*_)?(SERVICE_HOST|SERVICE_PORT.
 # The demo's tools read these in the worker process.
 _DEMO: Final = re.compile(r"^CELERY_AGENTS_DEMO_")
 
+
+_URLS: Final = ("redis_url", "broker_url")
 
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """The name that an agent gives its queue."""
@@ -56,10 +59,15 @@ class Settings(BaseSettings):
 
     # --- where things are -------------------------------------------------------------------------------------
     redis_url: str = Field(
-        "redis://127.0.0.1:6379/0", description="The store, and the broker unless broker_url says otherwise."
+        "redis://127.0.0.1:6379/0",
+        description="The store, and the broker unless broker_url says otherwise: redis://, rediss://, unix://, "
+        "valkey://, valkeys://, or Sentinels that know the primary, redis+sentinel://host:26379,host,host/name/0 "
+        "(rediss+sentinel://, valkey+sentinel://).",
     )
     broker_url: str | None = Field(
-        None, description="Celery broker. None: the store's Redis, which lets a commit publish the next step itself."
+        None,
+        description="Celery broker, which may be Sentinels as well. None: the store's Redis, which lets a commit "
+        "publish the next step itself.",
     )
     agents: str = Field("", description="Modules that define agents, comma separated; each worker imports them.")
     queue: str = Field(
@@ -247,9 +255,14 @@ class Settings(BaseSettings):
             return None
         if "://" not in value:
             raise ValueError(f"{_hide_password(value)!r} is not a URL; write it like redis://host:6379/0")
-        if not _has_usable_port(value):
+        url = canonical_url(value)
+        if uses_sentinels(url):
+            SentinelUrl.parse(url)
+        elif url.startswith("sentinel://"):
+            raise ValueError(f"sentinel:// does not name the primary; write it like {EXAMPLE}")
+        elif not _has_usable_port(url):
             raise ValueError(f"{_hide_password(value)!r} has no usable port; write it like redis://host:6379/0")
-        return value
+        return url
 
     @field_validator("webhook_allow")
     @classmethod
@@ -260,10 +273,9 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _check_redis(cls, value: str) -> str:
-        if not value.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError(
-                f"the store must be a Redis (redis://, rediss:// or unix://), not {value.split(':', maxsplit=1)[0]}://"
-            )
+        if not value.startswith((*ONE_SERVER, *SENTINELS)):
+            known = ", ".join((*ONE_SERVER, *SENTINELS))
+            raise ValueError(f"the store must be a Redis ({known}), not {value.split(':', maxsplit=1)[0]}://")
         return value
 
     @field_validator("http_address")
@@ -309,6 +321,12 @@ class Settings(BaseSettings):
                 "no step would ever run alone before it fails"
             )
         return self
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """The settings for people: without secrets, and URLs without passwords."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            yield name, "(hidden)" if value and "secret" in name else _hide_password(value) if name in _URLS else value
 
     @property
     def broker(self) -> str:
@@ -467,5 +485,5 @@ def _has_usable_port(url: str) -> bool:
         return False
 
 
-def _hide_password(url: str) -> str:
-    return re.sub(r"(?<=:)[^:@/]+(?=@)|(?<=password=)[^&#]+", "***", url)
+def _hide_password(url: str | None) -> str | None:
+    return url and re.sub(r"(?<=:)[^:@/]+(?=@)|(?<=password=)[^&#]+", "***", url)

@@ -9,7 +9,7 @@ from celery import Celery
 from celery.utils.nodenames import default_nodename, host_format
 
 from ..config.brokers import is_redis
-from ..config.celery import queues
+from ..config.celery import own_sentinel_url, queues
 from ..config.settings import Settings
 from .consumer.bootstep import worker_bootstep
 from .consumer.queue_consumer import consumer_step
@@ -99,4 +99,6 @@ def _broker_of(app: Celery) -> str | None:
     url = conf.broker_write_url or conf.broker_url
     if isinstance(url, (list, tuple)):
         url = ";".join(map(str, cast("list[object]", url)))
+    if url and url.startswith("sentinel://"):
+        return own_sentinel_url(url, dict(conf.broker_transport_options or {}), is_tls=bool(conf.broker_use_ssl))
     return url.replace("redis+socket://", "unix://") if url else None

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from ...worker.errors import CeleryAgentsError
+from ...worker.errors import CeleryAgentsError, StoreForbidden
 from ...worker.store.database import Command, Reply
 from ...worker.store.redis.database import RedisDatabase
 from ...worker.unique import unique_hex
@@ -173,8 +173,10 @@ class ControlRecords:
         try:
             with self._lock:
                 replies = self._database.exchange(commands) if commands else ()
-        except CeleryAgentsError as error:
+        except StoreForbidden as error:
             errors.append(error)
+        except CeleryAgentsError as error:
+            log.warning("records of control messages are changed later: %s", error)
         if notes_errors:
             errors += (each for each in replies if isinstance(each, Exception))
         for error in errors:

@@ -12,15 +12,18 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from celery import Celery, bootsteps
 
+from ...config.brokers import is_redis
 from ...worker.concurrency import fibers
 from ...worker.redaction import describe_exception
 from ...worker.store.redis.database import RedisDatabase, connect_to_wait
+from ...worker.store.redis.outages import REFUSALS
 from ..broker_keys import queue_keys
 from ..runtime import LazyRuntime
 from .decoded_messages import DecodedMessage, read_element
@@ -33,6 +36,7 @@ from .queue_fetcher import BLOCK_SECONDS, FetchedElement, QueueFetcher
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
+_REFUSED_SECONDS: Final = 1.0
 _END_SECONDS: Final = 2.0 * BLOCK_SECONDS
 
 
@@ -227,14 +231,24 @@ def consumer_step(runtime: LazyRuntime) -> type[bootsteps.StartStopStep]:
     class QueueConsumersBootstep(bootsteps.StartStopStep):
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
+        def __init__(self, parent: Any, **kwargs: Any) -> None:
+            super().__init__(parent, **kwargs)
+            self._has_started = False
+            if is_redis(runtime.settings.broker):  # one that refuses for now is away; by itself, Celery ends its worker
+                parent.connection_errors = (*parent.connection_errors, *REFUSALS)
+
         def start(self, parent: Any) -> None:
             if isinstance(parent.pool, TaskPool) and parent.event_dispatcher is not None:
                 batch_events(parent.event_dispatcher, parent.pool.loop.call_later)
             for consumer in runtime.consumers:
                 consumer.connect(parent)
+            self._has_started = True
 
         def stop(self, parent: Any) -> None:
             del parent
+            if not self._has_started:  # refused while it connected; Celery would ask again at once
+                time.sleep(_REFUSED_SECONDS)
+            self._has_started = False
             for consumer in runtime.consumers:
                 consumer.disconnect()
 

@@ -179,8 +179,6 @@ class QueueFetcher:
     def _refuse(self, error: Exception) -> None:
         refusals.record(FETCH, f"Redis refuses to pop messages: {error}")
         self._order.append(self._order.pop(0))  # Redis stops at the first key of another type
-        if str(error).startswith("You can't write against a read only"):
-            self._database.close()  # a replica now: the name may lead to the new primary
         fibers.sleep(_REFUSED_SECONDS)
 
     def _give_back(self, elements: Sequence[FetchedElement]) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from ...config.brokers import shares_a_database
 from ...config.settings import GROUP_MARK
-from ...worker.errors import StoreForbidden
+from ...worker.errors import StoreForbidden, StoreUnavailable
 from ...worker.store.housekeeping.registry import offered_queues
 from ...worker.store.housekeeping.sweeps import QueueSnapshot, SweepResult
 from ..observability.server_policy import REPLAY_ADVICE, check_replay, find_problems, memory_share
@@ -163,6 +163,10 @@ class Inspection(HousekeepingJob):
 
 
 def _find_problems(runtime: Runtime) -> Iterator[str]:
+    try:
+        runtime.store.housekeeping.try_writing()
+    except StoreUnavailable as error:
+        yield f"Redis takes no writes: {error}"
     try:
         facts = runtime.store.housekeeping.server_facts()
         runtime.redis_memory_share = memory_share(facts)

@@ -14,6 +14,7 @@ REPLAY_ADVICE: Final = "let it do everything and nobody be it: user default off 
 # The first releases that ask for no rights when they replay an append-only file; of Redis, the first that may not.
 _VALKEY_WITHOUT_CHECK: Final = (9, 1, 2)
 _REDIS_WITH_CHECK: Final = (7, 0)
+_LONGEST_LAG_SECONDS: Final = 10
 
 
 def check_server(facts: Mapping[str, str]) -> None:
@@ -36,7 +37,14 @@ def find_problems(facts: Mapping[str, str]) -> Iterator[str]:
     if facts.get("aof_enabled") == "1" and facts.get("aof_last_write_status", "ok") != "ok":
         yield "Redis cannot write its append-only file; look at its disk and log"
     if facts.get("role") == "slave":
-        yield "Redis has become a replica; point CELERY_AGENTS_REDIS_URL at the primary"
+        yield "Redis has become a replica; point CELERY_AGENTS_REDIS_URL at the primary, or at Sentinels that know it"
+
+
+def following_replicas(facts: Mapping[str, str]) -> int:
+    """Count the replicas that follow the primary; one that has said nothing for ten seconds does not."""
+    lines = (value for name, value in facts.items() if name.startswith("slave") and name[5:].isdigit())
+    found = [{field: value for field, _, value in (part.partition("=") for part in line.split(","))} for line in lines]
+    return sum(each.get("state") == "online" and int(each.get("lag", "0")) <= _LONGEST_LAG_SECONDS for each in found)
 
 
 def describe_server(facts: Mapping[str, str]) -> str:

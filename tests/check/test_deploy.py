@@ -188,7 +188,9 @@ ALERTED: dict[str, str | None] = {
     "check_backlog": "CeleryAgentsStepsWait", "check_delayed": "CeleryAgentsStepsPutOff",
     "check_requests": "CeleryAgentsRequestWaits", "check_queue": "CeleryAgentsQueueStandsStill",
     "check_dead": "CeleryAgentsStepsParked", "check_refused": "CeleryAgentsRefusedMessages",
-    "check_unacked": "CeleryAgentsRefusedMessages",
+    "check_unacked": "CeleryAgentsRefusedMessages", "check_writes": "CeleryAgentsRedisProblem",
+    # No worker waits for a Sentinel while the others agree; the log of each worker says when none names a primary.
+    "check_sentinels": None,
     # These are about an installation that does not start, or about the machine on which doctor runs.
     "check_version": None, "check_clock": None, "check_shards": None, "check_broker": None, "check_models": None,
     "check_own_agents": None, "check_app_settings": None, "check_library_attributes": None, "check_builds": None,

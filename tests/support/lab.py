@@ -94,15 +94,19 @@ class Lab:
         self._closing: list[Callable[[], object]] = []
 
     def __enter__(self) -> Lab:
-        self.server.start()
-        self._closing.append(self.server.end)
+        self.redis = self._start_redis()
+        self._closing.append(self.redis.close)
         self.service.start()
         self._closing.append(self.service.end)
         self.ledger = Ledger(self.service, "lab")
-        self.redis = self.server.client()
-        self._closing.append(self.redis.close)
         self.client = self.new_client()
         return self
+
+    def _start_redis(self) -> redis.Redis:
+        """Start what holds the store, and give a client of it."""
+        self.server.start()
+        self._closing.append(self.server.end)
+        return self.server.client()
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
@@ -124,9 +128,11 @@ class Lab:
 
     def new_client(self, port: int | None = None) -> AgentClient:
         """A client with this lab's settings; through a proxy where a port is given."""
+        return self._client(self.server.url(port=port))
+
+    def _client(self, url: str) -> AgentClient:
         names = {name.removeprefix("CELERY_AGENTS_").lower(): value for name, value in self.settings_env.items()}
         names = {name: value for name, value in names.items() if name in Settings.model_fields}
-        url = self.server.url(port=port)
         return AgentClient(settings=Settings.build(**names, redis_url=url, broker_url=self.broker_url))
 
     def worker(self, *, wait: bool = True, crash: str = "", url: str | None = None, **env: str) -> WorkerProcess:

@@ -70,9 +70,10 @@ class WorkerProcess(Process):
 
     def _is_registered(self) -> bool:
         from celery_agents.worker.store import keys
+        from celery_agents.worker.store.redis.pools import make_pool
 
         assert self.alive, f"{self.name} ended with {self.exit_code}\n{self.tail()}"
-        with redis.Redis.from_url(self.redis_url) as client:
+        with redis.Redis.from_pool(make_pool(self.redis_url, timeout_seconds=5)) as client:
             return any(json.loads(facts).get("pid") == self.pid for facts in client.hvals(keys.WORKERS))
 
     def kill_alone(self) -> None:

@@ -51,6 +51,10 @@ class RedisClock:
         here = self._monotonic()
         return round(self._ahead_ms + here * 1000) if here < self._estimates_until else None
 
+    def forget(self) -> None:
+        """Forget the estimate: the next answer may come from another server, whose clock is another one."""
+        self._estimates_until = 0.0
+
     def uptime(self) -> Command:
         """`INFO server`; `uptime_seconds` understands its reply."""
         return ("INFO", "server")

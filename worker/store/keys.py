@@ -43,6 +43,8 @@ from typing import Final
 AGENTS: Final = "ca:agents"
 WORKERS: Final = "ca:workers"
 SHARDS: Final = "ca:shards"
+# Never stored: deleting it tells whether Redis takes writes.
+NO_KEY: Final = "ca:none"
 # A pub/sub channel, never stored: each worker subscribes to its own.
 WAKE_CHANNEL: Final = "ca:wake:"
 PERMANENT: Final = re.compile(

@@ -138,7 +138,9 @@ def redis_store(
         name=name,
         plain_socket=plain_socket,
     )
-    return Store(chosen, settings, clock=RedisClock(), publisher=publisher or Publisher())
+    clock = RedisClock()
+    chosen.on_lost = clock.forget
+    return Store(chosen, settings, clock=clock, publisher=publisher or Publisher())
 
 
 def memory_store(

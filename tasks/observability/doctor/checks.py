@@ -10,9 +10,10 @@ from celery import Celery
 from ....config.settings import Settings
 from ....worker.errors import StateUnreadable, StoreForbidden, StoreUnavailable
 from ....worker.redaction import describe_exception
+from ....worker.store.redis.outages import RedisIsAway
 from ....worker.store.store import Store, redis_store
 from ...app import create_app
-from . import environment, server, stored_data, workers
+from . import environment, replication, server, stored_data, workers
 from .findings import Check, Finding, Installation
 
 INFO_CHECKS: Final[tuple[Check, ...]] = (
@@ -22,10 +23,12 @@ INFO_CHECKS: Final[tuple[Check, ...]] = (
     server.check_restart,
     server.check_memory,
     server.check_clock,
-    server.check_role,
+    replication.check_role,
+    replication.check_sentinels,
 )
 CHECKS: Final[tuple[Check, ...]] = (
     *INFO_CHECKS,
+    replication.check_writes,
     server.check_shards,
     stored_data.check_key_types,
     stored_data.check_entries,
@@ -96,8 +99,10 @@ def _run(check: Check, installation: Installation) -> Iterator[Finding]:
         yield from check(installation)
     except StoreForbidden as error:
         yield Finding.warn(name, str(error), "ask as a Redis user that may look at it, such as monitor")
-    except StoreUnavailable:
-        raise
+    except StoreUnavailable as error:
+        if not isinstance(error.__cause__, RedisIsAway):
+            raise
+        yield Finding.fail(name, str(error), "it cannot be looked at until Redis takes writes")
     except StateUnreadable as error:
         yield Finding.fail(name, str(error), "look at the findings about key types and entries")
     except Exception as error:  # noqa: BLE001 - a value that no check foresees hides no other finding

@@ -90,12 +90,6 @@ def check_clock(installation: Installation) -> Iterator[Finding]:
         yield Finding.ok("clock", f"{ahead:+.1f} s off Redis")
 
 
-def check_role(installation: Installation) -> Iterator[Finding]:
-    """Redis is no replica."""
-    if installation.server_facts.get("role") == "slave":
-        yield Finding.fail("role", "a replica", "point CELERY_AGENTS_REDIS_URL at the primary")
-
-
 def check_shards(installation: Installation) -> Iterator[Finding]:
     """The settings have as many shards as the stored data."""
     store = installation.store

@@ -26,7 +26,7 @@ from support.counted import Counted
 def start_step_consumer(pool: Any, dispatcher: Any) -> None:
     """Start the bootstep of Celery's consumer, as each connection does."""
     app = Celery(set_as_current=False)
-    consumer = SimpleNamespace(pool=pool, hub=None, event_dispatcher=dispatcher, app=app)
+    consumer = SimpleNamespace(pool=pool, hub=None, event_dispatcher=dispatcher, app=app, connection_errors=())
     step: Any = consumer_step(LazyRuntime(app, Settings.build()))
     step(consumer).start(consumer)
 

@@ -13,7 +13,7 @@ from ...errors import ConfigurationError, StateUnreadable, StoreForbidden, Store
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..database import Command, Reply
-from ..keys import AGENTS, SHARDS, WORKERS, ShardKeys
+from ..keys import AGENTS, NO_KEY, SHARDS, WORKERS, ShardKeys
 from ..requests.index import read_entry
 from ..session_records import DelayedStep
 from .callbacks import read_note
@@ -53,6 +53,15 @@ class FactVerbs(StorePart):
         (info,) = self._context.database.pipeline("facts", [("INFO",)])
         lines = (line.partition(":") for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
         return {name: value for name, _, value in lines} | {"now_ms": str(now_ms)}
+
+    def try_writing(self) -> None:
+        """Try a command that writes, on a key that nothing has.
+
+        Raises:
+            StoreForbidden: This Redis user may not.
+            StoreUnavailable: Redis takes no writes; the sentence says why.
+        """
+        self._context.database.pipeline("facts.write", [("DEL", NO_KEY)])
 
     def list_dead(self, limit: int = 100) -> list[dict[str, str]]:
         """Read the newest entries of the dead list: parked steps, quarantined messages, lost callbacks."""

@@ -25,6 +25,7 @@ from redis.exceptions import TimeoutError as TimedOut
 
 from ...concurrency import fibers
 from ..database import Command, Reply
+from .outages import find_outage
 
 try:
     import hiredis
@@ -59,7 +60,7 @@ class RedisConnection:
         Raises:
             RedisError, OSError: The connection is of no use any more.
         """
-        return fibers.run_in_thread(self._exchange, commands)
+        return _check_replies(fibers.run_in_thread(self._exchange, commands))
 
     def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
         self.connection.send_packed_command(self._pack(commands))
@@ -76,6 +77,20 @@ class RedisConnection:
             return self.connection.read_response()
         except ResponseError as error:
             return error
+
+
+def _check_replies(replies: list[Reply]) -> list[Reply]:
+    """Return the replies.
+
+    Raises:
+        ConnectionLost: One of them says that Redis is away, for this connection at least.
+    """
+    for reply in replies:
+        if isinstance(reply, ConnectionLost):  # such as LOADING, by redis-py
+            raise reply
+        if isinstance(reply, Exception) and (outage := find_outage(reply)) is not None:
+            raise outage
+    return replies
 
 
 _MICROSECONDS: Final = 1_000_000
@@ -174,11 +189,11 @@ class MultiplexedConnection(RedisConnection):
             self._unsent.append(data)
         if replies is None:
             replies = self._wait_for_replies(fiber, len(commands))
-        for reply in replies:
-            if isinstance(reply, ConnectionLost):  # such as LOADING: Redis answers nothing else on this connection
-                self.close(reply)
-                raise reply
-        return replies
+        try:
+            return _check_replies(replies)
+        except ConnectionLost as error:
+            self.close(error)
+            raise
 
     def _exchange_alone(self, data: bytes, count: int) -> list[Reply] | None:
         """Send and read without a turn of the loop. None: the commands are under way, and the replies take longer."""

@@ -12,6 +12,7 @@ import concurrent.futures
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from redis.exceptions import ConnectionError as ConnectionLost
@@ -25,7 +26,11 @@ _KEPT_SECONDS: Final = 60.0
 
 
 class RedisConnections:
-    """A stack of open connections over a pool of redis-py, which makes and counts them. Safe between threads."""
+    """A stack of open connections over a pool of redis-py, which makes and counts them. Safe between threads.
+
+    Attributes:
+        on_lost: Called when a connection broke or leads to another server: the next one may lead to any.
+    """
 
     def __init__(self, pool: Any, plain_socket: PlainSocket | None = None, *, holds_loop: bool = True) -> None:
         """
@@ -41,6 +46,8 @@ class RedisConnections:
         self._pid = os.getpid()
         self._multiplexed: MultiplexedConnection | None = None
         self._opening: concurrent.futures.Future[MultiplexedConnection | None] | None = None
+        self._server: object = None
+        self.on_lost: Callable[[], object] = lambda: None
 
     def take(self, *, alone: bool = False) -> RedisConnection:
         """Take a connection of this process; `give` or `discard` it afterwards.
@@ -82,6 +89,7 @@ class RedisConnections:
 
     def discard(self, wire: RedisConnection) -> None:
         """Close a connection that broke or has unread replies, and all idle ones with it."""
+        self.on_lost()
         if isinstance(wire, MultiplexedConnection):  # every fiber on it hears that it broke; its successor closes it
             return
         self._close(wire)
@@ -96,7 +104,15 @@ class RedisConnections:
         self._pool.disconnect()
 
     def _open(self) -> RedisConnection:
-        return RedisConnection(self._pool.get_connection())
+        return RedisConnection(self._connect())
+
+    def _connect(self) -> Any:
+        connection = self._pool.get_connection()
+        server = getattr(connection, "host", None), getattr(connection, "port", None)
+        if server != self._server:
+            self._server = server
+            self.on_lost()
+        return connection
 
     def _share(self, fiber: fibers.Fiber) -> MultiplexedConnection | None:
         """The connection that the fibers of this loop share; None where there is no plain socket.
@@ -107,6 +123,7 @@ class RedisConnections:
             if self._multiplexed.serves(fiber.among.loop):
                 return self._multiplexed
             broken, self._multiplexed = self._multiplexed, None
+            self.on_lost()
             self._close(broken)
             self._close_idle()
         if self._plain_socket is None:
@@ -115,7 +132,7 @@ class RedisConnections:
             return fibers.result(self._opening)
         opening = self._opening = concurrent.futures.Future[MultiplexedConnection | None]()
         try:
-            connection = fibers.run_in_thread(self._pool.get_connection)
+            connection = fibers.run_in_thread(self._connect)
             self._multiplexed = MultiplexedConnection.over(
                 connection, self._plain_socket, fiber.among.loop, holds_loop=self._holds_loop
             )

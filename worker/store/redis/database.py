@@ -7,13 +7,11 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
-from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
 
 from ...errors import (
     WRONG_TYPE,
@@ -27,14 +25,14 @@ from ...errors import (
 from ..database import Changed, Command, Guard, Reply, Word
 from .connection import PlainSocket, RedisConnection
 from .connections import RedisConnections
+from .outages import RedisIsAway
+from .pools import make_pool
 from .scripts import SCRIPTS
 
-# redis-py's connection classes are not typed far enough for a strict check.
-_ConnectionPool: Final[Any] = ConnectionPool
 _MULTI: Final = ("MULTI",)
 _EXEC: Final = ("EXEC",)
 # redis-py keeps a buffer of this size for each connection; there may be hundreds.
-_READ_BYTES: Final = 16_384
+_POOL_OPTIONS: Final[Mapping[str, Any]] = {"socket_read_size": 16_384}
 # Lua's stack takes no more than 8000 values at once.
 _MOST_WORDS: Final = 4_000
 
@@ -45,7 +43,7 @@ def connect(
     """Open a pool of connections; nothing is sent yet.
 
     Args:
-        url: `redis://`, `rediss://` or `unix://`.
+        url: As the setting `redis_url` has it.
         timeout_seconds: An answer later than this counts as lost.
         connections: Most connections at once.
         name: Shown by `CLIENT LIST`.
@@ -53,7 +51,9 @@ def connect(
     Raises:
         ConfigurationError: The URL cannot be read.
     """
-    pool = _make_pool(url, timeout_seconds=timeout_seconds, max_connections=connections, client_name=name)
+    pool = make_pool(
+        url, timeout_seconds=timeout_seconds, max_connections=connections, client_name=name, **_POOL_OPTIONS
+    )
     return RedisDatabase(pool, plain_socket)
 
 
@@ -68,34 +68,21 @@ def connect_to_wait(
     Raises:
         ConfigurationError: The URL cannot be read.
     """
-    pool = _make_pool(url, timeout_seconds=timeout_seconds, max_connections=2, client_name=name, **tls)
+    pool = make_pool(url, timeout_seconds=timeout_seconds, max_connections=2, client_name=name, **_POOL_OPTIONS, **tls)
     return RedisDatabase(pool, plain_socket, holds_loop=False)
 
 
-def _make_pool(url: str, *, timeout_seconds: float, **options: Any) -> Any:
-    # A Unix socket knows no keepalive, and redis-py refuses the option there.
-    keepalive: dict[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
-    try:
-        return _ConnectionPool.from_url(
-            url,
-            socket_timeout=timeout_seconds,
-            socket_connect_timeout=timeout_seconds,
-            health_check_interval=0,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            socket_read_size=_READ_BYTES,
-            **keepalive,
-            **options,
-        )
-    except ValueError as error:
-        raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
-
-
 class RedisDatabase:
-    """Commands in packed round trips on pooled connections."""
+    """Commands in packed round trips on pooled connections.
+
+    Attributes:
+        on_lost: Called when a connection broke or leads to another server: what is known of the server holds no more.
+    """
 
     def __init__(self, pool: Any, plain_socket: PlainSocket | None = None, *, holds_loop: bool = True) -> None:
+        self.on_lost: Callable[[], object] = lambda: None
         self._connections = RedisConnections(pool, plain_socket, holds_loop=holds_loop)
+        self._connections.on_lost = self._forget_server
         self._loaded: dict[str, str] = {}
         self._may_run_scripts = True
 
@@ -153,6 +140,10 @@ class RedisDatabase:
     def close(self) -> None:
         """Close all connections."""
         self._connections.close()
+
+    def _forget_server(self) -> None:
+        self._loaded.clear()
+        self.on_lost()
 
     def _load(self, wire: RedisConnection, name: str) -> str:
         sha = _raise_errors(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
@@ -271,4 +262,6 @@ def _unavailable(error: Exception) -> Exception:
         return refused
     if isinstance(error, AuthenticationError):
         return ConfigurationError(f"Redis refuses this user: {error}")
+    if isinstance(error, (RedisIsAway, MasterNotFoundError)):
+        return StoreUnavailable(f"Redis is away: {error}")
     return StoreUnavailable(f"no answer from Redis: {type(error).__name__}: {error}")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from ....config.settings import Settings
+from .pools import make_pool
 
 _Redis: Any = redis.Redis
+_CHECK_SECONDS: Final = 10
 
 
 def wake_ups(settings: Settings, channel: str, ended: threading.Event) -> Iterator[str]:
@@ -23,9 +23,11 @@ def wake_ups(settings: Settings, channel: str, ended: threading.Event) -> Iterat
     Raises:
         redis.RedisError: The connection was lost; subscribe again.
     """
-    client: Any = _Redis.from_url(
-        settings.redis_url, socket_timeout=settings.redis_timeout_seconds, retry=Retry(NoBackoff(), 0), protocol=2
+    # A connection that only listens hears nothing of a server that is gone.
+    pool = make_pool(
+        settings.redis_url, timeout_seconds=settings.redis_timeout_seconds, health_check_interval=_CHECK_SECONDS
     )
+    client: Any = _Redis.from_pool(pool)
     with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
         subscription.subscribe(channel)
         while not ended.is_set():

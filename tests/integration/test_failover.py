@@ -1,0 +1,176 @@
+"""A Redis that fails over, by real Sentinels: jobs, clients, the connections of a pool, and what doctor says."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_agents import AgentClient
+from celery_agents.config.settings import Settings
+from celery_agents.tasks.observability.doctor.checks import examine
+from celery_agents.worker.errors import StoreUnavailable
+from celery_agents.worker.store.redis.database import connect
+
+from support.failover_lab import FailoverLab
+from support.lab import Lab
+from support.redis_server import RedisServer
+from support.sentinels import SENTINEL_MISSING, SentinelGroup, find_sentinel
+from support.wait import wait_until
+from support.worker_process import WorkerProcess
+
+needs_sentinel = pytest.mark.skipif(find_sentinel() is None, reason=SENTINEL_MISSING)
+
+
+@needs_sentinel
+@pytest.mark.timeout(120)
+def test_jobs_survive_the_loss_of_the_primary(tmp_path: Path) -> None:
+    with FailoverLab(tmp_path / "lab") as lab:
+        workers = [lab.worker(wait=False) for _ in range(2)]
+        for worker in workers:
+            wait_until(worker._is_registered, "it has registered", 40, details=worker.tail)
+        for _ in range(15):
+            lab.submit(["keyed", "unsafe"], ["keyed"], ["pure"], after=0.3)
+        wait_until(lambda: lab.ledger.deliveries().total() >= 15, "the work is under way", 20)
+        lab.kill_primary()
+        promoted, before = time.monotonic(), lab.ledger.deliveries().total()
+        wait_until(lambda: lab.ledger.deliveries().total() > before, "the first step behind the failover", 10)
+        assert time.monotonic() - promoted < 10
+        lab.submit(["keyed"])
+        lab.wait_for_jobs(40)
+        verdict = lab.verdict()
+        assert not verdict.violations
+        assert [worker.alive for worker in workers] == [True, True]
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup]:
+    if find_sentinel() is None:
+        pytest.skip(SENTINEL_MISSING)
+    with SentinelGroup(tmp_path_factory.mktemp("group"), servers=2, sentinels=3, down_after_ms=500) as group:
+        yield group
+
+
+def findings(url: str) -> dict[str, tuple[str, str]]:
+    """What doctor finds: levels and sentences by name."""
+    found = examine(Settings.build(redis_url=url))
+    return {each.name: (each.level.value, f"{each.what}: {each.advice}") for each in found if each.level != "ok"} | {
+        f"{each.name} ok": ("ok", each.what) for each in found if each.level == "ok"
+    }
+
+
+@pytest.mark.timeout(60)
+def test_doctor_names_role_replicas_and_sentinels(group: SentinelGroup) -> None:
+    found = findings(group.url)
+    assert found["role ok"] == ("ok", "primary; 1 of 1 connected replicas follow")
+    assert found["sentinels ok"][1].startswith("3 of 3 name 127.0.0.1:")
+    assert "writes" not in found
+    on_replica = findings(group.replicas[0].url())
+    assert on_replica["role"][0] == "fail"
+    assert "point CELERY_AGENTS_REDIS_URL at the primary, or at Sentinels" in on_replica["role"][1]
+    assert "refused: Redis is away: READONLY" in on_replica["writes"][1]
+
+
+@pytest.mark.timeout(60)
+def test_doctor_names_a_sentinel_that_is_away_and_sentinels_that_disagree(group: SentinelGroup, tmp_path: Path) -> None:
+    refused = "ConnectionError: Error 111 connecting to 127.0.0.1:1. Connection refused"
+    nobody = f"redis+sentinel://127.0.0.1:{group.ports[0]},127.0.0.1:1,127.0.0.1:{group.ports[1]}/mymaster/0"
+    assert findings(nobody)["sentinels"] == (
+        "warn",
+        f"127.0.0.1:1 does not answer: {refused}.: start it, or take it out of CELERY_AGENTS_REDIS_URL",
+    )
+    with SentinelGroup(tmp_path, servers=2, sentinels=1) as other:
+        both = f"redis+sentinel://127.0.0.1:{group.ports[0]},127.0.0.1:{other.ports[0]}/mymaster/0"
+        assert "they name different primaries" in findings(both)["sentinels"][1]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("127.0.0.1:{port}/main/0", "the Sentinels watch mymaster and no 'main'; correct the name in CELERY_AGENTS"),
+        ("127.0.0.1:1/mymaster/0", "no Sentinel answers (127.0.0.1:1: ConnectionError"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_a_sentence_for_client_and_worker(
+    group: SentinelGroup, new_worker: Callable[..., WorkerProcess], path: str, sentence: str
+) -> None:
+    url = f"redis+sentinel://{path.format(port=group.ports[0])}"
+    with pytest.raises(StoreUnavailable) as refused:
+        AgentClient(url).workers()
+    assert sentence in str(refused.value)
+    worker = new_worker(url, wait=False)
+    worker.wait_for_text(sentence, 30)
+    worker.terminate()
+    worker.wait(20)
+    assert "Traceback" not in worker.text()
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_is_pointed_at_a_replica_waits_and_says_so(
+    group: SentinelGroup, new_worker: Callable[..., WorkerProcess]
+) -> None:
+    worker = new_worker(group.replicas[0].url(), wait=False)
+    worker.wait_for_text("CELERY_AGENTS_REDIS_URL leads to a replica; name the primary", 30)
+    worker.terminate()
+    worker.wait(20)
+    assert "Traceback" not in worker.text()
+
+
+@pytest.mark.timeout(60)
+def test_failed_and_former_connections_use_up_no_pool(group: SentinelGroup) -> None:
+    """redis-py before 8.1 counts each of them for ever, until the pool may make no connection any more."""
+    database = connect(group.url, timeout_seconds=2, connections=3, name="pool")
+    with contextlib.closing(database):
+        database.pipeline("test", [("PING",)])
+        before = group.primary
+        before.kill()
+        tries = 0
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                (role,) = database.pipeline("test", [("ROLE",)])
+                break
+            except StoreUnavailable:
+                tries += 1
+                assert time.monotonic() < deadline, "no connection is made any more"
+                time.sleep(0.05)
+        assert tries > 3
+        assert role[0] == b"master"
+    before.start()
+    group.wait_for_replicas()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("refusal", ["NOREPLICAS", "READONLY"])
+def test_a_redis_that_refuses_everything_for_a_while_ends_no_worker(tmp_path: Path, refusal: str) -> None:
+    with Lab(tmp_path / "lab", env={"CELERY_AGENTS_DRAIN_SECONDS": "1"}) as lab:
+        worker = lab.worker(CELERY_AGENTS_TASK_EVENTS="true")
+        for _ in range(5):
+            lab.submit(["keyed", "unsafe"], ["keyed"], after=0.3)
+        wait_until(lambda: lab.ledger.deliveries().total() >= 5, "the work is under way", 20)
+        _refuse(lab.server, refusal, is_on=True)
+        for kind in ("normal", "pubsub"):
+            lab.redis.client_kill_filter(_type=kind, skipme=True)
+        time.sleep(8)  # before, the worker ended after its drain time and five seconds
+        assert worker.alive, worker.tail(40)
+        _refuse(lab.server, refusal, is_on=False)
+        lab.wait_for_jobs(30)
+        verdict = lab.verdict()
+        assert not verdict.violations
+        assert verdict.counts["deliveries_again"] == 0
+        assert worker.alive
+        assert lab.client.store.housekeeping.list_dead(3) == []
+
+
+def _refuse(server: RedisServer, refusal: str, *, is_on: bool) -> None:
+    with server.client() as client:
+        if refusal == "NOREPLICAS":
+            client.config_set("min-replicas-to-write", int(is_on))
+        else:
+            place: tuple[Any, ...] = ("127.0.0.1", 1) if is_on else ("NO", "ONE")
+            client.execute_command("REPLICAOF", *place)

@@ -1,0 +1,56 @@
+"""A lab whose Redis is a primary with replicas and Sentinels, so that it can fail over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from celery_agents import AgentClient
+
+from .lab import Lab
+from .redis_server import RedisServer
+from .sentinels import MASTER, SentinelGroup
+
+
+class FailoverLab(Lab):
+    """Everything of one scenario with failovers; its clients and workers know the Sentinels alone.
+
+    Args:
+        group: More arguments of `SentinelGroup`.
+        options: Those of `Lab`.
+    """
+
+    def __init__(self, directory: Path, *, group: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(directory, **options)
+        self.group = SentinelGroup(directory / "group", **(group or {}))
+
+    def _start_redis(self) -> redis.Redis:
+        self._closing.append(self.group.end)
+        self.group.start()
+        sentinel = Sentinel(
+            [("127.0.0.1", port) for port in self.group.ports], sentinel_kwargs={"socket_timeout": 1, "retry": None}
+        )
+        return sentinel.master_for(MASTER, decode_responses=True, socket_timeout=2, retry=Retry(NoBackoff(), 0))
+
+    @property
+    def store_url(self) -> str:
+        """The Sentinels' address."""
+        return self.group.url
+
+    def new_client(self, port: int | None = None) -> AgentClient:
+        """A client with this lab's settings."""
+        assert port is None, "no proxy stands in front of Sentinels"
+        return self._client(self.group.url)
+
+    def kill_primary(self) -> RedisServer:
+        """End the primary at once, and wait for the next; the one that was killed."""
+        before = self.group.primary
+        before.kill()
+        self.group.wait_for_failover(before)
+        return before

@@ -1,0 +1,163 @@
+"""Redis with replicas and Sentinels of our own, on free ports: what a failover happens to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from .processes import Process, free_port
+from .redis_server import RedisServer
+from .wait import wait_until
+
+SENTINEL_MISSING = "redis-sentinel is not on this machine (Debian: apt-get install redis-sentinel)"
+MASTER = "mymaster"
+
+
+def find_sentinel() -> str | None:
+    """The redis-sentinel on PATH; None: this machine has none."""
+    return shutil.which("redis-sentinel")
+
+
+class SentinelGroup:
+    """Servers that replicate the first, watched by Sentinels; the address of a group that fails over by itself.
+
+    Args:
+        directory: Home of the data and the logs.
+        servers: How many servers, the first primary included.
+        down_after_ms: A server that does not answer for this long is down to a Sentinel.
+        failover_ms: A failover that takes longer is tried again, after twice this time.
+        config: More settings of each server.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        servers: int = 3,
+        sentinels: int = 3,
+        down_after_ms: int = 1_000,
+        failover_ms: int = 5_000,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self._timing = (down_after_ms, failover_ms)
+        settings = {"repl-diskless-sync-delay": "0", "repl-timeout": "5", "repl-ping-replica-period": "1"}
+        self.servers = [
+            RedisServer(
+                directory / f"redis-{number + 1}", append_only="everysec", config={**settings, **(config or {})}
+            )
+            for number in range(servers)
+        ]
+        self.ports = [free_port() for _ in range(sentinels)]
+        self.sentinels: list[Process] = []
+
+    def start(self) -> SentinelGroup:
+        """Start all, and wait until the Sentinels know each other and the replicas follow."""
+        first, *others = (server.start() for server in self.servers)
+        for server in others:
+            with server.client() as client:
+                client.replicaof("127.0.0.1", str(first.port))
+        for number, port in enumerate(self.ports, 1):
+            self.sentinels.append(self._start_sentinel(number, port, first.port))
+        wait_until(self._is_ready, "the Sentinels know servers and each other", 30, ignoring=(redis.RedisError,))
+        return self
+
+    def _start_sentinel(self, number: int, port: int, primary: int) -> Process:
+        folder = self.directory / f"sentinel-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        down_after, failover = self._timing
+        quorum = len(self.ports) // 2 + 1
+        (folder / "sentinel.conf").write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+            f"sentinel monitor {MASTER} 127.0.0.1 {primary} {quorum}\n"
+            f"sentinel down-after-milliseconds {MASTER} {down_after}\n"
+            f"sentinel failover-timeout {MASTER} {failover}\n"
+            f"sentinel parallel-syncs {MASTER} 2\n"
+        )
+        binary = find_sentinel()
+        assert binary is not None, SENTINEL_MISSING
+        sentinel = Process("redis-sentinel", [binary, str(folder / "sentinel.conf")], folder)
+        sentinel.start()
+        return sentinel
+
+    @property
+    def url(self) -> str:
+        """The group's address."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return f"redis+sentinel://{hosts}/{MASTER}/0"
+
+    def sentinel_client(self, number: int = 0) -> redis.Redis:
+        """A client of one Sentinel."""
+        return redis.Redis(
+            port=self.ports[number], decode_responses=True, socket_timeout=2, retry=Retry(NoBackoff(), 0)
+        )
+
+    @property
+    def primary(self) -> RedisServer:
+        """The server that the first Sentinel names."""
+        with self.sentinel_client() as client:
+            _, port = client.sentinel_get_master_addr_by_name(MASTER)  # type: ignore[misc]
+        return next(server for server in self.servers if server.port == int(port))
+
+    @property
+    def replicas(self) -> list[RedisServer]:
+        """The other servers."""
+        primary = self.primary
+        return [server for server in self.servers if server is not primary]
+
+    def wait_for_failover(self, before: RedisServer, timeout: float = 30.0) -> RedisServer:
+        """Wait until the Sentinels name another primary than before, which takes writes."""
+
+        def is_moved() -> bool:
+            found = self.primary
+            if found is before:
+                return False
+            with found.client() as client:
+                return client.role()[0] == "master"  # type: ignore[index]
+
+        wait_until(is_moved, "another server is primary", timeout, ignoring=(redis.RedisError,))
+        return self.primary
+
+    def wait_for_replicas(self, count: int | None = None, timeout: float = 60.0) -> None:
+        """Wait until so many replicas follow the primary, by default all others."""
+        wanted = len(self.servers) - 1 if count is None else count
+        wait_until(lambda: self._following() >= wanted, "the replicas follow", timeout, ignoring=(redis.RedisError,))
+
+    def _following(self) -> int:
+        with self.primary.client() as client:
+            found = client.info("replication")
+        return sum(
+            each.get("state") == "online"
+            for name, each in found.items()
+            if name.startswith("slave") and isinstance(each, dict)
+        )
+
+    def _is_ready(self) -> bool:
+        for number in range(len(self.ports)):
+            with self.sentinel_client(number) as client:
+                state = client.sentinel_master(MASTER)
+            if state["num-other-sentinels"] < len(self.ports) - 1 or state["num-slaves"] < len(self.servers) - 1:
+                return False
+        return self._following() == len(self.servers) - 1
+
+    def end(self) -> None:
+        """End all, whatever state they are in."""
+        for sentinel in self.sentinels:
+            sentinel.end(patience=0.0)
+        for server in self.servers:
+            server.end()
+
+    def __enter__(self) -> SentinelGroup:
+        try:
+            return self.start()
+        except BaseException:
+            self.end()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.end()

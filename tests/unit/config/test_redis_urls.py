@@ -1,0 +1,103 @@
+"""Where a Redis is: one server by each of its schemes, or Sentinels that know the primary."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_agents.config.brokers import is_redis, shares_a_database, takes_steps_itself
+from celery_agents.config.celery import celery_configuration, own_sentinel_url
+from celery_agents.config.redis_urls import SentinelUrl
+from celery_agents.config.settings import Settings, SettingsError
+
+URL = "redis+sentinel://me:pass%40word@h1:5000,[::1]:6000,h3/my%20main/2?sentinel_password=other-word&ssl_ca_certs=/ca"
+
+
+def test_valkey_is_a_synonym_of_redis() -> None:
+    named = {
+        "valkey://a:1/0": "redis://a:1/0",
+        "valkeys://a": "rediss://a",
+        "valkey+sentinel://a/m": "redis+sentinel://a/m",
+        "valkeys+sentinel://a/m/1": "rediss+sentinel://a/m/1",
+    }
+    for given, meant in named.items():
+        settings = Settings.build(redis_url=given, broker_url=given)
+        assert (settings.redis_url, settings.broker_url) == (meant, meant)
+
+
+def test_a_sentinel_url_names_hosts_primary_database_and_both_kinds_of_credentials() -> None:
+    url = SentinelUrl.parse(URL)
+    assert url.sentinels == (("h1", 5000), ("::1", 6000), ("h3", 26379))
+    assert (url.primary, url.database, url.is_tls) == ("my main", 2, False)
+    assert url.server == "redis://me:pass%40word@/2?ssl_ca_certs=%2Fca"
+    assert (url.username, url.password) == (None, "other-word")
+    assert "word" not in repr(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis+sentinel://a,b", "name of the primary is missing"),
+        ("redis+sentinel://a:x/m", "'a:x' is no address of a Sentinel"),
+        ("redis+sentinel://a,/m", "'' is no address of a Sentinel"),
+        ("redis+sentinel://a/m/first", "'first' is no number of a database"),
+        ("sentinel://a:26379", "does not name the primary"),
+        ("redis+cluster://a:7000", "must be a Redis"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_the_setting_and_an_example_and_without_its_password(url: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=why) as refused:
+        Settings.build(redis_url=url.replace("://", "://me:hidden-word@"))
+    assert "CELERY_AGENTS_REDIS_URL=" in str(refused.value)
+    assert "hidden-word" not in str(refused.value)
+
+
+def test_settings_are_shown_without_passwords_and_secrets() -> None:
+    shown = repr(Settings.build(redis_url=URL, broker_url="redis://:b-word@a", token_secret="t-word-is-long-enough"))
+    assert "***" in shown
+    assert not [secret for secret in ("pass%40word", "other-word", "b-word", "t-word") if secret in shown]
+
+
+def test_sentinels_are_a_redis_of_which_workers_take_steps_themselves() -> None:
+    settings = Settings.build(redis_url=URL)
+    assert is_redis(URL)
+    assert takes_steps_itself(settings)
+    assert shares_a_database(settings)
+
+
+@pytest.mark.parametrize(
+    ("broker", "shared"),
+    [
+        ("redis+sentinel://h3/my%20main/2", True),
+        ("redis+sentinel://h3/my%20main/1", False),
+        ("redis+sentinel://h3/other/2", False),
+        ("redis+sentinel://h4/my%20main/2", False),
+        ("redis://h3:26379/2", False),
+    ],
+)
+def test_one_common_sentinel_tells_that_broker_and_store_are_one(broker: str, shared: bool) -> None:
+    assert shares_a_database(Settings.build(redis_url=URL, broker_url=broker)) is shared
+
+
+def test_kombu_gets_the_sentinels_in_its_own_spelling() -> None:
+    configured = celery_configuration(Settings.build(redis_url=URL))
+    first, second, third = configured["broker_url"].split(";")
+    assert first == "sentinel://me:pass%40word@h1:5000/2"
+    assert second == "sentinel://me:pass%40word@[::1]:6000/2"
+    assert third == "sentinel://me:pass%40word@h3:26379/2"
+    options = configured["broker_transport_options"]
+    assert options["master_name"] == "my main"
+    assert options["sentinel_kwargs"]["password"] == "other-word"
+    assert "broker_use_ssl" not in configured
+
+
+def test_over_tls_kombu_checks_certificates_of_servers_and_sentinels() -> None:
+    configured = celery_configuration(Settings.build(redis_url="rediss+sentinel://h1/m?ssl_ca_certs=/ca.pem"))
+    assert configured["broker_use_ssl"]["ssl_ca_certs"] == "/ca.pem"
+    assert configured["broker_use_ssl"]["ssl_cert_reqs"].name == "CERT_REQUIRED"
+    assert configured["broker_transport_options"]["sentinel_kwargs"]["ssl"] is True
+
+
+def test_the_sentinels_of_an_existing_app_are_those_of_the_store() -> None:
+    configured = celery_configuration(Settings.build(redis_url=URL.partition("&ssl")[0]))
+    found = own_sentinel_url(configured["broker_url"], configured["broker_transport_options"], is_tls=False)
+    assert SentinelUrl.parse(found) == SentinelUrl.parse(URL.partition("&ssl")[0])

@@ -1,0 +1,58 @@
+"""By which answers a Redis says that it is away, in each form in which redis-py and its versions bring them."""
+
+from __future__ import annotations
+
+import pytest
+from redis import exceptions
+
+from celery_agents.worker.store.redis.outages import find_outage
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (exceptions.ReadOnlyError("You can't write against a read only replica."), "READONLY"),
+        (exceptions.MasterDownError("Link with MASTER is down"), "MASTERDOWN"),
+        (exceptions.BusyLoadingError("Redis is loading the dataset in memory"), "LOADING"),
+        (exceptions.TryAgainError("Multiple keys request during rehashing of slot"), "TRYAGAIN"),
+        (exceptions.ClusterDownError("The cluster is down"), "CLUSTERDOWN"),
+        (exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."), "NOREPLICAS"),
+        (exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"), "MISCONF"),
+        (exceptions.ResponseError("UNBLOCKED force unblock from blocking operation"), "UNBLOCKED"),
+        (exceptions.ConnectionError("max number of clients reached"), "max number of clients reached"),
+        (
+            exceptions.ExecAbortError("Transaction discarded because of: NOREPLICAS Not enough good replicas"),
+            "NOREPLICAS",
+        ),
+        (  # a script on Redis 6.2
+            exceptions.ResponseError(
+                "Error running script (call to f_12): @user_script:1: @user_script: 1: -READONLY You can't write "
+                "against a read only replica."
+            ),
+            "READONLY",
+        ),
+        (  # a script on Redis 7
+            exceptions.ResponseError("MISCONF Errors writing to the AOF file script: 4e1, on @user_script:1."),
+            "MISCONF",
+        ),
+    ],
+)
+def test_a_refusal_that_passes_is_an_outage_that_says_what_to_do(error: Exception, code: str) -> None:
+    outage = find_outage(error)
+    assert outage is not None
+    assert code in str(outage)
+    assert str(outage).endswith(")")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+        exceptions.ResponseError("ERR unknown command 'READONLYISH'"),
+        exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        exceptions.NoPermissionError("User worker has no permissions to run the 'get' command"),
+        exceptions.NoScriptError("No matching script."),
+    ],
+)
+def test_other_errors_are_none(error: Exception) -> None:
+    assert find_outage(error) is None

@@ -1,0 +1,64 @@
+"""Answers by which a Redis says that it is away: nothing was done, and a later try may succeed.
+
+A failover brings most of them. redis-py has classes for some, and a script of Redis 6.2 puts each into the text of its
+own error, so the text decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterError,
+    MasterDownError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as ConnectionLost
+
+_TO_PRIMARY: Final = "CELERY_AGENTS_REDIS_URL leads to a replica; name the primary, or Sentinels that know it"
+
+ADVICE: Final[Mapping[str, str]] = {
+    "READONLY": _TO_PRIMARY,
+    "NOREPLICAS": "fewer replicas follow than min-replicas-to-write asks for; start them, or lower it",
+    "MASTERDOWN": f"its primary is away; {_TO_PRIMARY}",
+    "LOADING": "it loads its data and answers when that is done",
+    "CLUSTERDOWN": "some slots of the cluster have no primary",
+    "TRYAGAIN": "a slot of the cluster is moving",
+    "UNBLOCKED": "it has become a replica",
+    "MISCONF": "it cannot write to its disk; look at the disk and at its log",
+    "max number of clients reached": "its table of clients is full; raise maxclients, or end clients",
+}
+"""What Redis says, each with what is wrong and what to do."""
+
+REFUSALS: Final[tuple[type[Exception], ...]] = (ResponseError, ClusterError)
+"""Errors of redis-py that such an answer may be, apart from lost connections."""
+
+_SAID: Final = re.compile(rf"(?:^|[\s:-])({'|'.join(ADVICE)})\b")
+# redis-py takes the first word away from the errors of these classes.
+_CLASSES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (ReadOnlyError, "READONLY"),
+    (MasterDownError, "MASTERDOWN"),
+    (BusyLoadingError, "LOADING"),
+    (ClusterError, "CLUSTERDOWN"),
+    (TryAgainError, "TRYAGAIN"),
+)
+
+
+class RedisIsAway(ConnectionLost):
+    """A Redis has said that it is away, so its connection is of no use: the primary may be another server by now."""
+
+
+def find_outage(error: Exception) -> RedisIsAway | None:
+    """Tell whether an error that Redis answered says that it is away; None: it says something else."""
+    code = next((code for kind, code in _CLASSES if isinstance(error, kind)), None)
+    if code is None and (said := _SAID.search(str(error))) is not None:
+        code = said[1]
+    if code is None:
+        return None
+    text = str(error) if code in str(error) else f"{code} {error}"
+    return RedisIsAway(f"{text} ({ADVICE[code]})")

@@ -1,0 +1,140 @@
+"""Pools of redis-py's connections, to one server or to the server that Sentinels name as primary.
+
+redis-py's own retries are off: after a lost reply they would do something twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from redis import connection
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool
+from redis.exceptions import NoPermissionError, RedisError
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
+
+from ....config.redis_urls import SENTINEL_SECONDS, SentinelUrl, uses_sentinels
+from ...errors import ConfigurationError
+from .outages import RedisIsAway
+
+# redis-py's classes are not typed far enough for a strict check.
+_ConnectionPool: Final[Any] = ConnectionPool
+_Sentinel: Final[Any] = Sentinel
+_SentinelConnectionPool: Final[Any] = SentinelConnectionPool
+_connection: Final[Any] = connection
+
+
+def make_pool(url: str, *, timeout_seconds: float, **options: Any) -> Any:
+    """Make a pool of redis-py; nothing is sent yet.
+
+    Args:
+        url: As the setting `redis_url` has it.
+        timeout_seconds: To connect, and for an answer.
+        options: redis-py's, for each connection.
+    Raises:
+        ConfigurationError: The URL cannot be read.
+    """
+    # A Unix socket knows no keepalive, and redis-py refuses the option there.
+    keepalive: dict[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
+    options = {
+        "socket_timeout": timeout_seconds,
+        "socket_connect_timeout": timeout_seconds,
+        "health_check_interval": 0,
+        "protocol": 2,
+        **keepalive,
+        **options,
+    }
+    try:
+        if uses_sentinels(url):
+            return _make_sentinel_pool(SentinelUrl.parse(url), options)
+        return _ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), **options)
+    except ValueError as error:
+        raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
+
+
+def _make_sentinel_pool(url: SentinelUrl, options: dict[str, Any]) -> Any:
+    given = _connection.parse_url(url.server)
+    given.pop("connection_class", None)
+    return PrimaryPool(
+        url.primary,
+        make_sentinels(url),
+        redis_connect_func=_begin_verified,
+        retry=Retry(NoBackoff(), 0),
+        ssl=url.is_tls,
+        **given,
+        **options,
+    )
+
+
+def make_sentinels(url: SentinelUrl) -> Sentinels:
+    """Make clients of all Sentinels of a URL."""
+    tls = {name: value for name, value in _connection.parse_url(url.server).items() if name.startswith("ssl_")}
+    options = {
+        "socket_timeout": SENTINEL_SECONDS, "username": url.username, "password": url.password,
+        "retry": None, "protocol": 2, **({"ssl": True, **tls} if url.is_tls else {}),
+    }  # fmt: skip
+    return Sentinels(url.sentinels, sentinel_kwargs=options)
+
+
+class Sentinels(_Sentinel):
+    """Sentinels, of which each is asked in turn until one knows the primary."""
+
+    def discover_master(self, service_name: str) -> Any:
+        """Ask for the address of the primary.
+
+        Raises:
+            MasterNotFoundError: None of them names one; the sentence says why, and what to set.
+        """
+        try:
+            return _Sentinel.discover_master(self, service_name)
+        except MasterNotFoundError:
+            raise MasterNotFoundError(_explain(service_name, [*self.ask_all()])) from None
+
+    def ask_all(self) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Ask each Sentinel what it watches: its address, with the states by name, or with why it does not answer."""
+        for client in self.sentinels:
+            place = client.get_connection_kwargs()
+            address = f"{place['host']}:{place['port']}"
+            try:
+                yield address, client.sentinel_masters()
+            except RedisError as error:
+                yield address, f"{type(error).__name__}: {error}"
+
+
+def _explain(name: str, answers: list[tuple[str, dict[str, Any] | str]]) -> str:
+    """Why no Sentinel names the primary, and what to set."""
+    known = [states for _, states in answers if not isinstance(states, str)]
+    if not known:
+        away = "; ".join(f"{address}: {why}" for address, why in answers)
+        return f"no Sentinel answers ({away}); start them, or correct their addresses in CELERY_AGENTS_REDIS_URL"
+    if not any(name in states for states in known):
+        watched = ", ".join(sorted({other for states in known for other in states})) or "nothing"
+        return f"the Sentinels watch {watched} and no {name!r}; correct the name in CELERY_AGENTS_REDIS_URL"
+    return f"the Sentinels see no primary of {name!r} that is up; a failover is under way, or too few of them agree"
+
+
+class PrimaryPool(_SentinelConnectionPool):
+    """Connections to the server that the Sentinels name as primary."""
+
+    def owns_connection(self, connection: Any) -> bool:
+        """Take every connection of this process back: before 8.1, redis-py counts for ever those that it does not."""
+        return _ConnectionPool.owns_connection(self, connection)
+
+
+def _begin_verified(opened: Any) -> None:
+    """Begin a connection: the Sentinels may name a server that is no primary any more, or not yet.
+
+    Raises:
+        RedisIsAway: It is none.
+    """
+    opened.on_connect()
+    opened.send_command("ROLE")
+    try:
+        role = opened.read_response()[0]
+    except NoPermissionError:  # a replica is known by its READONLY then
+        return
+    if role != b"master":
+        named = f"{opened.host}:{opened.port}"
+        raise RedisIsAway(f"{named}, which the Sentinels name, is no primary; a failover is under way")

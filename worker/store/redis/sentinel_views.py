@@ -1,0 +1,58 @@
+"""Questions to Sentinels about the servers that they watch, for people who look for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+
+from ....config.redis_urls import SENTINEL_SECONDS, SentinelUrl
+from .pools import make_pool, make_sentinels
+
+_Redis: Final[Any] = redis.Redis
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelView:
+    """One Sentinel's answer.
+
+    Attributes:
+        address: Host and port of the Sentinel.
+        primary: Host and port of the server that it names; None: it does not watch this name, or does not answer.
+        quorum: How many Sentinels have to agree that the primary is down.
+        trouble: Why it does not answer; "" when it does.
+    """
+
+    address: str
+    primary: str | None = None
+    quorum: int = 0
+    trouble: str = ""
+
+
+def ask_sentinels(url: str) -> list[SentinelView]:
+    """Ask each Sentinel of a URL for the primary, in the order of the URL."""
+    named = SentinelUrl.parse(url)
+    return [_view(address, answer, named.primary) for address, answer in make_sentinels(named).ask_all()]
+
+
+def _view(address: str, answer: dict[str, Any] | str, name: str) -> SentinelView:
+    if isinstance(answer, str):
+        return SentinelView(address, trouble=answer)
+    if (state := answer.get(name)) is None:
+        return SentinelView(address)
+    return SentinelView(address, primary=f"{state['ip']}:{state['port']}", quorum=state["quorum"])
+
+
+def replica_times(url: str) -> Iterator[tuple[str, float]]:
+    """Ask each replica that answers for its time: its address, and its Unix time in seconds."""
+    named = SentinelUrl.parse(url)
+    for host, port in make_sentinels(named).discover_slaves(named.primary):
+        pool = make_pool(named.server, timeout_seconds=SENTINEL_SECONDS, host=host, port=port)
+        try:
+            with _Redis.from_pool(pool) as client:
+                seconds, micros = client.time()
+        except (redis.RedisError, OSError):
+            continue  # INFO of the primary tells which replicas follow
+        yield f"{host}:{port}", seconds + micros / 1_000_000
