@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import isfinite
 from typing import Any, Final
 
@@ -194,16 +195,13 @@ def clamp(messages: Sequence[Message], most: int, counter: TokenCounter) -> tupl
     """
     sizes = [message_tokens(each, counter) for each in messages]
     surplus = sum(sizes) - most
-    if surplus <= 0:
-        return tuple(messages)
     answers = [i for i, each in enumerate(messages) if each.role is Role.ASSISTANT]
     dropped: set[int] = set()
     for index in answers[:-1]:
         if surplus <= 0:
             break
-        group = [index]
-        while group[-1] + 1 < len(messages) and messages[group[-1] + 1].role is Role.TOOL:
-            group.append(group[-1] + 1)
+        results = takewhile(lambda i: messages[i].role is Role.TOOL, range(index + 1, len(messages)))
+        group = [index, *results]
         dropped.update(group)
         surplus -= sum(sizes[each] for each in group)
     return tuple(each for index, each in enumerate(messages) if index not in dropped)

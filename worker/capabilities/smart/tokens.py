@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import ceil
 from typing import Final
 
 from ...state.conversation.messages import Message
@@ -40,10 +41,8 @@ class ReflectionUsage(PartValue):
 
 def estimate_tokens(text: str) -> int:
     """Estimate the tokens of a text: four ASCII characters make one, or one and a half others; rounded up."""
-    if text.isascii():
-        return -(-len(text) // _ASCII_PER_TOKEN)
-    others = sum(not character.isascii() for character in text)
-    return -int(-((len(text) - others) / _ASCII_PER_TOKEN + others / _OTHERS_PER_TOKEN) // 1)
+    others = 0 if text.isascii() else sum(not character.isascii() for character in text)
+    return ceil((len(text) - others) / _ASCII_PER_TOKEN + others / _OTHERS_PER_TOKEN)
 
 
 def count_tokens(messages: Iterable[Message], counter: TokenCounter) -> int:
