@@ -219,9 +219,13 @@ class Nets:
             found = {test for tests in by_line.values() for test in tests}
             found.update(test for test in self.seconds if own.search(test))
         usable = [test for test in found if self.seconds.get(test, float("inf")) < SLOWEST_SECONDS / 4]
-        return sorted(usable, key=lambda test: (not own.search(test), -self._share(mutant.path, test), test))[
-            :MOST_TESTS
-        ]
+        usable.sort(key=lambda test: (-self._share(mutant.path, test), self.seconds[test]))
+        seen, places = Counter[str](), dict[str, tuple[bool, int]]()
+        for test in usable:  # of each test file in turn, since tests of one file are alike
+            file = test.partition("::")[0]
+            places[test] = (not own.search(test), seen[file])
+            seen[file] += 1
+        return sorted(usable, key=places.__getitem__)[:MOST_TESTS]
 
     def _share(self, path: str, test: str) -> float:
         """Which share of the lines that a test runs is in a file: it is about the file where that is much."""
