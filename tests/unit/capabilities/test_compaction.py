@@ -12,7 +12,7 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import Summarization, SummarizationEvent, ToolArchive, smart_event
 from celery_agents.worker.capabilities.smart.compacted import Compaction, StableFact
 from celery_agents.worker.capabilities.smart.summarization import local_summary, merge_facts, parse_summary
-from celery_agents.worker.capabilities.smart.tokens import count_tokens, estimate_tokens
+from celery_agents.worker.capabilities.smart.tokens import count_tokens, estimate_tokens, message_tokens
 from celery_agents.worker.capabilities.smart.tool_archive import find_response
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError, DriverError
@@ -23,6 +23,7 @@ from celery_agents.worker.state import (
     InferenceUsage,
     Message,
     Role,
+    ToolCall,
     repair_pairs,
 )
 from celery_agents.worker.tools import tool
@@ -406,5 +407,8 @@ def test_both_capabilities_together_are_refused() -> None:
 
 
 def test_the_estimate_of_tokens() -> None:
-    assert [estimate_tokens(text) for text in ("", "a", "abcd", "abcde", "ééé")] == [0, 1, 1, 2, 2]
+    texts = ("", "a", "abcd", "abcde", "ééé", "éé", "abcdé", "a" * 5 + "ééé")
+    assert [estimate_tokens(text) for text in texts] == [0, 1, 1, 2, 2, 2, 2, 4]
     assert StableFact(key="k", value="v").confidence == 0.8
+    called = Message.assistant("", [ToolCall(id="c", name="look", args={"n": 1})])
+    assert [message_tokens(each, len) for each in (Message.user("abc"), Message.user(""), called)] == [3, 0, 11]

@@ -222,6 +222,53 @@ def test_l10_the_clamp_leaves_pairs_out_together() -> None:
     assert len(clamp(messages, 1, estimate_tokens)) == 4
 
 
+def test_the_clamp_leaves_out_no_more_than_it_must() -> None:
+    answers = [Message.assistant(letter * 10) for letter in "abcd"]
+    for most, kept in ((40, "abcd"), (39, "bcd"), (30, "bcd"), (29, "cd"), (20, "cd"), (19, "d"), (0, "d")):
+        assert [each.content[0] for each in clamp(answers, most, len)] == list(kept)
+    assert clamp([Message.user("x" * 50), *answers], 60, len)[1:] == (answers[-1],)
+    assert clamp([], 0, len) == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "least"),
+    [
+        ("max_tool_calls", 0), ("max_parallel_tools", 1), ("max_context_tokens", 0), ("max_total_output_tokens", 0),
+        ("max_wall_clock_ms", 0),
+    ],
+)  # fmt: skip
+def test_each_limit_has_a_least_number(field: str, least: int) -> None:
+    assert getattr(AgentLimits(**{field: least}), field) == least
+    with pytest.raises(ConfigurationError, match=rf"{field}\)={least - 1}: give a whole number, from {least}$"):
+        AgentLimits(**{field: least - 1})
+
+
+def test_limits_say_nothing_of_what_is_not_limited() -> None:
+    nothing = AgentLimits()
+    assert (nothing.hooks(), nothing.budget(), nothing.parallel_tools()) == ((), None, None)
+    assert AgentLimits(max_wall_clock_ms=1_500).budget() == ExecutionBudget(max_seconds=1.5)
+    assert AgentLimits(max_cost_usd=0.5).budget() == ExecutionBudget(max_cost=0.5)
+    assert AgentLimits(max_cost_usd=0.5, cost_estimator=lambda **_: 0.0).budget() is None
+    assert "token_counter" not in repr(nothing)
+
+
+def test_only_the_limit_that_ends_an_execution_is_an_event(new_bench: NewBench) -> None:
+    limits = AgentLimits(max_total_output_tokens=10)
+    bench = new_bench(
+        agent(Asked([looks(usage=InferenceUsage(input=1, output=4, reasoning=1))], repeat_last=True), limits)
+    )
+    session_id = bench.submit()
+    bench.run(session_id)
+    found = [each.data for each in bench.store.sessions.events(session_id) if each.type == "capability"]
+    assert found == [
+        {"type": "metadata", "limit_breached": "10 of 10 output tokens used", "reason": "token_limit"}
+    ]
+    state = bench.state(session_id)
+    assert list(limits.events(state, state)) == []
+    assert list(limits.events(AgentState.fresh(), AgentState.fresh())) == []
+    assert len(limits.events(AgentState.fresh(), state)) == 1
+
+
 def test_a_limit_of_the_context_beside_a_summarization_counts_what_the_summary_leaves() -> None:
     made = Agent("a", driver=Asked(["x"]), capabilities=[Summarization(1_000), AgentLimits(max_context_tokens=900)])
     assert made.messages_from.compile(AgentState.fresh()) == ()
@@ -263,6 +310,29 @@ def test_an_equal_call_of_the_session_gets_the_kept_result(new_bench: NewBench) 
     executions = bench.state(session_id).smart.tool_history
     assert [each.value for each in executions] == [("a", "1"), ("b", "1"), ("a", "1")]
     assert [each.idempotent_cache_hit for each in executions] == [True] * 3
+
+
+@pytest.mark.parametrize(("seconds", "ran"), [(59.999, 1), (60, 2)])
+def test_a_kept_result_ends_with_its_time_to_live(new_bench: NewBench, seconds: float, ran: int) -> None:
+    counting = Counting()
+    cache = ToolCache({"search"}, ttl=timedelta(seconds=60))
+    bench = new_bench(agent(Asked(searches("a", "a")), cache, counting.tool()))
+    session_id = bench.submit()
+    bench.step(session_id)
+    bench.clock.go_on(seconds)
+    bench.step(session_id)
+    assert len(counting.ran) == ran
+
+
+def test_a_cache_keeps_200_results_and_values_as_they_were(new_bench: NewBench) -> None:
+    @tool(effect="pure")
+    def search(text: str, limit: int = 5) -> str:
+        """Search."""
+        return f"[{text}]"
+
+    assert (ToolCache({"search"}).max_entries, ToolCache({"search"}).ttl) == (200, None)
+    state = finished(new_bench(agent(Asked(searches("1", "1")), ToolCache({"search"}), search)))
+    assert [each.value for each in state.smart.tool_history] == ["[1]", "[1]"]
 
 
 def test_errors_and_other_tools_are_not_kept(new_bench: NewBench) -> None:

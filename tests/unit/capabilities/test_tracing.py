@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from celery_agents import Tracing
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import CallbackSink, FileSink, HttpSink, Trace, TraceEvent, TraceStatus
 from celery_agents.worker.capabilities.tracing import delivery
+from celery_agents.worker.capabilities.tracing.sinks import PostRefused
+from celery_agents.worker.capabilities.tracing.trace import make_trace
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.state import AgentState
@@ -232,6 +235,59 @@ def test_files_hold_the_lines_of_a_stream_and_the_whole_trace(tmp_path: Path) ->
     trace = Trace.from_json(whole.read_bytes())
     assert [line["event"]["id"] for line in lines[1:]] == [event.id for event in trace.events]
     assert not [each for each in (tmp_path / "traces").iterdir() if each.name.startswith(".")]
+    bench.close()
+
+
+def test_one_job_may_wait_whatever_it_takes_and_a_full_sink_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "MOST_WAITING_BYTES", 100)
+    hangs = threading.Event()
+    sink_queue = delivery._SinkQueue(Memory(), delivery.Failures())  # pyright: ignore[reportPrivateUsage]
+    assert sink_queue.put("e1", lambda: hangs.wait(30), 1_000)
+    assert not sink_queue.put("e2", lambda: None, 1)
+    hangs.set()
+    assert sink_queue.flush(time.monotonic() + 10)
+    hangs.clear()
+    assert sink_queue.put("e3", lambda: hangs.wait(30), 60)
+    assert sink_queue.put("e4", lambda: None, 40)
+    assert not sink_queue.put("e5", lambda: None, 1)
+    assert not sink_queue.flush(time.monotonic())
+    hangs.set()
+    assert sink_queue.flush(time.monotonic() + 10)
+
+
+def test_executions_whose_sinks_have_failed_are_remembered_up_to_a_number() -> None:
+    failures = delivery.Failures()
+    for number in range(10_001):
+        failures.note(f"e{number}", "file", "full")
+    failures.note("e1", "file", "another reason")
+    assert (failures.of("e0"), failures.of("e1"), failures.of("e10000")) == ({}, {"file": "full"}, {"file": "full"})
+
+
+@pytest.mark.parametrize(("said", "pause"), [("", 0), ("7", 7), (" 7 ", 7), ("1234567", 0), ("soon", 0), ("-1", 0)])
+def test_a_receiver_says_for_how_long_it_wishes_to_be_left_alone(said: str, pause: float) -> None:
+    assert (PostRefused(429, said).pause, PostRefused(429, said).status) == (pause, 429)
+
+
+def test_sinks_keep_their_headers_to_themselves() -> None:
+    sink = HttpSink("https://example.com/x", {"Authorization": "secret"})
+    assert "secret" not in repr(sink)
+    assert (sink.name, FileSink("a").name, CallbackSink(print).name) == ("http example.com", "file", "callback")
+
+
+def test_a_trace_of_an_execution_says_how_each_part_ended() -> None:
+    bench, session = run(Tracing([Memory()]), "a", "bad")
+    state = bench.state(session)
+    trace = make_trace(state, session, "seeker")
+    assert [(each.type, each.status) for each in trace.events] == [
+        ("model_call", "ok"), ("tool_call", "ok"), ("model_call", "ok"), ("tool_call", "error"), ("model_call", "ok"),
+    ]  # fmt: skip
+    assert (trace.steps, trace.status, trace.parent_execution_id, trace.error) == (3, TraceStatus.SUCCESS, "", "")
+    assert [each.step for each in make_trace(state, session, "seeker", first_step=2).events] == [2, 2, 3]
+    assert trace.payload is not None
+    assert dict(trace.payload) == {"input": "find it", "output": "all is found"}
+    assert [each.payload for each in make_trace(state, session, "seeker", log_data=False).events] == [None] * 5
+    with pytest.raises(ValueError, match="has had no execution"):
+        make_trace(AgentState.fresh(), "s", "seeker")
     bench.close()
 
 

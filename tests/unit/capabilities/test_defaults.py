@@ -1,0 +1,74 @@
+"""What a capability does where nothing is said: the defaults of each, and the least of its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.capabilities import (
+    AskUser,
+    LoopDetection,
+    MemoryFacts,
+    Planning,
+    ReflectionConfig,
+    Reflexion,
+    Subagents,
+    Summarization,
+    ToolArchive,
+    ToolCache,
+    Tracing,
+)
+from celery_agents.worker.capabilities.smart.memory_facts import FactFiles
+from celery_agents.worker.capabilities.smart.reasoning_config import LEVELS, Cadence
+from celery_agents.worker.errors import ConfigurationError
+
+DEFAULTS: dict[type[Any], dict[str, Any]] = {
+    AskUser: {"allow_free_text": True},
+    FactFiles: {"max_facts": 1_000},
+    LoopDetection: {"threshold": 3},
+    MemoryFacts: {"namespace": "default", "read_limit": 16, "max_facts": 100},
+    Planning: {"is_shown": True},
+    ReflectionConfig: {"mode": "separate", "keep_last": 3, "summarize": False, "emit_events": True, "every_n_turns": 1},
+    Reflexion: {"every": 1, "diminishing": True, "guides": True, "ends_execution": True},
+    Subagents: {"max_depth": 3, "max_children": 8},
+    Summarization: {
+        "max_context_tokens": 96_000, "target_ratio": 0.45, "last_turns_to_keep": 16, "max_prompt_tokens": 12_000,
+        "max_summary_tokens": 2_000, "max_fetches": 8, "policy": "summarize_archive",
+    },
+    ToolArchive: {"max_context_tokens": 96_000, "max_fetches": 8},
+    ToolCache: {"max_entries": 200},
+    Tracing: {"log_data": True, "enabled": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEFAULTS, ids=lambda kind: kind.__name__)
+def test_the_defaults_of_a_capability(kind: type[Any]) -> None:
+    found = {each.name: each.default for each in fields(kind) if each.default is not MISSING}
+    assert {name: found[name] for name in DEFAULTS[kind]} == DEFAULTS[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "least"),
+    [
+        (LoopDetection, "threshold", 2), (MemoryFacts, "read_limit", 0), (MemoryFacts, "max_facts", 1),
+        (ReflectionConfig, "max_tokens", 1), (ReflectionConfig, "max_chars", 1), (ReflectionConfig, "max_per_run", 0),
+        (ReflectionConfig, "every_n_turns", 1), (Reflexion, "every", 1),
+    ],
+)  # fmt: skip
+def test_each_number_has_a_least_one(kind: Any, field: str, least: int) -> None:
+    assert getattr(kind(**{field: least}), field) == least
+    for wrong in (least - 1, True, 1.5):
+        with pytest.raises(ConfigurationError, match=rf"{field}\)={wrong}: give a whole number"):
+            kind(**{field: wrong})
+
+
+def test_the_levels_of_reflections() -> None:
+    assert dict(LEVELS) == {
+        "minimal": (150, 400, Cadence.OFF),
+        "low": (200, 600, Cadence.ON_BRANCH),
+        "medium": (350, 1_200, Cadence.INITIAL_THEN_AFTER_TOOL),
+        "high": (600, 2_000, Cadence.INITIAL_THEN_AFTER_TOOL),
+    }
+    assert [ReflectionConfig(keep_last=each).keep_last for each in (-1, 0, 1, 2)] == [1, 1, 1, 2]
