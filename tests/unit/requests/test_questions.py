@@ -166,7 +166,7 @@ def test_a_text_of_a_person_has_10_000_characters_at_most(name: str) -> None:
         return {"Color": {"values": ["r"]} | {name: [text] if name == "values" else text}}
 
     assert read(COLOR, values=answer("x" * 10_000), free=True)
-    with pytest.raises(InvalidInput, match="write 10000 characters at most. Got 10001") as refused:
+    with pytest.raises(InvalidInput, match=r"write 10000 characters at most\. Got 10001") as refused:
         read(COLOR, values=answer("x" * 10_001), free=True)
     assert refused.value.field == f"values['Which color?'].{name}"
 
