@@ -260,9 +260,7 @@ def test_only_the_limit_that_ends_an_execution_is_an_event(new_bench: NewBench) 
     session_id = bench.submit()
     bench.run(session_id)
     found = [each.data for each in bench.store.sessions.events(session_id) if each.type == "capability"]
-    assert found == [
-        {"type": "metadata", "limit_breached": "10 of 10 output tokens used", "reason": "token_limit"}
-    ]
+    assert found == [{"type": "metadata", "limit_breached": "10 of 10 output tokens used", "reason": "token_limit"}]
     state = bench.state(session_id)
     assert list(limits.events(state, state)) == []
     assert list(limits.events(AgentState.fresh(), AgentState.fresh())) == []
