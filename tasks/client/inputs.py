@@ -24,7 +24,7 @@ _NAMESPACE: Final = uuid.UUID("0b7c9d0e-4d6a-5c1b-9a64-2f5b8f0e7c11")
 _KEY_CHARS: Final = 512
 _CALLER_CHARS: Final = 200
 _POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
-_CURSOR: Final = re.compile(r"[0-9]{1,16}:[A-Za-z0-9_,-]+")
+_CURSOR: Final = re.compile(r"([0-9]{1,16}):(?:[A-Za-z0-9_.-]+,)*([A-Za-z0-9_.-]+)")
 _LARGEST: Final = 2**64 - 1
 
 TIME_ADVICE: Final = "give a datetime with a timezone, such as datetime.now(timezone.utc)."
@@ -175,14 +175,17 @@ def check_listing(status: Any, limit: Any) -> None:
         raise InvalidInput("limit", limit, "give a whole number from 1.")
 
 
-def read_cursor(cursor: Any) -> tuple[int | None, frozenset[str]]:
-    """Read a cursor: the time at which the page begins, and the sessions of that time already listed."""
+def read_cursor(cursor: Any) -> tuple[int, str] | None:
+    """Read a cursor: the time and the id of the last session that was listed; None for the first page.
+
+    Sessions of one time are listed by their ids, backwards. Cursors of earlier versions name all of that time.
+    """
     if cursor is None:
-        return None, frozenset()
-    if not isinstance(cursor, str) or not _CURSOR.fullmatch(cursor):
+        return None
+    found = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
+    if found is None:
         raise InvalidInput("cursor", cursor, "give back the cursor of a page, unchanged.")
-    number, _, names = cursor.partition(":")
-    return int(number), frozenset(names.split(","))
+    return int(found[1]), found[2]
 
 
 def fingerprint_request(agent: str, message: Message, budget: ExecutionBudget | None, metadata: FrozenDict) -> str:

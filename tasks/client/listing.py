@@ -56,11 +56,12 @@ def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> P
         InvalidInput: The cursor is not that of a page.
     """
     index = INDEXES.get(wanted.status or "", "sessions")
-    newest_ms, listed = read_cursor(cursor)
+    listed = read_cursor(cursor)
+    newest_ms = None if listed is None else listed[0]
     found: list[Header] = []
     chosen = iterate_headers(store, index, wanted.oldest_ms, newest_ms, status=wanted.status, agent=wanted.agent)
     for header in chosen:
-        if newest_ms is not None and header.updated_ms >= newest_ms and header.session_id in listed:
+        if listed is not None and (header.updated_ms, header.session_id) >= listed:
             continue
         if wanted.matches(header):
             if len(found) == limit:
@@ -101,7 +102,6 @@ def iterate_headers(
 
 
 def _write_cursor(found: list[Header]) -> str:
-    """The last session's time, and the sessions of the page with that time."""
-    last = found[-1].updated_ms
-    same = [header.session_id for header in found if header.updated_ms == last]
-    return f"{last}:{','.join(same)}"
+    """The time and the id of the last session of the page whose time is known: that of an unreadable one may not be."""
+    last = next((header for header in reversed(found) if header.updated_ms), found[-1])
+    return f"{last.updated_ms}:{last.session_id}"

@@ -110,6 +110,23 @@ def test_a_rare_status_or_agent_is_found_behind_thousands_of_others(database: Da
     assert len({header.session_id for header in page}) == 2_100
 
 
+def test_pages_end_between_the_children_that_one_step_has_made(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    root, family = bench.session, [f"{bench.session}.{number:032x}" for number in range(70)]
+    shard = bench.store.context.keys(root).shard
+    (at_ms,) = {header.updated_ms for header in iterate_headers(bench.store, "sessions", None)}
+    stored = bench.database("HGETALL", bench.store.context.keys(root).session)
+    for child in family:
+        bench.database("HSET", bench.store.context.keys(child).session, *stored)
+        bench.database("ZADD", shard.sessions, at_ms, child)
+    everything = Filter(status=None, agent=None, oldest_ms=None)
+    page = read_page(bench.store, everything, 30, None)
+    assert page.cursor is not None
+    assert len(page.cursor) < 200
+    assert sorted(header.session_id for header in page) == sorted([root, *family])
+
+
 def test_a_summary_counts_tokens_of_all_kinds_and_damaged_ones_are_not_known(bench: Bench) -> None:
     key = bench.store.context.keys("s3").session
     head = json.loads(bench.database("HGET", key, "head"))
