@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...worker.errors import CeleryAgentsError
-from ...worker.store.session_records import SessionState
 from ..client.json_values import header_value
-from .waiting_reasons import waiting_reason
+from .waiting_reasons import ending_reason, waiting_reason
 
 if TYPE_CHECKING:
     from ...worker.store.session_records import Header, SessionSummary
@@ -37,22 +36,11 @@ def listed_sessions(store: Store, headers: Sequence[Header]) -> list[ListedSessi
     found: list[ListedSession] = []
     for header in headers:
         try:
-            reason = waiting_reason(store, header, workers) or _ending_reason(store, header)
+            reason = waiting_reason(store, header, workers) or ending_reason(store, header)
         except CeleryAgentsError as error:  # of one session, and the others are to be seen
             reason = str(error)
         found.append(ListedSession(header=header, summary=summaries.get(header.session_id), reason=reason))
     return found
-
-
-def _ending_reason(store: Store, header: Header) -> str:
-    """Say why a session failed or was stopped."""
-    if header.status not in (SessionState.FAILED, SessionState.STOPPED):
-        return ""
-    result = store.sessions.outcome(header.session_id, header.execution_id)
-    if result is None:
-        return ""
-    last_error = result.errors[-1] if result.errors and header.status is SessionState.FAILED else ""
-    return last_error or result.stop_message or str(result.stop_reason or "")
 
 
 def listed_value(listed: ListedSession) -> dict[str, Any]:

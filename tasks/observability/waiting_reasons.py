@@ -94,9 +94,23 @@ def waiting_reason(store: Store, header: Header, workers: Mapping[str, Mapping[s
 
 
 def tree_reasons(store: Store, tree: TreeNode) -> dict[str, str]:
-    """Say why the sessions of a tree have not ended yet, by their ids; see `waiting_reason`."""
+    """Say why the sessions of a tree have not ended yet, or have failed, by their ids; see `waiting_reason`."""
     workers = store.registry.workers()
-    return {node.session_id: waiting_reason(store, node.header, workers) for node in tree.walk()}
+    return {
+        node.session_id: waiting_reason(store, node.header, workers) or ending_reason(store, node.header)
+        for node in tree.walk()
+    }
+
+
+def ending_reason(store: Store, header: Header) -> str:
+    """Say why a session failed or was stopped; "" for any other."""
+    if header.status not in (SessionState.FAILED, SessionState.STOPPED):
+        return ""
+    result = store.sessions.outcome(header.session_id, header.execution_id)
+    if result is None:
+        return ""
+    last_error = result.errors[-1] if result.errors and header.status is SessionState.FAILED else ""
+    return last_error or result.stop_message or str(result.stop_reason or "")
 
 
 def _explain_parking(session: WaitingSession) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,6 +20,8 @@ from .model_calls import describe_loss
 from .values import Span, SpanKind, SpanOutcome
 
 _NOTE_CHARS: Final = 300
+_VALUE_CHARS: Final = 60
+_MOST_CHANGES: Final = 3
 _OUTCOMES: Final[Mapping[RequestStatus, SpanOutcome]] = {
     RequestStatus.OPEN: SpanOutcome.OPEN,
     RequestStatus.ANSWERED: SpanOutcome.ANSWERED,
@@ -179,7 +182,7 @@ class CallSpans:
             kind=SpanKind.REQUEST,
             parent=parent,
             name=request.kind.value,
-            note=_cut(_describe_request(request)),
+            note=_cut(_describe_request(request, call)),
             start_ms=request.asked_ms,
             end_ms=request.answered_ms if request.answered_ms is not None else self.source.ended_ms,
             outcome=_OUTCOMES[request.status],
@@ -233,15 +236,37 @@ def _is_cached(result: ToolExecution | None) -> bool:
     return result is not None and result.idempotent_cache_hit
 
 
-def _describe_request(request: KnownRequest) -> str:
-    """Say of whom something was asked, and what came: "approved by ann: looks right"."""
+def _describe_request(request: KnownRequest, call: KnownCall) -> str:
+    """Say of whom something was asked, and what came: "approved by ann with cents=4 instead of 5: less"."""
     if request.verb is None:
         return f"asked of {request.to}" if request.to else "asked of anybody"
     by = f" by {request.by}" if request.by else ""
     if request.status is RequestStatus.EXPIRED:
         by = " at its expiry"
+    is_approved = request.kind is RequestKind.APPROVAL and request.verb is AnswerVerb.APPROVE
+    edited = _describe_changes(call) if is_approved else ""
     why = request.note or request.reason
-    return f"{_VERBS[request.verb]}{by}: {why}" if why else f"{_VERBS[request.verb]}{by}"
+    return f"{_VERBS[request.verb]}{by}{edited}{f': {why}' if why else ''}"
+
+
+def _describe_changes(call: KnownCall) -> str:
+    """Say which arguments were approved differently from what was asked; "" where none was."""
+    asked, used = (call.used if call.asked is None else call.asked).args, call.used.args
+    if isinstance(asked, str) or isinstance(used, str) or asked == used:
+        return ""
+    changes = [
+        f"{name}={_brief(used[name])}{f' instead of {_brief(asked[name])}' if name in asked else ''}"
+        for name in used
+        if name not in asked or asked[name] != used[name]
+    ]
+    changes += [f"no {name}" for name in asked if name not in used]
+    more = f" and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
+    return f" with {', '.join(changes[:_MOST_CHANGES])}{more}"
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(thaw(value), ensure_ascii=False, default=str)
+    return text if len(text) <= _VALUE_CHARS else f"{text[: _VALUE_CHARS - 1]}…"
 
 
 def _resolution(request: KnownRequest, call: KnownCall) -> dict[str, Any]:

@@ -411,7 +411,7 @@ def test_an_approval_is_a_span_with_who_answered_and_what_was_approved(new: Call
         "q": ("queue", 52.0, 53.0, None),
     }
     request, called = span_of(step, "request"), span_of(step, "tool")
-    assert request.note == "approved by ann: less"
+    assert request.note == "approved by ann with cents=4 instead of 5: less"
     assert called.data is not None
     assert (called.data["args"], called.data["approved_args"]) == ({"cents": 5}, {"cents": 4})
     (resolution,) = called.data["resolutions"]

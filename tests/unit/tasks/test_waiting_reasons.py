@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from celery_agents.tasks.observability.waiting_reasons import RULES, WaitingSession
+from celery_agents.tasks.observability.waiting_reasons import RULES, WaitingSession, ending_reason
 from celery_agents.worker.store import Event, Header, SessionState, StepFacts
+from celery_agents.worker.store.memory.database import MemoryDatabase
+
+from support.store import Bench, step_transition
 
 NOW = 1_790_000_000_000
 IDLE = {"agents": {"a": "h"}, "slots": 2, "running": 0, "draining": False}
@@ -74,3 +77,15 @@ def test_a_session_says_why_it_waits(said: str, given: dict[str, Any]) -> None:
 def test_an_event_with_an_odd_time_gives_no_reason_and_ends_no_listing(moment: object) -> None:
     damaged = (event("model_call_failed", message="x", next_try_ms=moment),)
     assert why(claimed=True, worker="w1", lease_ms=5_000, events=damaged) == "step 3 runs on worker w1"
+
+
+def test_what_has_failed_says_why_and_what_was_completed_says_nothing() -> None:
+    bench = Bench(MemoryDatabase())
+    for session, failed in (("failed", True), ("done", False)):
+        bench.session, bench.execution = session, f"e-{session}"
+        bench.submit()
+        claimed = bench.claim()
+        transition = step_transition(claimed, final=True, failed=failed)
+        bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
+    found = {name: ending_reason(bench.store, bench.store.sessions.header(name)) for name in ("failed", "done")}
+    assert found == {"failed": "broken", "done": ""}
