@@ -1,12 +1,18 @@
 """The files of the page: read once, and sent with their policy, an ETag, and compressed where that is accepted.
 
 They hold no data, so they need no token. What the page shows comes from `/v1`, with the rights of its token.
+
+Comments stay here. A browser gets blank lines for those of modules: its numbers of lines are those of the files.
+`index.html` names the files with a tag of all their contents, `page/<tag>/main.js`, so that a browser keeps them and
+asks for none of them again until one has changed.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,13 +26,21 @@ from .problems import HttpProblem
 FOLDER: Final = Path(__file__).parent / "page"
 _PLACES: Final = ("/sessions", "/sessions/{id}", "/requests", "/tree/{id}", "/fleet")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
+# Comments; in a module a whole line, or the end of one. No template has a line that looks like one: tests/check looks.
+_COMMENT: Final[Mapping[str, re.Pattern[bytes]]] = {
+    ".css": re.compile(rb"/\*.*?\*/", re.DOTALL),
+    ".js": re.compile(rb"^ *(?://|/\*\*|\*[ /]|\*$).*$|(?<=[;{,(]) // [^`\"'\n]*$", re.MULTILINE),
+}
+# Another version of this server may have sent the tag: its browser gets the file all the same, and does not keep it.
+_TAG: Final = re.compile(r"([0-9a-f]{12})/")
+_ASK_AGAIN: Final = "no-cache"
+_KEEP: Final = "public, max-age=31536000, immutable"
 _HEADERS: Final = {
     # A frame around the page could have an approval clicked through another page.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
     "Vary": "Accept-Encoding",
 }
 
@@ -47,15 +61,21 @@ class PageFile:
     @classmethod
     def of(cls, content: bytes, suffix: str) -> PageFile:
         """Make it of the content of a file with this suffix."""
+        if suffix in _COMMENT:
+            content = _COMMENT[suffix].sub(b"", content)
         tag = hashlib.sha256(content).hexdigest()[:20]
         media_type = _TYPES.get(suffix, "text/plain")
         return cls(content=content, compressed=gzip.compress(content, mtime=0), media_type=media_type, tag=tag)
 
-    def respond(self, request: Request) -> Response:
-        """Send it: compressed where that is accepted, and without content where the browser has it."""
+    def respond(self, request: Request, caching: str = _ASK_AGAIN) -> Response:
+        """Send it: compressed where that is accepted, and without content where the browser has it.
+
+        Args:
+            caching: The header Cache-Control.
+        """
         is_compressed = "gzip" in request.headers.get("accept-encoding", "")
         tag = f'"{self.tag}{"-gz" if is_compressed else ""}"'
-        headers = {**_HEADERS, "ETag": tag}
+        headers = {**_HEADERS, "ETag": tag, "Cache-Control": caching}
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         if is_compressed:
@@ -76,13 +96,15 @@ class PageFiles:
             folder: Has `index.html`, in which `{up}` stands for the way from an address to the mount: every address of
                 the page is relative, so that it works below any path.
         """
-        index = (folder / "index.html").read_text(encoding="utf-8")
-        self._indexes = [PageFile.of(index.replace("{up}", up).encode(), ".html") for up in ("./", "../")]
         self._files = {
             path.relative_to(folder).as_posix(): PageFile.of(path.read_bytes(), path.suffix)
-            for path in folder.rglob("*")
+            for path in sorted(folder.rglob("*"))
             if path.is_file() and path.name != "index.html"
         }
+        contents = "".join(f"{name} {each.tag}\n" for name, each in self._files.items())
+        self._tag = hashlib.sha256(contents.encode()).hexdigest()[:12]
+        index = (folder / "index.html").read_text(encoding="utf-8").replace("{up}page/", f"{{up}}page/{self._tag}/")
+        self._indexes = [PageFile.of(index.replace("{up}", up).encode(), ".html") for up in ("./", "../")]
 
     def routes(self) -> list[Route]:
         """The routes of the page."""
@@ -103,7 +125,9 @@ class PageFiles:
         return self._indexes["id" in request.path_params].respond(request)
 
     async def _show_file(self, request: Request) -> Response:
-        found = self._files.get(request.path_params["path"])
+        path = request.path_params["path"]
+        tagged = _TAG.match(path)
+        found = self._files.get(path[tagged.end() :] if tagged else path)
         if found is None:
             raise HttpProblem(404, "not-found", "The page has no such file. Load the page again.")
-        return found.respond(request)
+        return found.respond(request, _KEEP if tagged and tagged[1] == self._tag else _ASK_AGAIN)

@@ -61,7 +61,11 @@ def test_a_program_learns_at_the_root_where_the_interface_is_described(http: Tes
 
 def test_a_file_is_sent_compressed_and_not_again(http: TestClient) -> None:
     plain = http.get("/page/main.js", headers={"Accept-Encoding": "identity"})
-    assert plain.content == (FOLDER / "main.js").read_bytes()
+    lines = (FOLDER / "main.js").read_text(encoding="utf-8").splitlines()
+    sent = plain.text.splitlines()
+    assert len(sent) == len(lines)
+    assert all(line.startswith(each) for each, line in zip(sent, lines, strict=True))
+    assert (sent[0], sent[1]) == ("", lines[1]), "comments are left out, and nothing else"
     with http.stream("GET", "/page/main.js", headers={"Accept-Encoding": "gzip"}) as compressed:
         assert compressed.headers["content-encoding"] == "gzip"
         assert gzip.decompress(b"".join(compressed.iter_raw())) == plain.content
@@ -70,6 +74,17 @@ def test_a_file_is_sent_compressed_and_not_again(http: TestClient) -> None:
     for tag, encoding in zip((plain.headers["etag"], compressed.headers["etag"]), ("identity", "gzip"), strict=True):
         again = http.get("/page/main.js", headers={"If-None-Match": tag, "Accept-Encoding": encoding})
         assert (again.status_code, again.content) == (304, b"")
+
+
+def test_a_browser_keeps_what_the_page_names_and_asks_again_for_the_page_itself(http: TestClient) -> None:
+    page = http.get("/sessions", headers=BROWSER)
+    assert page.headers["cache-control"] == "no-cache"
+    (link,) = re.findall(r'src="\./(page/[0-9a-f]{12}/main\.js)"', page.text)
+    named = http.get(f"/{link}")
+    assert "immutable" in named.headers["cache-control"]
+    for other in ("/page/main.js", "/page/0123456789ab/main.js"):
+        found = http.get(other)
+        assert (found.content, found.headers["cache-control"]) == (named.content, "no-cache"), other
 
 
 @pytest.mark.parametrize(
