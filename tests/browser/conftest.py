@@ -16,9 +16,11 @@ from support.serve_process import ServeProcess
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 SECRET = {"CELERY_AGENTS_TOKEN_SECRET": "not-a-secret-but-long-enough"}
+WRITTEN = "document.querySelector('.writing:not([hidden])')?.textContent"
+"""The text that is shown as being written, for scripts in the page."""
 OPTIONS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--proxy-server=direct://",
+    "--disable-component-update", "--disable-sync", "--proxy-server=direct://", "--disable-smooth-scrolling",
 )  # fmt: skip
 
 

@@ -1,15 +1,13 @@
 // What the page computes of forms without a browser: plans of JSON Schemas, drafts, values with exact numbers, refusals by field.
-// The environment names a folder with the page's modules.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { pathToFileURL } from "node:url";
+import { page } from "./page_globals.mjs";
 
-const page = (name) => import(new URL(name, `${pathToFileURL(process.env.PAGE_MODULES)}/`));
 const { planOf } = await page("schema_plan.js");
 const { at, countChanges, draftOf, isSame, startOf, valueOf } = await page("schema_values.js");
-const { fieldErrors } = await page("answer_errors.js");
-const { answersOf, blankAnswers } = await page("question_values.js");
-const { groupByAgent, groupEqual } = await page("request_groups.js");
+const { fieldErrors } = await page("decision.js");
+const { answersOf, blankAnswers } = await page("request_parts.js");
+const { groupByAgent, groupEqual } = await page("inbox_list.js");
 
 const order = {
   $defs: {

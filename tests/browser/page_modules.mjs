@@ -1,14 +1,12 @@
 // What the page computes without a browser: the axis of a timeline, its rows and sums, the conversation, text that is written.
-// Its argument is a folder with the page's modules.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { pathToFileURL } from "node:url";
+import { page } from "./page_globals.mjs";
 
-const page = (name) => import(new URL(name, `${pathToFileURL(process.env.PAGE_MODULES)}/`));
 const { makeAxis, unite } = await page("axis.js");
 const { countCalls, firstOpen, groupsOf, mergeSteps, rowsOf, sumUp } = await page("spans.js");
 const { entriesOf, stateOf, stepOf } = await page("conversation.js");
-const { Transcript } = await page("transcript.js");
+const { Transcript } = await page("live_text.js");
 
 const HOUR = 3_600_000;
 const near = (value, wanted) => assert.ok(Math.abs(value - wanted) < 0.01, `${value} is not ${wanted}`);

@@ -4,6 +4,7 @@ What a message says decides what happens, so that a story can be told by message
 
     "My kettle, order 4812, is cracked"   find_order and track_parcel side by side, a research by a child, a refund to approve
     "Where is order 4915?"                 one look-up
+    "Ask the archive about order 4100"     a research by a child, one of whose readers fails
     "fail: …"                              a model that cannot be asked
     "slow: …"                              a tool that takes a minute
     "write 300"                            an answer of so many pieces, written as they come
@@ -148,6 +149,9 @@ def support_decides(state: AgentState) -> Decision:
         return ("I count the stock.", [_call("stocktaking")]) if done == 0 else "All is counted."
     if said.startswith("colour"):
         return ("", [_call("ask_colour")]) if done == 0 else "Your new kettle is on its way."
+    if said.startswith("Ask the archive"):
+        call = _call("research", prompt=f"the archive, {order}")
+        return ("", [call]) if done == 0 else "The archive is closed today. I have found nothing else about this order."
     if said.startswith("Where"):
         return ("", [_call("track_parcel", order=order)]) if done == 0 else "It was delivered on the 23rd."
     if "cracked" not in said:
@@ -178,6 +182,8 @@ def research_decides(state: AgentState) -> Decision:
 
 def reader_decides(state: AgentState) -> Decision:
     """What the model of a reader would decide."""
+    if _said(state)[0].startswith("tickets: the archive"):
+        raise ValueError("the archive refuses connections until 18:00; ask again later")
     return f"Nothing unusual in {_said(state)[0].split(':')[0]}."
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from browser.conftest import Watched, pictures
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from browser.conftest import WRITTEN, Watched, pictures
+from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
 from celery_agents.tasks.client.job import Job
 
@@ -18,6 +18,7 @@ from support.worker_process import WorkerProcess
 pytestmark = [pytest.mark.timeout(300)]
 
 expect.set_options(timeout=30_000)
+A_REQUEST = "**/v1/sessions/*/requests/*"
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
@@ -75,6 +76,7 @@ def test_a_run_is_watched_approved_with_a_change_and_recovered_after_a_kill(
     page.get_by_label("You act as").first.fill("manager")
     page.keyboard.press("Tab")
     expect(said.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+    assert page.evaluate("document.querySelector('.asked').clientWidth > 300")
     take_picture(page, "approval")
     page.get_by_label("cents").fill("2400")
     page.get_by_label("Note, kept with the answer").fill("The customer keeps the kettle.")
@@ -85,6 +87,8 @@ def test_a_run_is_watched_approved_with_a_change_and_recovered_after_a_kill(
     expect(said.get_by_text("Good news: the money is on its way back")).to_be_visible(timeout=60_000)
     wait_for(desk, job, "completed")
 
+    expect(said.get_by_text("approved by manager with cents=2400 instead of 3900")).to_be_visible()
+    expect(said.get_by_text("Good news: the money is on its way back")).to_be_in_viewport()
     expect(page.get_by_text("recovered once")).to_be_visible()
     expect(step_row(page, "refund").filter(has_text="lost").first).to_be_visible()
     paid = page.get_by_role("row").filter(has=page.get_by_role("button", name="refund", exact=False)).last
@@ -125,6 +129,46 @@ def test_a_slow_run_is_stopped_and_a_failed_one_says_why_and_is_retried(
     assert watched.complaints == []
 
 
+def test_a_failed_child_is_seen_from_above_and_says_why(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "Ask the archive about order 4100")
+    wait_for(desk, job, "completed")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    expect(step_row(page, "research")).to_contain_text("1 below failed")
+    page.get_by_role("button", name="Spans of research").click()
+    expect(step_row(page, "the archive refuses").first).to_be_visible()
+    take_picture(page, "child")
+    page.get_by_role("link", name="Tree").click()
+    failed = page.get_by_role("row").filter(has_text="failed")
+    expect(failed).to_contain_text("the archive refuses connections until 18:00")
+    assert watched.complaints == []
+
+
+def test_a_refusal_names_every_field_that_the_server_names(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "Thanks")
+    wait_for(desk, job, "completed")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    problem = {
+        "detail": "The body cannot be used. message: too long.",
+        "errors": [
+            {"field": "message", "message": "too long"},
+            {"field": "budget.max_steps", "message": "a whole number"},
+        ],
+    }
+    page.route("**/messages", lambda route: route.fulfill(status=422, json=problem))
+    page.get_by_label("Message to support").fill("Again")
+    page.get_by_role("button", name="Send message").click()
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("The body cannot be used. message: too long.")
+    expect(alert.get_by_role("listitem")).to_have_text(["budget.max_steps a whole number"])
+    expect(page.get_by_label("Message to support")).to_have_value("Again")
+
+
 def test_many_are_retried_at_once_and_each_refusal_is_said(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
@@ -151,16 +195,19 @@ def test_many_are_retried_at_once_and_each_refusal_is_said(
     assert [each for each in watched.complaints if "409" not in each] == []
 
 
-def test_a_message_is_sent_and_its_answer_arrives(
+def test_a_message_is_sent_and_its_answer_is_seen_while_it_is_written(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
     page = watched.page
     job = submit(desk, "Thanks")
     wait_for(desk, job, "completed")
     page.goto(f"{served.url}/sessions/{job.session_id}")
-    page.get_by_label("Message to support").fill("Where is order 4915?")
+    page.get_by_label("Message to support").fill("write 200")
+    page.evaluate(f"setInterval(() => window.half ||= /word9 (?!.*word199)/.test({WRITTEN}), 0)")
     page.get_by_role("button", name="Send message").click()
-    expect(page.get_by_role("log", name="Messages").get_by_text("It was delivered on the 23rd.")).to_be_visible()
+    expect(page.get_by_role("log", name="Messages").get_by_text("word198 word199")).to_have_count(1)
+    expect(page.locator(".writing")).to_be_hidden()
+    assert page.evaluate("window.half"), "no part of the text was shown before the whole"
     assert watched.complaints == []
 
 
@@ -178,9 +225,16 @@ def test_the_inbox_is_worked_through_by_keyboard(
     page.goto(f"{served.url}/requests")
     expect(page.get_by_text("4907").first).to_be_visible()
     take_picture(page, "inbox")
+    expect(page.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+    held: list[Route] = []
+    page.route(A_REQUEST, lambda route: held.append(route))
     page.keyboard.press("j")
-    page.keyboard.press("Enter")
-    page.keyboard.press("a")
+    page.keyboard.press("j")
+    with page.expect_request(A_REQUEST):
+        page.keyboard.press("Enter")
+    page.keyboard.press("a")  # before the request is there
+    page.unroute(A_REQUEST)  # those that are held are sent, too
+    expect(page.get_by_role("button", name="Approve", exact=True)).to_be_focused()
     page.keyboard.press("Enter")
     wait_until(lambda: any(desk.client.header(job.session_id).status == "completed" for job in jobs), "one goes on", 60)
     page.keyboard.press("d")
@@ -190,6 +244,41 @@ def test_the_inbox_is_worked_through_by_keyboard(
     for job in jobs:
         wait_for(desk, job, "completed")
     assert watched.complaints == []
+
+
+def test_a_newcomers_questions_are_answered(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    failed, job = submit(desk, "fail: cancel it"), submit(desk, "My jug, order 4333, is cracked")
+    wait_for(desk, failed, "failed")
+    wait_for(desk, job, "waiting")
+    page.goto(f"{served.url}/sessions?status=failed")
+    expect(step_row(page, "fail: cancel it")).to_contain_text("ValueError: the model of the shop is gone")
+    page.goto(f"{served.url}/sessions")
+    expect(step_row(page, "My jug, order 4333")).to_contain_text('waits for an approval of refund(order="4333"')
+    page.get_by_role("link", name="My jug, order 4333, is cracked").click()
+    page.get_by_label("You act as").first.fill("ann")
+    page.get_by_role("button", name="Approve", exact=True).click()
+    wait_for(desk, job, "completed")
+    expect(page.get_by_role("log", name="Messages")).to_contain_text("approved by ann")
+    expect(page.locator("dl.numbers")).to_contain_text("cost with children$0.0015 of $0.50")
+    page.get_by_role("tab", name="What the model saw").click()
+    expect(page.get_by_role("tabpanel")).to_contain_text("A known fault of this series: two suppliers changed the lid.")
+    assert watched.complaints == []
+
+
+def test_what_cannot_be_shown_is_said_with_what_to_do(served: ServeProcess, watched: Watched) -> None:
+    page = watched.page
+    title = page.get_by_role("heading", level=1)
+    page.goto(f"{served.url}/sessions/gone")
+    expect(title).to_have_text("There is no such session")
+    expect(page.get_by_role("main")).to_contain_text("celery-agents list")
+    page.goto(f"{served.url}/sessions?status=unheard-of&agent=%00%3Cb%3E")
+    expect(page.get_by_role("alert")).to_contain_text("there are pending, in_progress, waiting")
+    page.goto(f"{served.url}/sessions#token=wrong")
+    expect(title).to_have_text("This server asks for a token")
+    expect(page.get_by_role("alert")).to_contain_text("This token is not known, or its time is over.")
 
 
 # --- what it looks like, and what it withstands ---------------------------------------------------------------------------
@@ -241,9 +330,12 @@ def test_a_token_of_a_session_sees_its_session_and_nothing_else(
     job = submit(desk, "Where is order 4915?")
     wait_for(desk, job, "completed")
     token = desk.client.session_token(job.session_id, ["chat"], subject="jo@example.com")
+    page.add_init_script(f"setInterval(() => window.again ||= /delivered/.test({WRITTEN}), 0)")
     page.goto(f"{served.url}/sessions/{job.session_id}#token={token}")
     said = page.get_by_role("log", name="Messages")
     expect(said.get_by_text("It was delivered on the 23rd.")).to_be_visible()
+    page.wait_for_timeout(700)
+    assert not page.evaluate("window.again"), "what was said long ago was shown as being written"
     assert "token" not in page.url
     expect(page.get_by_role("navigation", name="Places")).to_have_count(0)
     page.goto(f"{served.url}/sessions")

@@ -19,8 +19,7 @@ NODE = shutil.which("node")
 @pytest.mark.skipif(NODE is None, reason="there is no Node.js on PATH")
 def test_the_modules_of_the_page_compute_what_is_drawn(tmp_path: Path, tests: str) -> None:
     assert NODE is not None
-    for module in (ROOT / "tasks" / "http" / "page").glob("*.js"):
-        shutil.copy(module, tmp_path)
+    shutil.copytree(ROOT / "tasks" / "http" / "page", tmp_path / "page")
     (tmp_path / "package.json").write_text('{"type": "module"}')  # as a browser takes them
     env = {**os.environ, "PAGE_MODULES": str(tmp_path)}
     command = [NODE, "--test", "--test-reporter=tap", tests]

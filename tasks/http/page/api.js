@@ -1,17 +1,19 @@
 // Requests to /v1 of the server that this page came from: its token, exact numbers, refusals as sentences.
 
-/** The address of the mount: every other one is relative to it. */
-export const root = new URL("../", import.meta.url);
+/** The address of the mount: every other one is relative to it. This file is at page/<tag>/api.js below it. */
+export const root = new URL(import.meta.url.slice(0, import.meta.url.lastIndexOf("/page/") + 1));
 
 const TOKEN = "celery-agents.token";
 const AWAY = "The API does not answer. Check that celery-agents serve runs; this page tries again by itself.";
 
+/** Told with the refusal when the server asks for a token, or for another one. */
+export const UNAUTHORIZED = "celery-agents:unauthorized";
+
 /** A request that was refused, or that reached nothing (status 0). `fields` maps names of fields to what is wrong. */
 export class Refusal extends Error {
-  constructor(status, detail, title = "", errors = null) {
+  constructor(status, detail, errors = null) {
     super(detail || AWAY);
     this.status = status;
-    this.title = title;
     this.fields = new Map((errors ?? []).map((each) => [String(each.field ?? ""), String(each.message ?? "")]));
   }
 
@@ -129,9 +131,15 @@ export async function request(method, path, { query, body, key, version, signal 
 
 /** A refusal from the text of a problem document (RFC 9457), or of anything else that a proxy may have sent. */
 export function refusalOf(status, text) {
+  const refusal = parseRefusal(status, text);
+  if (status === 401) dispatchEvent(new CustomEvent(UNAUTHORIZED, { detail: refusal }));
+  return refusal;
+}
+
+function parseRefusal(status, text) {
   try {
     const problem = JSON.parse(text);
-    return new Refusal(status, String(problem.detail ?? problem.title ?? ""), problem.title, problem.errors);
+    return new Refusal(status, String(problem.detail ?? problem.title ?? ""), problem.errors);
   } catch {
     return new Refusal(status, `The server answered ${status} without a reason. Look into its log.`);
   }

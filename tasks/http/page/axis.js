@@ -45,7 +45,7 @@ export function makeAxis(spans, { start, now, isOpen = false, isUnfolded = false
 }
 
 /** Times in which nothing works, and which are long beside those in which something does. */
-export function findWaits(spans, start, until) {
+function findWaits(spans, start, until) {
   const work = spans.filter((each) => WORK.has(each.kind)).map((each) => [each.start, Math.max(each.start, each.end
     ?? until)]);
   const idle = [];

@@ -1,70 +1,85 @@
 // The conversation of a session as a chat: messages, a line for each call, what is written now, what is asked.
-import { entriesOf, stateOf } from "./conversation.js";
+import { entriesOf, MessageBox, stateOf } from "./conversation.js";
 import { callText, count, duration, firstLine, inert } from "./format.js";
-import { Component, html, useLayoutEffect, useMemo, useRef } from "./html.js";
+import { drawnWhen, html, useLayoutEffect, useMemo, useRef } from "./html.js";
 import { LiveText } from "./live_text.js";
-import { MessageBox } from "./message_box.js";
-import { Long, Problem } from "./parts.js";
+import { Glyph, Long, Problem, Status } from "./parts.js";
 import { RequestForm } from "./request_form.js";
-import { Glyph } from "./sprite.js";
+import { reasonOf } from "./session_head.js";
 
 const MOST_CALLS = 3;
 const MOST_TEXT = 4000;
 const NEAR_END = 40; // pixels
+const TOUCHED_MS = 1000; // how long the reader's wheel, finger or key scrolls
 const ABOVE = 48; // pixels of what was said before a request
 
 export function Chat({ view, feed, isChat }) {
   const { header, messages, from, total, requests, timeline, steps, problems } = view;
   const place = useRef(null);
   const isAtEnd = useRef(true);
-  const own = useRef(0); // where it was scrolled to from here
+  const touchedAt = useRef(-Infinity); // by the reader: other scrolling is that of a layout
   const before = useRef(null);
   const execution = timeline?.execution_id ?? "";
   const entries = useMemo(() => entriesOf(messages, from, execution), [messages, from, execution]);
   const answered = useMemo(() => answeredIn(steps), [steps]);
   const asked = requests.filter((each) => each.kind !== "child" && each.status === "open");
-  const scrollTo = (top) => {
-    place.current.scrollTop = top;
-    own.current = place.current.scrollTop;
+  const touch = () => {
+    touchedAt.current = performance.now();
+  };
+  const followEnd = () => {
+    isAtEnd.current = true;
+    touchedAt.current = -Infinity;
   };
   const toEnd = () => {
     const isAsked = place.current?.querySelector(".asked");
-    if (isAtEnd.current && place.current && !isAsked) scrollTo(place.current.scrollHeight);
+    if (isAtEnd.current && place.current && !isAsked) place.current.scrollTop = place.current.scrollHeight;
   };
   const first = asked[0]?.id ?? "";
   useLayoutEffect(() => {
     const element = place.current;
     if (before.current !== null) element.scrollTop += element.scrollHeight - before.current;
     before.current = null;
-    toEnd();
-  }, [messages, requests]);
+  }, [messages]);
+  useLayoutEffect(() => {
+    const watcher = new ResizeObserver(toEnd); // whatever grows: what was said, what is written, a form, the box below
+    for (const each of [place.current, place.current.firstChild]) watcher.observe(each);
+    return () => watcher.disconnect();
+  }, []);
   useLayoutEffect(() => {
     if (!first || !isAtEnd.current) return;
     const request = place.current.querySelector(".asked"); // from its beginning: it may be longer than what is seen
-    scrollTo(request.offsetTop - place.current.offsetTop - ABOVE);
+    place.current.scrollTop = request.offsetTop - place.current.offsetTop - ABOVE;
   }, [first, messages]);
   const onScroll = ({ currentTarget: it }) => {
-    if (Math.abs(it.scrollTop - own.current) < 2) return; // not the reader's
-    isAtEnd.current = it.scrollHeight - it.scrollTop - it.clientHeight < NEAR_END;
+    const isEnd = it.scrollHeight - it.scrollTop - it.clientHeight < NEAR_END;
+    if (isEnd || performance.now() - touchedAt.current < TOUCHED_MS) isAtEnd.current = isEnd;
+  };
+  const onAnswered = () => {
+    followEnd(); // what the answer leads to is shown, though the form was scrolled
+    feed.refresh("requests", "header", "timeline", "messages");
   };
   const showEarlier = async () => {
+    isAtEnd.current = false;
     before.current = place.current.scrollHeight;
     await feed.readEarlier();
   };
   return html`<div class="chat"><h2 class=${isChat ? "unseen" : ""}>Conversation</h2>
-    <div class="said" ref=${place} onScroll=${onScroll} role="log" aria-label="Messages" tabindex="0">
+    <div class="said" ref=${place} role="log" aria-label="Messages" tabindex="0" onScroll=${onScroll}
+      onWheel=${touch} onTouchMove=${touch} onPointerDown=${touch} onKeyDown=${touch}><div>
       ${from > 0 && html`<p><button class="button" type="button" onClick=${showEarlier}>Show earlier messages</button>
         <span class="small dim"> ${count(from)} before these</span></p>`}
       <${Problem} of=${problems.messages} />
       ${total === 0 && !asked.length && html`<p class="dim">Nothing was said yet.</p>`}
-      ${entries.map((each) => html`<${Entry} key=${each.key} entry=${each} agent=${header.agent}
+      ${entries.map((each) => html`<${Entry} ...${each} agent=${header.agent}
         answered=${answered.get(each.step) ?? null} />`)}
-      <${LiveText} transcript=${feed.transcript} agent=${header.agent} isQuiet=${isChat} onGrow=${toEnd} />
+      ${["failed", "stopped"].includes(header.status) && html`<p class="end-note"><${Status} status=${header.status} />
+        <span dir="auto"> ${reasonOf(view)}</span></p>`}
+      <${LiveText} transcript=${feed.transcript} agent=${header.agent} isQuiet=${isChat} />
       ${asked.map((each) => html`<${Asked} key=${each.id} request=${each} session=${header.session_id}
-        onDone=${() => feed.refresh("requests", "header", "timeline", "messages")} />`)}
+        onDone=${onAnswered} />`)}
       <${Problem} of=${problems.requests} />
-    </div>
-    <${MessageBox} view=${view} feed=${feed} onSent=${() => (isAtEnd.current = true)} /></div>`;
+    </div></div>
+    <${MessageBox} view=${view} feed=${feed} onSent=${followEnd} /></div>`;
 }
 
 /** Requests that have an answer: from the number of a step to its spans, each with the name of its tool. */
@@ -79,24 +94,16 @@ function answeredIn(steps) {
   return found;
 }
 
-/** One message with its calls. It is drawn again only when it has changed. */
-class Entry extends Component {
-  shouldComponentUpdate({ entry, agent, answered }) {
-    const now = this.props;
-    return entry.text !== now.entry.text || entry.results !== now.entry.results || entry.step !== now.entry.step
-      || agent !== now.agent || answered !== now.answered;
-  }
-
-  render({ entry, agent, answered }) {
-    const { role, step, text, calls } = entry;
-    const name = role === "user" ? entry.name || "user" : role === "assistant" ? agent : entry.name || role;
-    return html`<article class=${`entry ${role}`}><header><h3 dir="auto">${firstLine(name, 80)}</h3>
-        ${step && html`<a class="small dim" href=${`#${step}.m`} dir="auto">step ${step}</a>`}</header>
-      ${text && html`<div class="text" dir="auto"><${Long} text=${text} most=${MOST_TEXT} /></div>`}
-      ${calls.length > 0 && html`<${CallLines} calls=${calls} step=${step} />`}
-      ${answered?.map(({ span, tool }) => html`<${Answered} key=${span.id} span=${span} tool=${tool} />`)}</article>`;
-  }
-}
+/** One message with its calls. `results` is the number of those that have one. */
+const Entry = drawnWhen(["text", "results", "step", "agent", "answered"], (props) => {
+  const { role, step, text, calls, agent, answered } = props;
+  const name = role === "assistant" ? agent : props.name || role;
+  return html`<article class=${`entry ${role}`}><header><h3 dir="auto">${firstLine(name, 80)}</h3>
+      ${step && html`<a class="small dim" href=${`#${step}.m`} dir="auto">step ${step}</a>`}</header>
+    ${text && html`<div class="text" dir="auto"><${Long} text=${text} most=${MOST_TEXT} /></div>`}
+    ${calls.length > 0 && html`<${CallLines} calls=${calls} step=${step} />`}
+    ${answered?.map(({ span, tool }) => html`<${Answered} key=${span.id} span=${span} tool=${tool} />`)}</article>`;
+});
 
 function CallLines({ calls, step }) {
   const lineOf = (call) => ({ text: callText(call.name, call.args, 90), state: stateOf([call]), id: `t${call.index}` });

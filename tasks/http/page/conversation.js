@@ -1,6 +1,52 @@
-// Stored messages as entries of a chat: each message with its calls and with what became of them. Pure.
+// The conversation of a session: its pages, stored messages as entries of a chat with their calls and what these gave,
+// and the box at its end.
+import { newKey, post, Refusal, sessionPath } from "./api.js";
+import { firstLine, inert } from "./format.js";
+import { html, useRef, useState } from "./html.js";
+import { Problem } from "./parts.js";
+
+const PAGE = 200;
+const ACTIVE = ["pending", "in_progress", "waiting"];
+
+/** Whether something of a session runs or waits. */
+export const isActive = (header) => ACTIVE.includes(header?.status);
 
 /**
+ * Read messages that are new, at first the newest ones; null when nothing changed.
+ *
+ * @param read from a path below the session and a query to its reply
+ */
+export async function readMessages(read, { first, messages, from, total }) {
+  if (total === null) return readNewest(read);
+  const known = from + messages.length;
+  const added = [];
+  for (let offset = known; ; offset += PAGE) {
+    const page = await read("/messages", { offset, limit: PAGE });
+    if (page.total < known) return readNewest(read); // the conversation was replaced
+    added.push(...page.messages);
+    if (offset + page.messages.length >= page.total || !page.messages.length) break;
+  }
+  return added.length ? { first: first ?? added[0], messages: [...messages, ...added], total: known + added.length }
+    : null;
+}
+
+async function readNewest(read) {
+  const head = await read("/messages", { limit: 1 });
+  const from = Math.max(0, head.total - PAGE);
+  const { messages, total } = head.total > 1 ? await read("/messages", { offset: from, limit: PAGE }) : head;
+  return { first: head.messages[0] ?? null, messages, from, total };
+}
+
+/** Read the page of messages before those that are known. */
+export async function readEarlier(read, { messages, from }) {
+  const begin = Math.max(0, from - PAGE);
+  const page = await read("/messages", { offset: begin, limit: from - begin });
+  return { messages: [...page.messages, ...messages], from: begin };
+}
+
+/**
+ * Messages as entries.
+ *
  * @param messages as GET /v1/sessions/{id}/messages gives them
  * @param from index of the first one
  * @param execution id of the execution whose steps the timeline has; "" when there is none
@@ -41,7 +87,75 @@ export function stateOf(calls) {
   const open = calls.filter((each) => !each.result).length;
   const ok = calls.length - failed - open;
   const numbers = [[ok, "ok"], [failed, "failed"], [open, "no result yet"]].filter(([number]) => number);
-  if (numbers.length === 1) return calls.length > 2 ? `all ${numbers[0][1]}` : calls.length === 2
-    ? `both ${numbers[0][1]}` : numbers[0][1];
+  if (numbers.length === 1) return `${["", "", "both "][calls.length] ?? "all "}${numbers[0][1]}`;
   return numbers.map(([number, word]) => `${number} ${word}`).join(", ");
+}
+
+const drafts = new Map(); // by session: what was typed and not sent yet
+
+/** The box at the end. What was typed stays until it is sent; sent again, it is the same message. */
+export function MessageBox({ view, feed, onSent }) {
+  const { header, messages } = view;
+  const id = header.session_id;
+  const [text, setText] = useState(drafts.get(id) ?? "");
+  const [problem, setProblem] = useState(null);
+  const [isSending, setSending] = useState(false);
+  const [sent, setSent] = useState([]); // messages that wait behind a running step
+  const key = useRef(null);
+  const isChild = id.includes(".") && !header.forked_from;
+  const change = (value) => {
+    drafts.set(id, value);
+    setText(value);
+    key.current = null; // another message
+  };
+  const send = async (event) => {
+    event.preventDefault();
+    if (!text.trim() || isSending) return;
+    setSending(true);
+    setProblem(null);
+    key.current ??= newKey();
+    try {
+      const job = await post(sessionPath(id, "/messages"), { message: text }, { key: key.current });
+      if (!job.execution_id || isActive(header)) setSent((before) => [...before, { text, known: view.total ?? 0 }]);
+      change("");
+      onSent();
+    } catch (refusal) {
+      if (!(refusal instanceof Refusal)) throw refusal;
+      setProblem(refusal);
+    }
+    setSending(false);
+    feed.refresh("messages", "header", "timeline");
+  };
+  if (isChild && !isActive(header)) {
+    return html`<p class="small dim after">
+      This session was started by another one and has ended: it takes no further messages.</p>`;
+  }
+  const since = (known) => messages.slice(Math.max(0, known - view.from));
+  const isRead = ({ text: said, known }) =>
+    since(known).some((each) => each.role === "user" && each.content === said);
+  return html`<form class="message" onSubmit=${send}>
+    ${sent.filter((each) => !isRead(each)).map((each) => html`<p class="small" key=${each.text}>
+      <b>Sent:</b> <span dir="auto">${firstLine(each.text, 80)}</span>
+      <span class="dim"> It is read with the next step.</span></p>`)}
+    <label class="field"><span class="label">Message to ${inert(header.agent)}</span>
+      <textarea dir="auto" rows=${view.requests.length ? 1 : 3} value=${text}
+        onInput=${(event) => change(event.target.value)}
+        onKeyDown=${(event) => (event.ctrlKey || event.metaKey) && event.key === "Enter" && send(event)}></textarea>
+    </label>
+    <${Problem} of=${problem} />
+    <div class="actions"><span class="small dim">${whenItJoins(view)}</span>
+      <button class="button go" type="submit" disabled=${isSending || !text.trim()}>
+        ${isSending ? "Sending …" : "Send message"}</button></div></form>`;
+}
+
+/** When a message that is sent now becomes part of the conversation. */
+function whenItJoins({ header, timeline, steps }) {
+  const running = steps.findLast((each) => each.status !== "committed");
+  const step = running?.number ?? (timeline ? timeline.total_steps + 1 : header.step);
+  if (header.session_status === "suspended") return "It is read when the session is resumed.";
+  if (header.status === "parked") return "It is read when the session was retried.";
+  if (header.status === "waiting") return "It is read after the answer that the agent waits for.";
+  if (header.status === "in_progress" && step) return `It joins after step ${step}.`;
+  if (header.status === "pending") return "It joins before the first step.";
+  return header.execution_id ? "It starts the next execution." : "It starts the first execution.";
 }

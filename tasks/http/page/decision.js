@@ -1,11 +1,13 @@
-// The decision about a request: note, how long it is remembered, approve or answer, deny with a reason, or not now.
+// The decision about a request: note, how long it is remembered, approve or answer, deny with a reason, or not now; and
+// how it is sent, to one request or to several equal ones, each once.
+import { newKey, post, Refusal, sessionPath } from "./api.js";
+import { useKeys } from "./dialog.js";
 import { count, inert, plural } from "./format.js";
 import { html, useLayoutEffect, useRef } from "./html.js";
-import { useKeys } from "./keys.js";
 import { Meter } from "./parts.js";
-import { ActingAs } from "./person.js";
 import { isTimer } from "./request_words.js";
-import { Radios } from "./schema_choices.js";
+import { Radios } from "./schema_form.js";
+import { ActingAs, actor } from "./state.js";
 
 const LONGEST = 10_000;
 const REMEMBER = [["call", "this call"], ["execution", "the execution"], ["session", "the session"]];
@@ -100,4 +102,71 @@ function Memory({ request, draft, change }) {
 function show(element) {
   element?.scrollIntoView({ block: "nearest" });
   element?.focus();
+}
+
+const NO_REPLY =
+  "No reply came. Your answer may have arrived nevertheless. Send it again when the API answers: it counts once.";
+const keys = new Map();
+
+/** The same key for the same answer, so that one whose reply was lost is not given twice. */
+function idempotencyKey(text) {
+  if (!keys.has(text)) keys.set(text, newKey());
+  return keys.get(text);
+}
+
+/**
+ * Answer requests one after another.
+ *
+ * @param targets requests, {session_id, id}
+ * @param {object} answer as the API takes it, such as {deny: "why"}
+ * @param {object} about digest (of what was looked at: a request about other arguments is refused), note, remember
+ * @param onProgress gets the number of those that are done
+ * @returns [[target, refusal or null], …]; it ends early where the others would be refused, too
+ */
+export async function answerAll(targets, answer, { digest, note, remember }, onProgress) {
+  const results = [];
+  for (const target of targets) {
+    const { id } = target;
+    const body = { answers: { [id]: answer }, expect: { [id]: digest }, note, remember, ...actor() };
+    const problem = await answerOne(target, body);
+    results.push([target, problem]);
+    onProgress(results.length);
+    if (problem && [0, 401, 403].includes(problem.status)) break;
+  }
+  return results;
+}
+
+async function answerOne(target, body) {
+  try {
+    const key = idempotencyKey(`${target.session_id} ${JSON.stringify(body)}`);
+    await post(sessionPath(target.session_id, "/answers"), body, { key });
+    return null;
+  } catch (problem) {
+    if (!(problem instanceof Refusal)) throw problem;
+    return problem.status === 0 ? new Refusal(0, NO_REPLY) : problem;
+  }
+}
+
+/** What a refusal says of the fields of a form, by their path, such as "items.0.pieces". */
+export function fieldErrors(problem, id) {
+  const found = new Map();
+  for (const [field, message] of problem.fields) {
+    const [first, ...others] = message.replace(/\.$/, "").split(/\. (?=(?:args|values)(?:\.[^\s:]+)*: )/);
+    const parts = [[field.replace(`answers.${id}.`, ""), first], ...others.map((each) => each.split(/: (.*)/s))];
+    for (const [place, text] of parts) {
+      const path = /^(?:args|values)(?:\.(.*))?$/s.exec(place);
+      if (path) found.set(path[1] ?? "", `${text.charAt(0).toUpperCase()}${text.slice(1)}.`);
+    }
+  }
+  return found;
+}
+
+/** What a refusal says of questions with options, by the place of the question that it names. */
+export function questionErrors(problem, questions) {
+  const found = new Map();
+  for (const [field, message] of problem.fields) {
+    const place = questions.findIndex(({ question }) => field.includes(question.slice(0, 60)));
+    if (place >= 0) found.set(String(place), message);
+  }
+  return found;
 }

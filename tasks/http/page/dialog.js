@@ -1,14 +1,8 @@
-// Questions that an action asks once before it happens, and the list of keys.
-import { html, render, useEffect, useRef, useState } from "./html.js";
+// Dialogs: questions that an action asks once before it happens. And the keys of what is shown: one dialog lists them.
+import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 
-/**
- * Ask before something happens that cannot be taken back.
- *
- * @param {object} question title, text (what will happen), action (the word on the button), field (label of a text
- *   that is asked for too; optional)
- * @returns the text of the field ("" without one), or null when it was refused
- */
-export function ask(question) {
+/** Show a dialog until it is closed; resolves to what it was closed with, null where it was refused. */
+function show(Content, props) {
   const place = document.body.appendChild(document.createElement("div"));
   const before = document.activeElement;
   return new Promise((resolve) => {
@@ -18,78 +12,89 @@ export function ask(question) {
       before?.focus?.();
       resolve(answer);
     };
-    render(html`<${Question} ...${question} onClose=${close} />`, place);
+    render(html`<${Frame} title=${props.title} close=${close}><${Content} ...${props} close=${close} /></${Frame}>`,
+      place);
   });
 }
 
-function Question({ title, text, action, field, onClose }) {
+function Frame({ title, close, children }) {
   const dialog = useRef(null);
-  const [given, setGiven] = useState("");
   useEffect(() => dialog.current.showModal(), []);
+  const cancel = (event) => {
+    event.preventDefault();
+    close(null);
+  };
+  return html`<dialog ref=${dialog} aria-labelledby="dialog-title" onCancel=${cancel}>
+    <h2 id="dialog-title">${title}</h2>${children}</dialog>`;
+}
+
+/**
+ * Ask before something happens that cannot be taken back.
+ *
+ * @param {object} question title, text (what will happen), action (the word on the button), field (label of a text
+ *   that is asked for too; optional)
+ * @returns the text of the field ("" without one), or null when it was refused
+ */
+export const ask = (question) => show(Question, question);
+
+function Question({ text, action, field, close }) {
+  const [given, setGiven] = useState("");
   const submit = (event) => {
     event.preventDefault();
-    onClose(given);
+    close(given);
   };
-  return html`<dialog ref=${dialog} aria-labelledby="ask-title"
-    onCancel=${(event) => (event.preventDefault(), onClose(null))}>
-    <form onSubmit=${submit}>
-      <h2 id="ask-title">${title}</h2>
-      <p>${text}</p>
-      ${field && html`<label class="field"><span class="label">${field}</span>
-        <input value=${given} onInput=${(event) => setGiven(event.target.value)} /></label>`}
-      <div class="actions"><button class="button go" type="submit">${action}</button>
-        <button class="button" type="button" onClick=${() => onClose(null)}>Cancel</button></div>
-    </form></dialog>`;
+  return html`<form onSubmit=${submit}><p>${text}</p>
+    ${field && html`<label class="field"><span class="label">${field}</span>
+      <input value=${given} onInput=${(event) => setGiven(event.target.value)} /></label>`}
+    <div class="actions"><button class="button go" type="submit">${action}</button>
+      <button class="button" type="button" onClick=${() => close(null)}>Cancel</button></div></form>`;
 }
 
-/** Ask which of several to take: choices are [value, label]. Resolves to the value, or null for none. */
-export function choose(question) {
-  const place = document.body.appendChild(document.createElement("div"));
-  const before = document.activeElement;
-  return new Promise((resolve) => {
-    const close = (value) => {
-      render(null, place);
-      place.remove();
-      before?.focus?.();
-      resolve(value);
-    };
-    render(html`<${Choices} ...${question} onClose=${close} />`, place);
+/** Ask which of several to take: title, text, choices as [value, label]. Resolves to the value, or null for none. */
+export const choose = (question) => show(Choices, question);
+
+const Choices = ({ text, choices, close }) => html`<p>${text}</p>
+  <div class="choices">${choices.map(([value, label]) => html`<button class="button" type="button"
+    onClick=${() => close(value)}>${label}</button>`)}</div>
+  <div class="actions"><button class="button bare" type="button" onClick=${() => close(null)}>Cancel</button></div>`;
+
+const TYPED = "input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]"; // its keys are text
+const groups = new Set();
+let first = "";
+
+/** Take keys while this component is shown, single ones or two in a row such as "g i": [keys, what they do, action]. */
+export function useKeys(rows) {
+  const group = useRef(rows);
+  group.current = rows;
+  useLayoutEffect(() => { // before the next key is pressed
+    groups.add(group);
+    return () => groups.delete(group);
+  }, []);
+}
+
+const Keys = ({ rows, close }) => html`<table class="keys">
+    <thead class="unseen"><tr><th>Key</th><th>What it does</th></tr></thead>
+    <tbody>${rows.map(([keys, text]) => html`<tr><th scope="row"><kbd>${keys}</kbd></th><td>${text}</td></tr>`)}</tbody>
+  </table><div class="actions"><button class="button" type="button" onClick=${() => close(null)}>Close</button></div>`;
+
+/** List the keys that are taken now. */
+export const showKeys = () => show(Keys, { title: "Keys", rows: [...groups].flatMap((each) => each.current) });
+
+/** Listen to the keys of the page. */
+export function followKeys() {
+  addEventListener("keydown", (event) => {
+    if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented
+      || document.querySelector("dialog[open]")) return;
+    if (event.target.closest?.(TYPED)) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    const all = [["?", "", showKeys], ...[...groups].reverse().flatMap((group) => group.current)];
+    const pressed = first ? `${first} ${event.key}` : event.key;
+    const found = all.find(([keys]) => keys === pressed) ?? all.find(([keys]) => keys === event.key);
+    first = !found && all.some(([keys]) => keys.startsWith(`${event.key} `)) ? event.key : "";
+    if (!found) return;
+    event.preventDefault();
+    found[2]();
   });
-}
-
-function Choices({ title, text, choices, onClose }) {
-  const dialog = useRef(null);
-  useEffect(() => dialog.current.showModal(), []);
-  return html`<dialog ref=${dialog} aria-labelledby="choose-title"
-    onCancel=${(event) => (event.preventDefault(), onClose(null))}>
-    <h2 id="choose-title">${title}</h2><p>${text}</p>
-    <div class="choices">
-      ${choices.map(([value, label]) => html`<button class="button" type="button"
-        onClick=${() => onClose(value)}>${label}</button>`)}</div>
-    <div class="actions"><button class="button bare" type="button" onClick=${() => onClose(null)}>Cancel</button></div>
-    </dialog>`;
-}
-
-/** Show the keyboard shortcuts: rows of [keys, what they do]. */
-export function showKeys(rows) {
-  const place = document.body.appendChild(document.createElement("div"));
-  const before = document.activeElement;
-  const close = () => {
-    render(null, place);
-    place.remove();
-    before?.focus?.();
-  };
-  render(html`<${Keys} rows=${rows} onClose=${close} />`, place);
-}
-
-function Keys({ rows, onClose }) {
-  const dialog = useRef(null);
-  useEffect(() => dialog.current.showModal(), []);
-  return html`<dialog ref=${dialog} aria-labelledby="keys-title"
-    onCancel=${(event) => (event.preventDefault(), onClose())}>
-    <h2 id="keys-title">Keys</h2>
-    <table class="keys"><thead class="unseen"><tr><th>Key</th><th>What it does</th></tr></thead>
-      <tbody>${rows.map(([keys, text]) => html`<tr><th scope="row"><kbd>${keys}</kbd></th><td>${text}</td></tr>`)}
-        </tbody></table>
-    <div class="actions"><button class="button" type="button" onClick=${onClose}>Close</button></div></dialog>`;
 }

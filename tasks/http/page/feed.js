@@ -1,28 +1,25 @@
 // What a session's place shows, read from the API and kept up to date: by the one stream of events, at most twice a
 // second, and less often where the reads take long.
-import { get, Refusal, sessionPath } from "./api.js";
+import { get, Refusal, serverNow, sessionPath } from "./api.js";
+import { isActive, readEarlier, readMessages } from "./conversation.js";
 import { followEvents } from "./live.js";
-import { readEarlier, readMessages, readState, readSteps } from "./session_reads.js";
-import { Transcript } from "./transcript.js";
+import { Transcript } from "./live_text.js";
+import { readSteps } from "./spans.js";
 
 const SOONEST_MS = 500;
 const LONGEST_MS = 15_000;
+const CLOCK_MS = 1000; // what the server's clock is known to
 const HEADER_MS = 5_000;
-const ACTIVE = ["pending", "in_progress", "waiting"];
-const ENDS = ["execution_completed", "execution_stopped", "execution_failed"];
-
-/** Whether something of a session runs or waits. */
-export const isActive = (header) => ACTIVE.includes(header?.status);
 
 /**
  * The data of one session. `view` is a new object after each change: header, problem (why nothing is known),
  * streamProblem, first (message), messages, from (index of the first one), total, steps, timeline (without its steps),
  * isPartial (steps are still being read), requests, results, result (of the latest execution), tree, state, problems.
+ * With isChat the token allows the conversation alone, and nothing else is asked for.
  */
 export class Feed {
-  view = { header: null, problem: null, streamProblem: null, first: null, messages: [], from: 0, total: null,
-    steps: [], timeline: null, isPartial: true, requests: [], results: null, result: null, tree: null, state: null,
-    problems: {} };
+  view = { header: null, problem: null, streamProblem: null, first: null, messages: [], from: 0, total: null, steps: [],
+    timeline: null, isPartial: true, requests: [], results: null, result: null, tree: null, state: null, problems: {} };
   transcript = new Transcript();
   #id;
   #isChat;
@@ -31,13 +28,12 @@ export class Feed {
   #dirty = new Set();
   #timer = 0;
   #isReading = false;
-  #endedAt = 0; // when the last reads ended, and how long they took
-  #took = 0;
+  #endedAt = 0; // when the last reads ended
+  #took = 0; // and how long they took
   #failures = 0;
   #endFollowing = null;
-  #wantsState = false;
+  #followedAt = 0;
 
-  /** @param isChat the token allows the conversation alone: nothing else is asked for */
   constructor(id, isChat, onChange) {
     this.#id = id;
     this.#isChat = isChat;
@@ -60,11 +56,12 @@ export class Feed {
   /** Follow the events from the last commit on. A session without an execution has none. */
   #follow() {
     if (this.#endFollowing || !this.view.header?.execution_id) return;
-    const latest = this.view.steps.findLast((each) => each.status === "committed")?.ended_at
-      ?? this.view.timeline?.submitted_at;
+    const { steps, timeline } = this.view;
+    const latest = steps.findLast((each) => each.status === "committed")?.ended_at ?? timeline?.submitted_at;
+    this.#followedAt = serverNow();
     const after = latest ? `${Date.parse(latest) - 1}-0` : "";
-    this.#endFollowing = followEvents(this.#id, (frame) => this.#hear(frame), (problem) =>
-      this.#set({ streamProblem: problem }), after);
+    this.#endFollowing = followEvents(this.#id, (frame) => this.#hear(frame),
+      (streamProblem) => this.#set({ streamProblem }), after);
   }
 
   stop() {
@@ -79,15 +76,7 @@ export class Feed {
     this.#schedule();
   }
 
-  /** Whether the whole state is shown now: it is large, and read again only then. */
-  wantState(isWanted) {
-    this.#wantsState = isWanted;
-    if (isWanted && !this.view.state) this.refresh("state");
-  }
-
-  async readEarlier() {
-    this.#set(await readEarlier(this.#get, this.view));
-  }
+  readEarlier = async () => this.#set(await readEarlier(this.#get, this.view));
 
   #allowed(names) {
     if (this.view.header?.status === "unreadable") return names.filter((each) => each === "header");
@@ -102,15 +91,24 @@ export class Feed {
   }
 
   #hear(frame) {
-    this.transcript.apply(frame);
-    if (frame.type === "live") return;
+    const { type, data } = frame;
+    if (type === "step_committed" && this.#isRead(data)) this.transcript.settle(data.execution_id, data.step);
+    else this.transcript.apply(frame);
+    if (type === "live") return;
     const names = ["header", "timeline"];
-    if (/^step_committed|^message_|^execution_|^snapshot|^session_saved/.test(frame.type)) names.push("messages");
-    if (/^request_|^child_|^execution_|^snapshot/.test(frame.type)) names.push("requests");
-    if (ENDS.includes(frame.type) || frame.type === "snapshot") names.push("results");
-    if (this.view.tree && /^child_|^step_committed/.test(frame.type)) names.push("tree");
-    if (this.#wantsState && /^step_committed|^execution_/.test(frame.type)) names.push("state");
+    if (/^step_committed|^message_|^execution_|^snapshot|^session_saved/.test(type)) names.push("messages");
+    if (/^request_|^child_|^execution_|^snapshot/.test(type)) names.push("requests");
+    if (/^execution_(completed|stopped|failed)|^snapshot/.test(type)) names.push("results");
+    if (this.view.tree && /^child_|^step_committed/.test(type)) names.push("tree");
+    if (/^step_committed|^execution_|^snapshot/.test(type)) names.push("state");
     this.refresh(...names);
+  }
+
+  /** Whether a commit that is told was there before the conversation was read. */
+  #isRead({ at, text, data }) {
+    const later = Date.parse(at) - this.#followedAt;
+    const isSaid = ({ role, content }) => role === "assistant" && content === (text ?? data?.text);
+    return later <= 0 || (later < CLOCK_MS && this.view.messages.some(isSaid));
   }
 
   #poll() {
@@ -124,8 +122,8 @@ export class Feed {
 
   #schedule() {
     if (this.#isReading || this.#timer || this.#stopped.signal.aborted) return;
-    const pause = this.#failures ? Math.min(500 * 2 ** this.#failures, LONGEST_MS) : Math.max(SOONEST_MS,
-      2 * this.#took);
+    const pause = this.#failures ? Math.min(SOONEST_MS * 2 ** this.#failures, LONGEST_MS)
+      : Math.max(SOONEST_MS, 2 * this.#took);
     this.#timer = setTimeout(() => this.#run(), Math.max(0, this.#endedAt + pause - performance.now()));
   }
 
@@ -170,8 +168,12 @@ export class Feed {
       if (changes) this.#set(changes);
     },
     timeline: async () => {
-      for await (const changes of readSteps(this.#get, this.view)) this.#show(changes);
-      if (this.#isStateOld()) this.#dirty.add("state"); // it has the budget, from the first step on
+      for await (const changes of readSteps(this.#get, this.view)) {
+        const committed = changes.steps.findLast((each) => each.status === "committed");
+        if (committed) this.transcript.settle(changes.timeline.execution_id, committed.number);
+        this.#set(changes);
+      }
+      if (!this.view.state) this.#dirty.add("state"); // it has the budget
       const hasChildren = this.view.steps.some((step) => step.spans.some((each) => each.kind === "child"));
       if (hasChildren && !this.view.tree) this.#dirty.add("tree");
     },
@@ -181,20 +183,11 @@ export class Feed {
       this.#set({ results: executions, result: this.#latest(this.view.header, executions) });
     },
     tree: async () => this.#set({ tree: await this.#get("/tree", {}) }),
-    state: async () => this.#set({ state: await readState(this.#get) }),
+    state: async () => {
+      const { context, execution, parts } = (await this.#get("/state", { whole: "false" })).state;
+      this.#set({ state: { execution, metadata: context?.metadata, prompt: context?.system_prompt, parts } });
+    },
   };
 
   #latest = (header, results) => results?.findLast((each) => each.execution_id === header?.execution_id) ?? null;
-
-  #isStateOld() {
-    const execution = this.view.state?.execution;
-    const { execution_id: id, total_steps: steps } = this.view.timeline;
-    return !this.view.state || (execution?.execution_id ?? "") !== (id ?? "") || (!execution?.step_count && steps > 0);
-  }
-
-  #show(changes) {
-    const committed = changes.steps.findLast((each) => each.status === "committed");
-    if (committed) this.transcript.settle(changes.timeline.execution_id, committed.number);
-    this.#set(changes);
-  }
 }

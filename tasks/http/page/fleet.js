@@ -1,14 +1,11 @@
 // The place Fleet: what needs a look, the workers with their slots, who offers which agent, and what steps wait for.
-import { linkTo } from "./address.js";
 import { get, post, sessionPath } from "./api.js";
 import { ask } from "./dialog.js";
 import { count, duration, inert, plural } from "./format.js";
-import { html, useEffect, useState } from "./html.js";
+import { html, Table, useState } from "./html.js";
 import { usePolled } from "./live.js";
-import { Ago, Empty, Meter, Problem, Status, useNow } from "./parts.js";
-import { actor } from "./person.js";
-import { Reasons } from "./reasons.js";
-import { Glyph, Key } from "./sprite.js";
+import { Ago, Empty, Glyph, Key, Meter, Problem, Status, useNow, useTitle } from "./parts.js";
+import { actor, linkTo } from "./state.js";
 
 const START = "celery-agents worker --agents MODULE";
 const SILENT_MS = 15_000; // workers tell of themselves every five seconds
@@ -25,18 +22,14 @@ const MEANING = {
   parked: "no worker can carry them on; mend the cause, then retry them",
 };
 
-export function Fleet({ onUnauthorized }) {
+export function Fleet() {
   const workers = usePolled((signal) => get("v1/workers", {}, signal), [], 2);
   const agents = usePolled((signal) => get("v1/agents", {}, signal), [], 10);
   const waiting = usePolled((signal) => get("v1/waiting", {}, signal), [], 3);
-  const parked = usePolled((signal) => get("v1/sessions", { status: "parked", limit: 20 }, signal), [], 10);
+  const hasParked = waiting.value?.reasons.some((each) => each.reason === "parked" && each.count) ?? false;
+  const parked = usePolled((signal) => get("v1/sessions", { status: "parked", limit: 20 }, signal), [], 10, hasParked);
   const now = useNow();
-  useEffect(() => {
-    document.title = "Fleet – celery-agents";
-  }, []);
-  useEffect(() => {
-    if (workers.problem?.status === 401) onUnauthorized(workers.problem);
-  }, [workers.problem]);
+  useTitle("Fleet");
   const all = Object.entries(workers.value ?? {}).sort(([one], [other]) => one.localeCompare(other));
   const slots = all.reduce((sum, [, each]) => sum + each.slots, 0);
   const running = all.reduce((sum, [, each]) => sum + each.running, 0);
@@ -67,7 +60,7 @@ function NeedsALook({ workers, waiting, isKnown }) {
   const counted = Object.fromEntries((waiting?.reasons ?? []).map((each) => [each.reason, each.count]));
   if (isKnown && !workers.length) found.push(["failed", "No worker is alive.", "Nothing goes on until one starts."]);
   if (counted.no_worker) found.push(["pending", `${plural(counted.no_worker, "session")} without a worker.`,
-    "No live worker offers the agent; start one that imports it."]);
+    "No live worker offers the agent; start one that imports it.", "pending"]);
   if (counted.parked) found.push(["parked", `${plural(counted.parked, "session")} parked.`,
     "See below why, and bring them back."]);
   for (const [name, facts] of workers) {
@@ -80,27 +73,25 @@ function NeedsALook({ workers, waiting, isKnown }) {
   }
   if (!found.length) return null;
   return html`<section class="look" aria-labelledby="look-title"><h2 id="look-title">Needs a look</h2>
-    <ul>${found.map(([glyph, title, text]) => html`<li><${Glyph} of=${glyph} />
-      <span dir="auto"><b>${inert(title)}</b> ${inert(text)}</span></li>`)}</ul></section>`;
+    <ul>${found.map(([glyph, title, text, status]) => html`<li><${Glyph} of=${glyph} />
+      <span dir="auto"><b>${inert(title)}</b> ${inert(text)}</span>
+      ${status && html`<a href=${linkTo("sessions", "", { status })}>Show them</a>`}</li>`)}</ul></section>`;
 }
 
 function Workers({ workers, now }) {
   if (!workers.length) return null;
-  return html`<table class="cards fleet" role="table" aria-label="Workers"><thead role="rowgroup"><tr role="row">
-      <th role="columnheader">Worker</th><th role="columnheader">State</th><th role="columnheader">Slots</th>
-      <th role="columnheader">Offers</th><th role="columnheader">Queues</th><th role="columnheader">Version</th>
-      <th role="columnheader" class="number">Heard of</th></tr></thead>
-    <tbody role="rowgroup">${workers.map(([name, facts]) => html`<tr role="row" key=${name}>
-      <th role="rowheader" scope="row" class="mono full">${facts.host}:${facts.pid}</th>
-      <td role="cell"><${WorkerState} facts=${facts} now=${now} /></td>
-      <td role="cell" data-label="slots"><span class="slots">
-        <${Meter} parts=${[[facts.running / Math.max(1, facts.slots), "used"]]} />
-          ${count(facts.running)} of ${count(facts.slots)}</span></td>
-      <td role="cell" data-label="offers" class="full">${Object.keys(facts.agents).sort().join(", ") || "no agent"}</td>
-      <td role="cell" data-label="queues" class="mono">${queuesOf(facts)}</td>
-      <td role="cell" data-label="version" class="mono">${facts.version}</td>
-      <td role="cell" data-label="heard of" class="number">${duration((now - facts.seen) / 1000)} ago</td></tr>`)}
-    </tbody></table>`;
+  const columns = [["Worker", "mono full"], ["State", "own-words"], ["Slots"], ["Offers", "full"], ["Queues", "mono"],
+    ["Version", "mono"], ["Heard of", "number"]];
+  return html`<${Table} label="Workers" columns=${columns} rows=${workers.map(([name, facts]) => [name, [
+    `${facts.host}:${facts.pid}`,
+    html`<${WorkerState} facts=${facts} now=${now} />`,
+    html`<span class="slots"><${Meter} parts=${[[facts.running / Math.max(1, facts.slots), "used"]]} />
+      ${count(facts.running)} of ${count(facts.slots)}</span>`,
+    Object.keys(facts.agents).sort().join(", ") || "no agent",
+    facts.queues.map((queue) => queue || "common").join(", "),
+    facts.version,
+    `${duration((now - facts.seen) / 1000)} ago`,
+  ]])} />`;
 }
 
 function WorkerState({ facts, now }) {
@@ -110,36 +101,31 @@ function WorkerState({ facts, now }) {
     <span class="small dim"> ${plural(facts.running, "step")} left</span>`;
 }
 
-const queuesOf = (facts) => facts.queues.map((queue) => (queue === "" ? "common" : queue)).join(", ");
-
 function Steps({ waiting }) {
   if (!waiting) return null;
-  return html`<${Reasons} waiting=${waiting} /><table class="cards" role="table" aria-label="What steps wait for">
-    <thead role="rowgroup"><tr role="row"><th role="columnheader">Sessions</th>
-      <th role="columnheader" class="number">Now</th><th role="columnheader">What it means</th></tr></thead>
-    <tbody role="rowgroup">${waiting.reasons.map((each) => html`<tr role="row">
-      <th role="rowheader" scope="row"><span class="named">
-        <${Key} kind=${each.reason} />${each.sentence.replace(/^\d+\s*/, "")}</span></th>
-      <td role="cell" class="number" data-label="now">${count(each.count)}</td>
-      <td role="cell" class="dim full">${MEANING[each.reason] ?? ""}</td></tr>`)}</tbody></table>`;
+  const columns = [["Sessions"], ["Now", "number"], ["What it means", "dim full own-words"]];
+  const shown = waiting.reasons.filter((each) => each.count || ["running", "queue"].includes(each.reason));
+  return html`<${Table} label="What steps wait for" columns=${columns}
+    rows=${shown.map(({ reason, count: number, sentence }) => [reason, [
+      html`<span class="named"><${Key} kind=${reason} />${sentence.replace(/^\d+\s*/, "")}</span>`,
+      count(number),
+      MEANING[reason] ?? "",
+    ]])} />`;
 }
 
 function Agents({ agents, workers, now }) {
   const names = Object.keys(agents).sort();
   if (!names.length) return html`<${Empty} command=${START}>No worker has registered an agent yet.</${Empty}>`;
-  return html`<table class="cards" role="table" aria-label="Agents"><thead role="rowgroup"><tr role="row">
-      <th role="columnheader">Agent</th><th role="columnheader" class="number">Workers</th>
-      <th role="columnheader">Queue</th><th role="columnheader" class="number">Last offered</th></tr></thead>
-    <tbody role="rowgroup">${names.map((name) => {
-      const offering = workers.filter(([, facts]) => name in facts.agents).length;
-      return html`<tr role="row">
-        <th role="rowheader" scope="row"><a href=${linkTo("sessions", "", { agent: name })}>${name}</a></th>
-        <td role="cell" class="number" data-label="workers">
-          ${offering ? count(offering) : html`<${Status} status="parked" /> 0`}</td>
-        <td role="cell" class="mono" data-label="queue">${agents[name].queue || "common"}</td>
-        <td role="cell" class="number" data-label="last offered">
-          <${Ago} at=${new Date(agents[name].seen).toISOString()} now=${now} suffix=" ago" /></td></tr>`;
-    })}</tbody></table>`;
+  const columns = [["Agent"], ["Workers", "number"], ["Queue", "mono"], ["Last offered", "number"]];
+  return html`<${Table} label="Agents" columns=${columns} rows=${names.map((name) => {
+    const offering = workers.filter(([, facts]) => name in facts.agents).length;
+    return [name, [
+      html`<a href=${linkTo("sessions", "", { agent: name })}>${name}</a>`,
+      offering ? count(offering) : html`<${Status} status="parked" /> 0`,
+      agents[name].queue || "common",
+      html`<${Ago} at=${new Date(agents[name].seen).toISOString()} now=${now} suffix=" ago" />`,
+    ]];
+  })} />`;
 }
 
 function Parked({ page, onChanged }) {

@@ -1,20 +1,15 @@
 // The inbox: open requests of all agents, oldest first, and the one that is looked at, with its form.
-import { linkTo, setQuery } from "./address.js";
+import { useKeys } from "./dialog.js";
 import { count, inert, plural } from "./format.js";
 import { html, useEffect, useRef, useState } from "./html.js";
-import { useKeys } from "./keys.js";
+import { askUntil, Entry, groupByAgent, groupEqual, Part, useIsTouched, usePutAway, useSteady } from "./inbox_list.js";
 import { readPages, usePolled } from "./live.js";
-import { Empty, Problem, useNow } from "./parts.js";
-import { askUntil, usePutAway } from "./put_away.js";
-import { hasDraft } from "./request_drafts.js";
-import { RequestForm } from "./request_form.js";
-import { groupByAgent, groupEqual } from "./request_groups.js";
-import { Entry, Part } from "./request_list.js";
+import { Empty, Problem, useMedia, useNow, useTitle } from "./parts.js";
+import { hasDraft, RequestForm } from "./request_form.js";
 import { isForPeople, keyOf } from "./request_words.js";
-import { useIsTouched, useSteady } from "./steady.js";
+import { linkTo, setQuery } from "./state.js";
 
 const PAGE = 200;
-const WIDE = matchMedia("(min-width: 901px)");
 const addressees = new Set(); // of all that was read since the page was loaded
 
 /** Read what is open for people and for services; the ends of children are left out, however many there are. */
@@ -26,33 +21,21 @@ async function readInbox(to, most, signal) {
   return { requests, isComplete: found.every((each) => each.isComplete) };
 }
 
-function useWide() {
-  const [isWide, setWide] = useState(WIDE.matches);
-  useEffect(() => {
-    const read = () => setWide(WIDE.matches);
-    WIDE.addEventListener("change", read);
-    return () => WIDE.removeEventListener("change", read);
-  }, []);
-  return isWide;
-}
-
-export function Inbox({ query, onUnauthorized }) {
+export function Inbox({ query }) {
   const to = query.get("to") ?? "";
   const open = query.get("open") ?? "";
   const [most, setMost] = useState(PAGE);
   const [told, setTold] = useState("");
   const [focus, setFocus] = useState(0);
   const list = useRef(null);
-  const isWide = useWide();
+  const isWide = useMedia("(min-width: 901px)");
   const now = useNow(10);
   const { value, problem, refresh } = usePolled((signal) => readInbox(to, most, signal), [to, most], 3);
   const { away, put, back } = usePutAway();
   const isTouched = useIsTouched(list);
   const isHeld = isTouched || (!isWide && open !== "");
   const { shown, gone, waiting, show } = useSteady(value?.requests ?? null, keyOf, isHeld, `${to} ${most}`);
-  useEffect(() => {
-    if (problem?.status === 401) onUnauthorized(problem);
-  }, [problem]);
+  useTitle("Inbox");
 
   const people = shown.filter((each) => isForPeople(each) && !away.has(keyOf(each)));
   const groups = groupByAgent(groupEqual(people));
@@ -96,13 +79,13 @@ export function Inbox({ query, onUnauthorized }) {
   const slash = open.lastIndexOf("/");
   const inbox = { equal: chosen ?? [], focus, onPutAway: chosen ? putOff : null };
   const form = open && html`<${RequestForm} key=${open} session=${open.slice(0, slash)} request=${open.slice(slash + 1)}
-    ...${{ onDone, onUnauthorized, inbox }} />`;
+    ...${{ onDone, inbox }} />`;
   const isListed = shown.some((each) => keyOf(each) === open);
   const row = (until) => (entry) => {
     const isCurrent = entry.some((each) => keyOf(each) === open);
     const isBegun = entry.some((each) => hasDraft(keyOf(each)));
     const key = keyOf(entry[0]);
-    return html`<${Entry} ...${{ entry, isCurrent, isBegun, now }} isGone=${gone.has(key)}
+    return html`<${Entry} ...${{ entry, isCurrent, isBegun, now }} number=${entry.length} isGone=${gone.has(key)}
         until=${until && away.get(key)} href=${linkTo("requests", "", { to, open: key })} onOpen=${() => select(key)} />
       ${until && html`<button class="link small" type="button" onClick=${() => back(entry.map(keyOf))}>
         Bring it back now</button>`}
@@ -112,7 +95,7 @@ export function Inbox({ query, onUnauthorized }) {
       <div role="status">${waiting > 0 && html`<button class="button ask-new" type="button" onClick=${show}>
         Show ${plural(waiting, "new request")}</button>`}</div>
       <${Addressee} to=${to} /></div>
-    <${Problem} of=${problem?.status === 401 ? null : problem} onRetry=${refresh} />
+    <${Problem} of=${problem} onRetry=${refresh} />
     ${!isWide && open && !isListed && form}
     <div class=${shown.length || open ? "inbox" : ""}><nav class="ask-list" ref=${list} aria-label="Open requests">
       ${groups.map(([agent, each]) => html`<${Part} key=${agent} title=${agent}
@@ -129,7 +112,8 @@ export function Inbox({ query, onUnauthorized }) {
 
 function Summary({ value, people, putAway, told }) {
   const more = value?.isComplete === false ? " and more" : "";
-  const open = `${plural(people.length, "open request")}${more}, oldest first in each agent.`;
+  const order = people.length > 1 ? ", oldest first in each agent" : "";
+  const open = `${plural(people.length, "open request")}${more}${order}.`;
   const number = people.length ? open : "Nothing is open for people.";
   return html`<p class="dim"><span role="status" class="ask-told">${told}</span>${told && " "}
     ${value ? number : "Reading …"}${putAway.length > 0 && ` ${count(putAway.length)} put away.`}</p>`;

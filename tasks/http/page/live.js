@@ -1,8 +1,9 @@
 // What keeps the page up to date: polled reads, and the one stream of a session's events. Both rest while it is hidden.
 import { addressOf, headers, refusalOf, Refusal, request, sessionPath } from "./api.js";
-import { useEffect, useRef, useState } from "./html.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 
 const LONGEST_MS = 15_000;
+const SOON_MS = 3_000;
 const listeners = new Set();
 let state = { isLive: true, at: null };
 
@@ -26,24 +27,29 @@ function tell(isLive) {
  *
  * @param load from an AbortSignal to the value
  * @param deps read anew when one of them changes; the former value is forgotten
- * @param seconds between two reads
+ * @param seconds between two reads, 0: it is read once. It is more where a read takes long: a page takes a tenth of a
+ *   server at most
+ * @param isOn whether it is read now; false where something else is wanted first
  * @returns {value, problem, refresh}: value null before the first one; problem, a Refusal, stays until a read succeeds
  */
-export function usePolled(load, deps, seconds = 3) {
+export function usePolled(load, deps, seconds = 3, isOn = true) {
   const [found, setFound] = useState({ value: null, problem: null });
   const refresh = useRef(() => {});
-  useEffect(() => {
+  useLayoutEffect(() => { // before the first frame is drawn, and not after it
     let timer = 0;
     let failures = 0;
     let reading = null;
     setFound({ value: null, problem: null });
+    let pause = seconds * 1000 || SOON_MS; // after a failure
     const read = async () => {
       clearTimeout(timer);
       reading?.abort();
       const mine = (reading = new AbortController());
+      const began = performance.now();
       try {
         const value = await load(mine.signal);
         if (mine.signal.aborted) return;
+        pause = seconds && Math.max(seconds * 1000, 10 * (performance.now() - began));
         failures = 0;
         tell(true);
         setFound({ value, problem: null });
@@ -55,11 +61,12 @@ export function usePolled(load, deps, seconds = 3) {
         setFound((before) => ({ value: before.value, problem }));
         if (!problem.isTemporary) return; // it would be refused again
       }
-      timer = setTimeout(next, Math.min(seconds * 1000 * 2 ** failures, Math.max(LONGEST_MS, seconds * 1000)));
+      if (pause) timer = setTimeout(next, Math.min(pause * 2 ** failures, Math.max(LONGEST_MS, pause)));
     };
     const next = () => {
-      if (!document.hidden) read();
+      if (!document.hidden && pause) read();
     };
+    if (!isOn) return undefined;
     refresh.current = read;
     document.addEventListener("visibilitychange", next);
     read();
@@ -68,7 +75,7 @@ export function usePolled(load, deps, seconds = 3) {
       reading?.abort();
       document.removeEventListener("visibilitychange", next);
     };
-  }, deps);
+  }, [...deps, isOn]);
   return { ...found, refresh: () => refresh.current() };
 }
 

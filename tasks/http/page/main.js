@@ -1,20 +1,19 @@
 // The frame of the page: its head, the place that the address names, the theme, and the token.
-import { followLinks, go, linkTo, useAddress } from "./address.js";
-import { get, hasToken, setToken, tokenClaims } from "./api.js";
+import { get, hasToken, setToken, tokenClaims, UNAUTHORIZED } from "./api.js";
+import { followKeys, showKeys, useKeys } from "./dialog.js";
 import { Fleet } from "./fleet.js";
 import { exactTime } from "./format.js";
 import { Component, html, render, useEffect, useState } from "./html.js";
 import { Inbox } from "./inbox.js";
-import { useKeys } from "./keys.js";
 import { useConnection, usePolled } from "./live.js";
 import { Problem } from "./parts.js";
 import { isForPeople } from "./request_words.js";
 import { Session } from "./session.js";
 import { Sessions } from "./sessions.js";
-import { Sprite } from "./sprite.js";
+import { followLinks, go, linkTo, useAddress, useKept } from "./state.js";
 import { Tree } from "./tree.js";
 
-const THEME = "celery-agents.theme";
+const SYSTEM_DARK = matchMedia("(prefers-color-scheme: dark)");
 const PLACES = { sessions: Sessions, session: Session, requests: Inbox, tree: Tree, fleet: Fleet };
 
 function Page() {
@@ -27,19 +26,24 @@ function Page() {
     ["g f", "Go to the fleet", () => go(linkTo("fleet"))],
   ]);
   useEffect(() => {
+    const tell = ({ detail }) => setProblem(detail);
+    addEventListener(UNAUTHORIZED, tell);
+    return () => removeEventListener(UNAUTHORIZED, tell);
+  }, []);
+  useEffect(() => {
     if (visitor && address.id !== visitor.session) go(linkTo("sessions", visitor.session), { replace: true });
   }, [address.id]);
   // Else the place would ask for what the token may not see, before the address has changed.
   const isAllowed = !visitor || address.id === visitor.session;
   const Place = isAllowed ? PLACES[address.place] : () => null;
-  return html`<${Sprite} /><a class="skip" href="#main">Skip to the content</a>
+  return html`<a class="skip" href="#main">Skip to the content</a>
     <${Head} place=${address.place} visitor=${visitor} />
     <main id="main" tabindex="-1">
       ${problem
         ? html`<${TokenForm} problem=${problem} onToken=${() => setProblem(null)} />`
         : Place
           ? html`<${Boundary} key=${`${address.place}/${address.id}`}>
-            <${Place} id=${address.id} query=${address.query} onUnauthorized=${setProblem} /></${Boundary}>`
+            <${Place} id=${address.id} query=${address.query} /></${Boundary}>`
           : html`<h1>There is nothing at this address</h1><p>Go to the <a href=${linkTo("sessions")}>sessions</a>.</p>`}
     </main>`;
 }
@@ -48,7 +52,7 @@ function Head({ place, visitor }) {
   const connection = useConnection();
   const at = connection.at === null ? "" : exactTime(connection.at).slice(11);
   const current = place === "session" || place === "tree" ? "sessions" : place;
-  const link = (name, text, more) => 
+  const link = (name, text, more) =>
     html`<a href=${linkTo(name)} aria-current=${current === name ? "page" : undefined}>${text}${more}</a>`;
   return html`<header class="top">
     <a class="mark" href=${visitor ? linkTo("sessions", visitor.session) : linkTo("sessions")}>celery-agents</a>
@@ -57,7 +61,7 @@ function Head({ place, visitor }) {
     <div class="end"><span class="small dim wide">
         ${connection.isLive ? at && `Live, ${at}` : "No connection; trying again"}</span>
       <${ThemeButton} />
-      ${!visitor && html`<button class="button bare wide" type="button" onClick=${pressHelp}>Keys: ?</button>`}</div>
+      ${!visitor && html`<button class="button bare wide" type="button" onClick=${showKeys}>Keys: ?</button>`}</div>
   </header>`;
 }
 
@@ -65,39 +69,22 @@ function Head({ place, visitor }) {
 function OpenCount() {
   const read = (signal) =>
     Promise.all(["approval", "question"].map((kind) => get("v1/requests", { kind, limit: 100 }, signal)));
-  const { value } = usePolled(read, [], 10);
+  const { at } = useConnection();
+  const { value } = usePolled(read, [], 10, at !== null); // what the place shows is read first
   const open = (value ?? []).flatMap((each) => each.requests).filter(isForPeople).length;
   const isMore = value?.some((each) => each.cursor);
   return open ? html` <b>${isMore ? `${open}+` : open}<span class="unseen"> open requests</span></b>` : null;
 }
 
-const pressHelp = () => dispatchEvent(new KeyboardEvent("keydown", { key: "?" }));
-
+/** Light or dark: as it was chosen here, else as the system is. */
 function ThemeButton() {
-  const [theme, setTheme] = useState(readTheme);
-  const isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const [chosen, setChosen] = useKept("theme");
+  const isDark = ["light", "dark"].includes(chosen) ? chosen === "dark" : SYSTEM_DARK.matches;
   useEffect(() => {
-    document.documentElement.className = theme;
-  }, [theme]);
-  const change = () => {
-    const next = isDark ? "light" : "dark";
-    setTheme(next);
-    try {
-      localStorage.setItem(THEME, next);
-    } catch {
-      // storage is forbidden: the theme lasts as long as the page
-    }
-  };
-  return html`<button class="button bare" type="button" onClick=${change}>${isDark ? "Light" : "Dark"}</button>`;
-}
-
-function readTheme() {
-  try {
-    const kept = localStorage.getItem(THEME);
-    return ["light", "dark"].includes(kept) ? kept : "";
-  } catch {
-    return "";
-  }
+    document.documentElement.className = chosen ? (isDark ? "dark" : "light") : "";
+  }, [chosen, isDark]);
+  return html`<button class="button bare" type="button" onClick=${() => setChosen(isDark ? "light" : "dark")}>
+    ${isDark ? "Light" : "Dark"}</button>`;
 }
 
 function TokenForm({ problem, onToken }) {
@@ -133,4 +120,7 @@ class Boundary extends Component {
 }
 
 followLinks();
-render(html`<${Page} />`, document.getElementById("page"));
+followKeys();
+const place = document.getElementById("page");
+place.replaceChildren(); // what is seen until these modules are there
+render(html`<${Page} />`, place);

@@ -1,11 +1,11 @@
 // The tab Overview of a session: its budget, why it has not ended, its plan, notes, facts, and earlier executions.
-import { linkTo } from "./address.js";
 import { asNumber, brief, count, duration, exactTime, firstLine, inert, money, tokensOf } from "./format.js";
-import { html } from "./html.js";
-import { Clock, Json, Long, Meter, Problem, Status, useNow } from "./parts.js";
-import { Glyph } from "./sprite.js";
+import { html, Table } from "./html.js";
+import { Clock, Glyph, Json, Long, Meter, Problem, Status, useNow } from "./parts.js";
+import { linkTo } from "./state.js";
 
 const OWN_PARTS = ["smart_plan", "smart_memory", "smart_reflections"]; // drawn by their own section
+const MOST_JSON = 1500; // characters that are drawn at first
 const ADVICE = [
   [/^waits for (an|a) (approval|answer)/, "Answer it in the conversation, or in the inbox."],
   [/^suspended/, "Resume it."],
@@ -22,108 +22,107 @@ export function Overview({ view }) {
   const { header, state, results, problems, timeline } = view;
   const now = useNow();
   const execution = state?.execution ?? null;
-  const parts = { ...(state?.parts?.values ?? {}), ...(execution?.parts?.values ?? {}), ...listsOf(state?.parts),
+  const parts = { ...state?.parts?.values, ...execution?.parts?.values, ...listsOf(state?.parts),
     ...listsOf(execution?.parts) };
-  const advice = ADVICE.find(([pattern]) => pattern.test(header.reason))?.[1];
   const { metadata, prompt } = state ?? {};
+  const asJson = (title, value) =>
+    html`<section><h3>${title}</h3><${Json} value=${value} most=${MOST_JSON} /></section>`;
   return html`<div class="overview"><${Problem} of=${problems.state} />
-    ${header.reason && html`<section><h3>Why it has not ended</h3><p dir="auto"><${Long} text=${header.reason}
-      most=${800} /></p>${advice && html`<p><b>What frees it:</b> ${advice}</p>`}</section>`}
+    ${header.reason && html`<${Why} reason=${header.reason} />`}
     ${execution && html`<${Budget} execution=${execution} view=${view} now=${now + (timeline?.skew ?? 0)} />`}
     ${parts.smart_plan && html`<${Plan} plan=${parts.smart_plan} />`}
     ${parts.smart_reflections && html`<${Notes} notes=${parts.smart_reflections} />`}
     ${parts.smart_memory?.facts?.length > 0 && html`<${Remembered} facts=${parts.smart_memory.facts} now=${now} />`}
-    ${Object.entries(parts).filter(([name]) => !OWN_PARTS.includes(name)).map(([name, value]) => html`<section
-      key=${name}><h3><code dir="auto">${firstLine(name, 80)}</code></h3><${Json} value=${value} most=${1500} />
-        </section>`)}
-    ${prompt && html`<section><h3>System prompt of this session</h3><${Json} value=${prompt} most=${1500} /></section>`}
-    ${metadata && Object.keys(metadata).length > 0 && html`<section><h3>Metadata</h3><${Json} value=${metadata}
-      most=${1500} /></section>`}
+    ${Object.entries(parts).filter(([name]) => !OWN_PARTS.includes(name)).map(([name, value]) =>
+      asJson(html`<code dir="auto">${firstLine(name, 80)}</code>`, value))}
+    ${prompt && asJson("System prompt of this session", prompt)}
+    ${metadata && Object.keys(metadata).length > 0 && asJson("Metadata", metadata)}
     ${results?.length > 0 && html`<${Executions} results=${results} />`}
     <section><h3>Session</h3><dl class="facts"><dt>created</dt><dd>${exactTime(header.created_at)}</dd>
       <dt>changed</dt><dd>${exactTime(header.updated_at)}</dd>
-      <dt>execution</dt><dd class="mono">${header.execution_id || "none"}</dd><dt>version</dt>
-        <dd>${count(header.version)}</dd>
+      <dt>execution</dt><dd class="mono">${header.execution_id || "none"}</dd>
+      <dt>version</dt><dd>${count(header.version)}</dd>
       ${header.session_status !== "active" && html`<dt>session status</dt><dd>${inert(header.session_status)}</dd>`}
       ${execution?.retries > 0 && html`<dt>retries</dt><dd>${count(execution.retries)}</dd>`}</dl></section></div>`;
 }
 
 /** Lists of parts, where the state has them beside the values. */
-const listsOf = (parts) => Object.fromEntries(Object.entries(parts?.lists ?? {}).map(([name, list]) => [name,
-  list?.items ?? list]));
+const listsOf = (parts) =>
+  Object.fromEntries(Object.entries(parts?.lists ?? {}).map(([name, list]) => [name, list?.items ?? list]));
+
+function Why({ reason }) {
+  const advice = ADVICE.find(([pattern]) => pattern.test(reason))?.[1];
+  return html`<section><h3>Why it has not ended</h3><p dir="auto"><${Long} text=${reason} most=${800} /></p>
+    ${advice && html`<p><b>What frees it:</b> ${advice}</p>`}</section>`;
+}
 
 function Budget({ execution, view, now }) {
   const { budget = {}, usage = {}, cost = null, waited_seconds: waited = 0 } = execution;
-  const tokens = tokensOf(usage) ?? 0;
   const begin = Date.parse(execution.started_at ?? "");
   const end = Date.parse(execution.completed_at ?? execution.waiting_since ?? "") || now;
-  const seconds = begin ? Math.max(0, (end - begin) / 1000 - waited) : 0;
-  const most = budget.max_steps ?? (execution.default_steps || null);
+  const children = execution.child_steps ?? 0;
   const lines = [
-    ["steps", (execution.step_count ?? 0) + (execution.child_steps ?? 0), most, count],
-    ["tokens", tokens, budget.max_tokens, count],
+    ["steps", (execution.step_count ?? 0) + children, budget.max_steps ?? (execution.default_steps || null), count],
+    ["tokens", tokensOf(usage) ?? 0, budget.max_tokens, count],
     ["cost", cost, budget.max_cost, money],
-    ["time", seconds, budget.max_seconds, duration],
+    ["time", begin ? Math.max(0, (end - begin) / 1000 - waited) : 0, budget.max_seconds, duration],
   ];
-  const isShared = (execution.child_steps ?? 0) > 0;
   return html`<section><h3>Budget of the execution</h3><table class="limits" role="table" aria-label="Budget">
-    <thead class="unseen"><tr><th>Limit</th><th>Share</th><th>Used</th></tr></thead><tbody>
-    ${lines.map(([name, used, limit, write]) => html`<tr key=${name}><th scope="row">${name}</th>
-      <td>${limit ? html`<${Meter} parts=${[[asNumber(used ?? 0) / asNumber(limit), "used"]]} />` : html`<span
-        class="small dim">no limit</span>`}</td>
-      <td class="number">${write(used)}${limit ? ` of ${write(limit)}` : ""}</td></tr>`)}</tbody></table>
+      <thead class="unseen"><tr><th>Limit</th><th>Share</th><th>Used</th></tr></thead>
+      <tbody>${lines.map(([name, used, limit, write]) => html`<tr key=${name}><th scope="row">${name}</th>
+        <td>${limit ? html`<${Meter} parts=${[[asNumber(used ?? 0) / asNumber(limit), "used"]]} />`
+          : html`<span class="small dim">no limit</span>`}</td>
+        <td class="number">${write(used)}${limit ? ` of ${write(limit)}` : ""}</td></tr>`)}</tbody></table>
     ${budget.deadline && html`<p>It ends at ${exactTime(budget.deadline)} at the latest.</p>`}
-    <p class="small dim">${isShared ? "With what its children used. "
-      : ""}Time without what it waited for people.${view.tree ? html` <a href=${linkTo("tree",
-        view.header.session_id)}>Where it went</a>` : ""}</p></section>`;
+    <p class="small dim">${children > 0 && "With what its children used. "}Time without what it waited for people.
+      ${view.tree && html` <a href=${linkTo("tree", view.header.session_id)}>Where it went</a>`}</p></section>`;
 }
 
 const PLAN = { completed: "completed", "in-progress": "in_progress", "not-started": "pending" };
 
 function Plan({ plan: { steps = [], version } }) {
   const done = steps.filter((each) => each.status === "completed").length;
-  return html`<section><h3>Plan <span class="dim">
-    ${count(done)} of ${count(steps.length)} done, version ${count(version)}</span></h3>
+  return html`<section>
+    <h3>Plan <span class="dim">${count(done)} of ${count(steps.length)} done, version ${count(version)}</span></h3>
     <ol class="plan">${steps.map((each) => html`<li key=${each.id}><${Glyph} of=${PLAN[each.status] ?? "idle"} />
       <span class="dim">${firstLine(each.status, 40).replaceAll("-", " ")}</span>
-        <span dir="auto">${firstLine(each.title ?? each.step, 300)}</span>${each.evidence && html` <span class="dim"
-          dir="auto">${firstLine(each.evidence, 200)}</span>`}</li>`)}</ol></section>`;
+      <span dir="auto">${firstLine(each.title ?? each.step, 300)}</span>
+      ${each.evidence && html` <span class="dim" dir="auto">${firstLine(each.evidence, 200)}</span>`}</li>`)}
+    </ol></section>`;
 }
 
 function Notes({ notes }) {
   const list = Array.isArray(notes) ? notes : notes.items ?? [];
   if (!list.length) return null;
-  return html`<section><h3>Notes of the agent <span class="dim">the last ${count(Math.min(5,
-    list.length))} of ${count(list.length)}</span></h3>
-    <ul class="notes">${list.slice(-5).map((each, at) => html`<li key=${at} dir="auto"><${Long} text=${String(each.text
-      ?? brief(each, 400))} most=${1000} />${each.step && html` <span class="dim">step ${each.step}</span>`}</li>`)}
-        </ul></section>`;
+  const last = list.slice(-5);
+  return html`<section>
+    <h3>Notes of the agent <span class="dim">the last ${count(last.length)} of ${count(list.length)}</span></h3>
+    <ul class="notes">${last.map((each, at) => html`<li key=${at} dir="auto">
+      <${Long} text=${String(each.text ?? brief(each, 400))} most=${1000} />
+      ${each.step && html` <span class="dim">step ${each.step}</span>`}</li>`)}</ul></section>`;
 }
 
 function Remembered({ facts, now }) {
-  return html`<section><h3>Facts it remembers</h3><table class="cards" role="table" aria-label="Facts">
-    <thead role="rowgroup"><tr role="row"><th role="columnheader">Fact</th><th role="columnheader">Value</th>
-      <th role="columnheader" class="number">Confidence</th><th role="columnheader">Since</th></tr></thead>
-    <tbody role="rowgroup">${facts.map((each) => html`<tr role="row" key=${`${each.key} ${each.updated_at}`}>
-      <th role="rowheader" scope="row" dir="auto">${firstLine(each.key, 120)}</th><td role="cell" dir="auto">
-        ${firstLine(each.value, 300)}${each.status !== "active" && html` <span class="dim">${firstLine(each.status, 40)}
-          </span>`}</td>
-      <td role="cell" class="number" data-label="confidence">${Math.round(each.confidence * 100)} %</td>
-        <td role="cell" data-label="since"><${Clock} at=${each.updated_at} now=${now} /></td></tr>`)}</tbody></table>
-          </section>`;
+  const columns = [["Fact"], ["Value", "own-words"], ["Confidence", "number"], ["Since"]];
+  return html`<section><h3>Facts it remembers</h3><${Table} label="Facts" columns=${columns}
+    rows=${facts.map((each) => [`${each.key} ${each.updated_at}`, [
+      html`<span dir="auto">${firstLine(each.key, 120)}</span>`,
+      html`<span dir="auto">${firstLine(each.value, 300)}</span>
+        ${each.status !== "active" && html` <span class="dim">${firstLine(each.status, 40)}</span>`}`,
+      `${Math.round(each.confidence * 100)} %`,
+      html`<${Clock} at=${each.updated_at} now=${now} />`,
+    ]])} /></section>`;
 }
 
 function Executions({ results }) {
-  return html`<section><h3>Executions that have ended</h3><table class="cards" role="table"
-    aria-label="Executions that have ended"><thead role="rowgroup"><tr role="row">
-      <th role="columnheader">Status, and why</th><th role="columnheader" class="number">Steps</th>
-        <th role="columnheader" class="number">Tokens</th><th role="columnheader" class="number">Cost</th></tr></thead>
-    <tbody role="rowgroup">${[...results].reverse().slice(0, 50).map((each) => html`<tr role="row"
-      key=${each.execution_id}><th role="rowheader" scope="row" class="full"><${Status} status=${each.status} /> <span
-        class="mono small dim">${each.execution_id.slice(0, 8)}</span>
-        <div class="why" dir="auto">${firstLine(each.stop_message || each.errors.at(-1) || each.final_response, 240)}
-          </div></th>
-      <td role="cell" class="number" data-label="steps">${count(each.step_count)}</td>
-      <td role="cell" class="number" data-label="tokens">${count(tokensOf(each.usage))}</td>
-      <td role="cell" class="number" data-label="cost">${money(each.cost)}</td></tr>`)}</tbody></table></section>`;
+  const columns = [["Status, and why", "full"], ...["Steps", "Tokens", "Cost"].map((each) => [each, "number"])];
+  return html`<section><h3>Executions that have ended</h3><${Table} label="Executions that have ended"
+    columns=${columns} rows=${[...results].reverse().slice(0, 50).map((each) => [each.execution_id, [
+      html`<${Status} status=${each.status} /> <span class="mono small dim">${each.execution_id.slice(0, 8)}</span>
+        <div class="why" dir="auto">
+          ${firstLine(each.stop_message || each.errors.at(-1) || each.final_response, 240)}</div>`,
+      count(each.step_count),
+      count(tokensOf(each.usage)),
+      money(each.cost),
+    ]])} /></section>`;
 }

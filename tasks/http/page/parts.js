@@ -1,8 +1,7 @@
-// Small pieces that every place shows: statuses, times, problems, copied links, JSON, rows that are drawn when seen.
+// Small pieces that every place shows: shapes and fills, statuses, times, problems, copied links, JSON.
 import { serverNow } from "./api.js";
 import { clockTime, count, duration, exactTime, inert } from "./format.js";
-import { html, useEffect, useRef, useState } from "./html.js";
-import { Glyph } from "./sprite.js";
+import { html, useEffect, useState } from "./html.js";
 
 const TROUBLE = ["failed", "parked", "unreadable"];
 
@@ -14,9 +13,7 @@ export function Status({ status, held = false }) {
 }
 
 const tickers = new Set();
-setInterval(() => {
-  if (!document.hidden) for (const each of tickers) each(serverNow());
-}, 1000);
+let ticking = 0;
 
 /** The server's time, again each second while the page is seen, or after so many of them. */
 export function useNow(seconds = 1) {
@@ -24,9 +21,31 @@ export function useNow(seconds = 1) {
   useEffect(() => {
     const tick = (time) => setNow((before) => (Math.abs(time - before) >= seconds * 1000 - 500 ? time : before));
     tickers.add(tick);
+    ticking ||= setInterval(() => {
+      if (!document.hidden) for (const each of tickers) each(serverNow());
+    }, 1000);
     return () => tickers.delete(tick);
   }, []);
   return now;
+}
+
+/** The title of the page in its window. */
+export function useTitle(text) {
+  useEffect(() => {
+    document.title = `${text} – celery-agents`;
+  }, [text]);
+}
+
+/** Whether a media query matches, and again when that changes. */
+export function useMedia(text) {
+  const [matches, setMatches] = useState(() => matchMedia(text).matches);
+  useEffect(() => {
+    const media = matchMedia(text);
+    const onChange = () => setMatches(media.matches);
+    media.addEventListener("change", onChange);
+    return () => media.removeEventListener("change", onChange);
+  }, [text]);
+  return matches;
 }
 
 /** How long ago something was; its exact time on hover. */
@@ -45,7 +64,14 @@ export function Problem({ of, onRetry }) {
   if (!of) return null;
   const again = onRetry && html` <button class="button" type="button" onClick=${onRetry}>Try again</button>`;
   return html`<div class="problem" role="alert"><${Glyph} of="failed" />
-    <p><span dir="auto">${inert(of.message)}</span>${again}</p></div>`;
+    <div><p><span dir="auto">${inert(of.message)}</span>${again}</p><${Wrong} of=${of} /></div></div>`;
+}
+
+/** The fields of a refused request with what is wrong of each, but for those that its sentence names. */
+export function Wrong({ of }) {
+  const rest = [...of.fields ?? []].filter(([, message]) => !of.message.includes(message));
+  return rest.length > 0 && html`<ul>${rest.map(([field, message]) => html`<li dir="auto"><code>${inert(field)}</code>
+    ${" "}${inert(message)}</li>`)}</ul>`;
 }
 
 /** What is shown where a list is empty: a sentence, and the command that changes that. */
@@ -68,9 +94,11 @@ export function Meter({ parts }) {
 export function Long({ text, most = 400 }) {
   const [isWhole, setWhole] = useState(false);
   if (isWhole || text.length <= most) return html`${inert(text)}`;
-  return html`${inert(text.slice(0, most))}… <button class="button bare" type="button"
-    onClick=${() => setWhole(true)}>Show all ${count(text.length)} characters</button>`;
+  return html`${inert(text.slice(0, most))}… <${ShowAll} of=${text} onClick=${() => setWhole(true)} />`;
 }
+
+const ShowAll = ({ of, onClick }) => html`<button class="button bare" type="button" onClick=${onClick}>
+  Show all ${count(of.length)} characters</button>`;
 
 /** A value as indented JSON, of which so many characters are drawn until more is asked for. */
 export function Json({ value, most = 4000 }) {
@@ -78,8 +106,7 @@ export function Json({ value, most = 4000 }) {
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "–";
   const isCut = !isWhole && text.length > most;
   return html`<div class="json"><pre dir="auto" tabindex="0">${inert(isCut ? text.slice(0, most) : text)}</pre>
-    ${isCut && html`<button class="button bare" type="button" 
-      onClick=${() => setWhole(true)}>Show all ${text.length} characters</button>`}</div>`;
+    ${isCut && html`<${ShowAll} of=${text} onClick=${() => setWhole(true)} />`}</div>`;
 }
 
 /** A button that copies a text and says so. */
@@ -98,41 +125,23 @@ export function Copy({ text, children, className = "button" }) {
     <span aria-live="polite">${said || children}</span></button>`;
 }
 
-const nearTo = new Map();
-const watcher = new IntersectionObserver(
-  (entries) => {
-    for (const each of entries) nearTo.get(each.target)?.(each);
-  },
-  { rootMargin: "800px 0px" },
-);
+/** The shape of a status, without a word; index.html has it. */
+export const Glyph = ({ of }) => html`<svg class="glyph" aria-hidden="true"><use href=${`#g-${of}`} /></svg>`;
 
-/**
- * Children that are drawn only near the visible part of the page: a piece of a long list. Elsewhere one element of the
- * height that they had keeps their place.
- *
- * @param as "tbody" or "div"
- * @param draw makes the children
- * @param guess their height in pixels before they were drawn once
- */
-export function Chunk({ as, draw, guess, ...attributes }) {
-  const place = useRef(null);
-  const height = useRef(guess);
-  const [isNear, setNear] = useState(false);
-  useEffect(() => {
-    const element = place.current;
-    nearTo.set(element, ({ isIntersecting, boundingClientRect }) => {
-      if (!isIntersecting) height.current = boundingClientRect.height || height.current;
-      setNear(isIntersecting);
-    });
-    watcher.observe(element);
-    return () => {
-      watcher.unobserve(element);
-      nearTo.delete(element);
-    };
-  }, []);
-  const style = { height: `${height.current}px` };
-  const spacer = as === "tbody"
-    ? html`<tr role="presentation"><td colspan="9" style=${style}></td></tr>`
-    : html`<div style=${style}></div>`;
-  return html`<${as} ref=${place} ...${attributes}>${isNear ? draw() : spacer}</${as}>`;
+/** What a bar or a key is filled with, by the kind of its meaning: a class, or a pattern of index.html. */
+const FILLS = {
+  running: "model", model: "model", tool: "tool", held: "tool", hold: "tool", person: "person", request: "person",
+  queue: "hatch", provider: "dots", delay: "dots", child: "child", service: "child", no_worker: "grid",
+  parked: "lost", lost: "lost", failed: "failed",
+};
+
+/** A rectangle with the fill of a kind; hatched ones get an edge. Positions are SVG attributes: percent or pixels. */
+export function Filled({ kind, ...place }) {
+  const fill = FILLS[kind] ?? "tool";
+  if (!["hatch", "dots", "grid"].includes(fill)) return html`<rect class=${`k-${fill}`} ...${place} />`;
+  return html`<${"g"}><rect fill=${`url(#${fill})`} ...${place} /><rect class="k-edge" ...${place} /></${"g"}>`;
 }
+
+/** The key of a legend: a small sample of a fill. */
+export const Key = ({ kind }) => html`<svg class="key" aria-hidden="true">
+  <${Filled} kind=${kind} x="0.5" y="0.5" width="15" height="11" /></svg>`;

@@ -1,21 +1,16 @@
 // One open request in full: what is asked, its form, and the decision. The inbox and the place of a session show it.
-import { linkTo } from "./address.js";
-import { fieldErrors, questionErrors } from "./answer_errors.js";
-import { answerAll } from "./answering.js";
 import { get, Refusal, sessionPath } from "./api.js";
-import { Decision, DECISION_KEYS } from "./decision.js";
+import { answerAll, Decision, DECISION_KEYS, fieldErrors, questionErrors } from "./decision.js";
+import { useKeys } from "./dialog.js";
 import { inert, plural } from "./format.js";
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
-import { useKeys } from "./keys.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Problem } from "./parts.js";
-import { answersOf, blankAnswers, questionsOf } from "./question_values.js";
-import { Conversation, Since } from "./request_context.js";
-import { dropDraft, hasDraft, useDraft } from "./request_drafts.js";
-import { Content, Equal, Refused, Unsent } from "./request_parts.js";
-import { Asks, Expiry, isPast, keyOf, nameOf, Outcome, titleOf } from "./request_words.js";
+import { answersOf, blankAnswers, Content, Equal, questionsOf, Refused, Unsent } from "./request_parts.js";
+import { Asks, Conversation, Expiry, isPast, keyOf, nameOf, Outcome, Since, titleOf } from "./request_words.js";
 import { planOf } from "./schema_plan.js";
 import { at, countChanges, draftOf, isRounded, startOf, valueOf } from "./schema_values.js";
+import { linkTo } from "./state.js";
 
 const NOTHING = { note: "", remember: "call", reason: "", isDenying: false, values: undefined, isTried: false,
   isOnlyThis: false };
@@ -30,14 +25,11 @@ const NOT_SENT = "It was not sent, since the one before was refused.";
  * @param {object} inbox what the inbox adds: equal (requests of the same call, this one among them), onPutAway, and
  *   focus, a number other than 0 when the heading takes the focus, which changes to take it again
  */
-export function RequestForm({ session, request, onDone, onUnauthorized, inbox = null }) {
+export function RequestForm({ session, request, onDone, inbox = null }) {
   const id = typeof request === "string" ? request : request.id;
   const path = sessionPath(session, `/requests/${encodeURIComponent(id)}`);
   const { value: found, problem, refresh } = usePolled((signal) => get(path, undefined, signal), [path], 3);
   const pressed = useRef("");
-  useEffect(() => {
-    if (problem?.status === 401) onUnauthorized?.(problem);
-  }, [problem]);
   if (!found && problem) return html`<${Problem} of=${problem} onRetry=${refresh} />`;
   if (!found) return html`<${Reading} pressed=${inbox ? pressed : null} />`;
   return html`<${Asked} key=${found.id} ...${{ found, problem, refresh, onDone, inbox, pressed }} />`;
@@ -52,8 +44,10 @@ function Reading({ pressed }) {
 function Asked({ found, problem, refresh, onDone, inbox, pressed }) {
   const isOpen = found.status === "open";
   const heading = useRef(null);
+  const wasPressed = useRef(pressed.current !== ""); // the decision below acts on the key, and has the focus then
   useLayoutEffect(() => {
-    if (inbox?.focus && !pressed.current) heading.current.focus();
+    if (inbox?.focus && !wasPressed.current) heading.current.focus();
+    wasPressed.current = false;
   }, [inbox?.focus]);
   const title = titleOf(found);
   const text = String(found.text ?? "").trim();
@@ -161,3 +155,24 @@ function fill(form, values, isTried) {
 }
 
 const wordFor = (given) => ("deny" in given ? "Denied" : "answer" in given ? "Answered" : "Approved");
+
+const drafts = new Map();
+
+/** Whether something was typed for a request. */
+export function hasDraft(key) {
+  const { note, reason, values } = drafts.get(key) ?? {};
+  return Boolean(note || reason || values);
+}
+
+/** Forget what was typed: the request is answered. */
+const dropDraft = (key) => drafts.delete(key);
+
+/** What was typed for a request, and a function that changes parts of it. */
+function useDraft(key, initial) {
+  const [, drawAgain] = useState(0);
+  const change = (parts) => {
+    drafts.set(key, { ...(drafts.get(key) ?? initial), ...parts });
+    drawAgain((times) => times + 1);
+  };
+  return [drafts.get(key) ?? initial, change];
+}

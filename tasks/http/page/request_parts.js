@@ -1,12 +1,11 @@
-// Parts of a request's form: what can be filled in or is only shown, equal requests, and refusals.
-import { linkTo } from "./address.js";
-import { callText, count, inert, plural } from "./format.js";
+// Parts of a request's form: what can be filled in or is only shown, questions with options as ask_user_question asks
+// them, equal requests, and refusals.
+import { callText, count, firstLine, inert, plural } from "./format.js";
 import { html } from "./html.js";
-import { Json, Problem } from "./parts.js";
-import { QuestionForm } from "./question_form.js";
+import { Glyph, Json, Problem, Wrong } from "./parts.js";
 import { keyOf } from "./request_words.js";
-import { Radios } from "./schema_choices.js";
-import { SchemaForm } from "./schema_form.js";
+import { choose, Radios, SchemaForm } from "./schema_form.js";
+import { linkTo } from "./state.js";
 
 const MOST_LINKS = 12;
 
@@ -76,8 +75,9 @@ const SessionLink = ({ id }) => html`<a class="mono" dir="auto" href=${linkTo("s
 /** A refused answer as a sentence. */
 export function Refused({ target, refusal, isAlone, hasFields }) {
   if (isAlone && hasFields) {
-    return html`<p class="wrong-text" role="alert">
-      The server refused the fields that are marked above. Nothing was written.</p>`;
+    return html`<div role="alert"><p class="wrong-text">
+      The server refused the fields that are marked above. Nothing was written.</p>
+      <${Wrong} of=${{ message: "", fields: refusal.fields }} /></div>`;
   }
   if (isAlone) return html`<${Problem} of=${refusal} />`;
   return html`<div class="ask-refused"><${SessionLink} id=${target.session_id} /><${Problem} of=${refusal} /></div>`;
@@ -90,3 +90,70 @@ export function Unsent({ draft }) {
     ${texts.map(([name, text]) => html`<p>
       <span class="dim">${name}:</span> <span dir="auto">${inert(text)}</span></p>`)}</div>`;
 }
+
+/** The questions of a request; null when it asks by a schema. */
+export function questionsOf(request) {
+  const questions = request.options?.questions;
+  return request.kind === "question" && Array.isArray(questions) ? questions : null;
+}
+
+/** The draft of a form in which nothing was answered: of each question the places of the chosen options, and a text. */
+export const blankAnswers = (questions) => questions.map(() => ({ chosen: [], text: "" }));
+
+/**
+ * Make the answers of a draft, by the texts of their questions.
+ *
+ * @param form {questions, mayWrite}: mayWrite when a free text may answer each of them
+ * @param {Map} errors gets what is missing, by the place of its question
+ */
+export function answersOf({ questions, mayWrite }, draft, errors) {
+  const answers = [];
+  const choose = mayWrite ? "Choose one, or write an answer." : "Choose one.";
+  questions.forEach((each, place) => {
+    const { chosen, text } = draft[place];
+    const values = chosen.map((option) => each.options[option].value ?? each.options[option].label);
+    const free = text.trim();
+    if (values.length || free) answers.push([each.question, { values, ...(free ? { free_text: free } : {}) }]);
+    else if (each.required !== false) errors.set(String(place), each.options ? choose : "Write an answer.");
+  });
+  return Object.fromEntries(answers);
+}
+
+/** The controls of the questions. */
+function QuestionForm({ id, questions, mayWrite, draft, errors, onChange }) {
+  const replace = (place, changed) => onChange(draft.map((each, at) => (at === place ? changed : each)));
+  return questions.map((each, place) => html`<${Question} id=${`${id}-${place}`} question=${each} mayWrite=${mayWrite}
+    draft=${draft[place]} error=${errors.get(String(place))} onChange=${(changed) => replace(place, changed)} />`);
+}
+
+function Question({ id, question, mayWrite, draft, error, onChange }) {
+  const { options, header, multi_select: isMany, required } = question;
+  const kind = !options ? "text" : isMany ? "any of these" : "one of these";
+  const words = [header && inert(header), kind, required === false && "optional"].filter(Boolean).join(", ");
+  const name = firstLine(question.question);
+  const describedBy = error ? `${id}-error` : undefined;
+  const change = (place, isOn) =>
+    onChange({ ...draft, chosen: choose(isMany ? draft.chosen : [], place, isOn) });
+  const mayUnchoose = options && !isMany && draft.chosen.length > 0 && (required === false || mayWrite);
+  const text = html`<input id=${`${id}-text`} value=${draft.text} dir="auto" autocomplete="off"
+    placeholder=${question.placeholder} aria-label=${options ? `Your own words: ${name}` : name}
+    aria-invalid=${error ? "true" : undefined}
+    onInput=${({ target }) => onChange({ ...draft, text: target.value })} />`;
+  return html`<fieldset class=${`field whole ${error ? "wrong" : ""}`} aria-describedby=${describedBy}>
+    <legend class="question"><b dir="auto">${inert(question.question)}</b>${" "}
+      <span class="small dim" dir="auto">${words}</span></legend>
+    ${options && html`<div class="radios tall">${options.map((each, place) => html`<label>
+      <input type=${isMany ? "checkbox" : "radio"} name=${id} checked=${draft.chosen.includes(place)}
+        onChange=${({ target }) => change(place, target.checked)} />
+      <${Option} option=${each} /></label>`)}</div>`}
+    ${mayUnchoose && html`<button class="link small" type="button" onClick=${() => onChange({ ...draft, chosen: [] })}>
+      Choose none<span class="unseen"> of these: ${name}</span></button>`}
+    ${(!options || mayWrite) && html`<div class="own">
+      ${options && html`<span class="label">${isMany ? "And" : "Or"} in your own words</span>`}${text}</div>`}
+    ${error && html`<p class="wrong-text" id=${`${id}-error`}><${Glyph} of="failed" />
+      <span dir="auto">${inert(error)}</span></p>`}</fieldset>`;
+}
+
+const Option = ({ option }) => html`<span><span dir="auto">${inert(option.label)}</span>
+  ${option.description && html`<small class="dim" dir="auto">${inert(option.description)}</small>`}
+  ${option.preview && html`<pre class="preview" dir="auto">${inert(option.preview)}</pre>`}</span>`;

@@ -1,9 +1,8 @@
 // A form made from a JSON Schema: a control for each value, its constraints in words, what was changed, what is wrong.
 import { brief, inert, plural } from "./format.js";
 import { html } from "./html.js";
-import { Choice, leftOut, Many, Select, YesOrNo } from "./schema_choices.js";
-import { isSame, entryKey, startOf, valueOf } from "./schema_values.js";
-import { Glyph } from "./sprite.js";
+import { Glyph } from "./parts.js";
+import { entryKey, isSame, startOf, valueOf } from "./schema_values.js";
 
 const MOST_RADIOS = 6;
 const WIDE = ["list", "object", "json", "many"];
@@ -65,21 +64,10 @@ function differs(plan, draft, before) {
 }
 
 /** The component of a plan's control, and whether it is a group of several. */
-function controlOf(plan) {
-  switch (plan.kind) {
-    case "choice":
-      return plan.options.length > MOST_RADIOS ? [Select, false] : [Choice, true];
-    case "boolean":
-      return [YesOrNo, true];
-    case "many":
-      return [Many, true];
-    case "list":
-      return [List, true];
-    case "object":
-      return [Nested, true];
-    default:
-      return [Text, false];
-  }
+function controlOf({ kind, options }) {
+  if (options?.length > MOST_RADIOS && kind === "choice") return [Select, false];
+  const group = { choice: Choice, boolean: Choice, many: Many, list: List, object: Nested }[kind];
+  return group ? [group, true] : [Text, false];
 }
 
 function Foot({ id, plan, draft, before, empty, isEdited, error, onChange }) {
@@ -155,4 +143,50 @@ function Nested({ form, plan, name, path, draft, before: asked, onChange }) {
       <button class="link" type="button" onClick=${give}>Give it<span class="unseen"> ${name}</span></button></p>`;
   }
   return html`<${Fields} ...${{ form, plan, draft, before: asked, path, onChange }} />`;
+}
+
+/** What is said of a value that is left out. */
+function leftOut({ preset }) {
+  return [undefined, null, ""].includes(preset) ? "left out" : `default: ${brief(preset, 40)}`;
+}
+
+/** One of several, as radio buttons: options are [value, label]. */
+export function Radios({ name, options, chosen, onChange }) {
+  return html`<div class="radios">${options.map(([value, label]) => html`<label>
+    <input type="radio" name=${name} checked=${chosen === value} onChange=${() => onChange(value)} />
+    <span dir="auto">${inert(label)}</span></label>`)}</div>`;
+}
+
+/** The options that leave a value out. */
+function without(plan, empty) {
+  return plan.isOptional || plan.isNullable ? [[empty, empty === null ? "nothing" : leftOut(plan)]] : [];
+}
+
+function Choice({ plan, id, draft, empty, onChange }) {
+  const given = plan.options?.map((each, place) => [place, each.label]) ?? [[true, "yes"], [false, "no"]];
+  const options = [...given, ...without(plan, empty)];
+  return html`<${Radios} name=${id} options=${options} chosen=${draft} onChange=${onChange} />`;
+}
+
+function Select({ plan, id, draft, empty, notes, error, onChange }) {
+  const change = ({ target }) => onChange(target.value === "" ? empty : Number(target.value));
+  const first = without(plan, empty)[0]?.[1] ?? "Choose one";
+  return html`<select id=${id} onChange=${change} aria-invalid=${error ? "true" : undefined} aria-describedby=${notes}>
+    <option value="" selected=${typeof draft !== "number"}>${first}</option>
+    ${plan.options.map(({ label }, place) => html`<option value=${`${place}`} selected=${draft === place}>
+      ${inert(label)}</option>`)}</select>`;
+}
+
+/** Places that are chosen, with or without one, in their order. */
+export function choose(chosen, place, isOn) {
+  const others = chosen.filter((each) => each !== place);
+  return isOn ? [...others, place].sort((one, other) => one - other) : others;
+}
+
+function Many({ plan, draft, onChange }) {
+  const chosen = draft ?? [];
+  return html`<div class="radios">${plan.options.map((each, place) => html`<label>
+    <input type="checkbox" checked=${chosen.includes(place)}
+      onChange=${({ target }) => onChange(choose(chosen, place, target.checked))} />
+    <span dir="auto">${inert(each.label)}</span></label>`)}</div>`;
 }

@@ -1,6 +1,5 @@
 // Plans a form from a JSON Schema: which control a value has, and what its schema says in words.
-import { count } from "./format.js";
-import { isNumber, numberWords } from "./schema_numbers.js";
+import { count, isNumber, numberWords } from "./format.js";
 
 const DEEPEST = 8;
 const MOST_ENTRIES = 50; // of a list that has a control for each; a longer one is JSON

@@ -2,8 +2,7 @@
 //
 // A draft is a text for texts, numbers and JSON; true or false; the place of an option, or places; a list of
 // {key, draft}; an object of drafts. undefined is left out, null is null.
-import { count } from "./format.js";
-import { digits, isNumber, numberValue } from "./schema_numbers.js";
+import { count, digits, isNumber, numberValue } from "./format.js";
 import { indexOf, own } from "./schema_plan.js";
 
 let lastKey = 0;

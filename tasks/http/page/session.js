@@ -1,17 +1,22 @@
-// The place Session: its head, the conversation as a chat, and beside it the timeline and further tabs.
-import { linkTo, setQuery } from "./address.js";
-import { tokenClaims } from "./api.js";
+// The place Session: its head, the conversation as a chat, and beside it the timeline and further tabs: the stored
+// messages, calls by tool, and the whole state as JSON.
+import { get, sessionPath, tokenClaims } from "./api.js";
 import { Chat } from "./chat.js";
+import { entriesOf } from "./conversation.js";
 import { Feed } from "./feed.js";
-import { firstLine } from "./format.js";
-import { html, useEffect, useRef, useState } from "./html.js";
+import { count, duration, firstLine, plural } from "./format.js";
+import { Chunk, html, Table, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
+import { usePolled } from "./live.js";
 import { Overview } from "./overview.js";
-import { Empty, Problem } from "./parts.js";
-import { SessionHead } from "./session_head.js";
-import { Calls, Raw, Stored } from "./session_tabs.js";
+import { Empty, Json, Problem, useMedia, useTitle } from "./parts.js";
+import { save, SessionHead } from "./session_head.js";
+import { countCalls } from "./spans.js";
+import { linkTo, setQuery } from "./state.js";
 import { Timeline } from "./timeline.js";
 
 const TABS = { timeline: "Timeline", overview: "Overview", stored: "What the model saw", tools: "Tools", raw: "Raw" };
+const GROUP = 20;
+const MOST_CALL = 1500; // characters of its arguments
 const NARROW = "(max-width: 900px)";
 
 /** Whether the token that this page has allows the conversation of its session alone. */
@@ -20,26 +25,19 @@ function isChatOnly() {
   return claims !== null && !claims.scopes.includes("read");
 }
 
-export function Session({ id, query, onUnauthorized }) {
+export function Session({ id, query }) {
   const isChat = isChatOnly();
   const [view, setView] = useState(null);
   const feed = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const mine = (feed.current = new Feed(id, isChat, setView));
     setView(mine.view);
     mine.start();
     return () => mine.stop();
   }, [id]);
   const header = view?.header;
-  const refused = view && [view.problem, view.streamProblem, ...Object.values(view.problems)].find((each) =>
-    each?.status === 401);
-  useEffect(() => {
-    if (refused) onUnauthorized(refused);
-  }, [refused]);
   const words = firstLine(view?.first?.content, 120);
-  useEffect(() => {
-    document.title = `${words || id} – celery-agents`;
-  }, [words, id]);
+  useTitle(words || id);
   if (!view) return null;
   if (!header) return html`<${NotShown} id=${id} problem=${view.problem ?? view.problems.header} />`;
   return html`<${SessionHead} view=${view} feed=${feed.current} words=${words} isChat=${isChat} />
@@ -57,9 +55,6 @@ function Body({ view, feed, query }) {
   const wanted = query.get("tab") ?? "";
   const initial = isNarrow && !/^#\d/.test(location.hash) ? "conversation" : "timeline";
   const tab = Object.hasOwn(tabs, wanted) ? wanted : initial;
-  useEffect(() => {
-    feed.wantState(tab === "overview");
-  }, [feed, tab]);
   useEffect(() => {
     const onHash = () => /^#\d+\./.test(location.hash) && setQuery({ tab: isNarrow ? "timeline"
       : "" }); // a link to a span
@@ -96,17 +91,6 @@ function TabList({ tabs, current, onChoose }) {
       tabindex=${name === current ? 0 : -1} onClick=${() => onChoose(name)}>${tabs[name]}</button>`)}</div>`;
 }
 
-function useMedia(text) {
-  const [matches, setMatches] = useState(() => matchMedia(text).matches);
-  useEffect(() => {
-    const media = matchMedia(text);
-    const onChange = () => setMatches(media.matches);
-    media.addEventListener("change", onChange);
-    return () => media.removeEventListener("change", onChange);
-  }, [text]);
-  return matches;
-}
-
 /** Nothing is known of the session: it is being read, it is gone, or the server refused. */
 function NotShown({ id, problem }) {
   const path = html`<p class="path"><a href=${linkTo("sessions")}>Sessions</a> / <span class="mono">${id}</span></p>`;
@@ -122,4 +106,76 @@ function NotShown({ id, problem }) {
 function Unreadable({ header }) {
   return html`<${Problem} of=${{ message: header.problem || "What is stored of this session cannot be read." }} />
     <p>Its conversation and its timeline cannot be shown. Other sessions are not affected.</p>`;
+}
+
+/** The stored messages in their order, as the model gets them. */
+function Stored({ view, feed }) {
+  const { messages, from, total, timeline, steps, problems } = view;
+  const execution = timeline?.execution_id ?? "";
+  const groups = useMemo(() => {
+    const entries = messages.map((message, at) => ({ number: from + at + 1, message,
+      step: entriesOf([message], 0, execution)[0].step }));
+    return Array.from({ length: Math.ceil(entries.length / GROUP) }, (_, at) =>
+      entries.slice(at * GROUP, (at + 1) * GROUP));
+  }, [messages, from, execution]);
+  const tokens = useMemo(() => new Map(steps.map((each) => [each.number, each.tokens])), [steps]);
+  if (total === 0) return html`<${Empty}>No message is stored yet.</${Empty}>`;
+  const drawOne = (each) => html`<${StoredMessage} key=${each.number} ...${each}
+    tokens=${each.message.role === "assistant" ? tokens.get(each.step) : null} />`;
+  return html`<p class="dim">The stored messages, in their order: ${count(total)} in all. With them the model got the
+      system prompt of its agent and the schemas of its tools, which are in the code of the workers.</p>
+    ${view.state?.prompt && html`<article class="stored"><header><h3>System prompt of this session</h3></header>
+      <${Json} value=${view.state.prompt} /></article>`}
+    <${Problem} of=${problems.messages} />
+    ${from > 0 && html`<p><button class="button" type="button" onClick=${() => feed.readEarlier()}>
+      Show earlier messages</button> <span class="small dim">${count(from)} before these</span></p>`}
+    ${groups.map((group) => html`<${Chunk} as="div" key=${group[0].number} guess=${96 * group.length}
+      draw=${() => group.map(drawOne)} />`)}`;
+}
+
+function StoredMessage({ number, message, step, tokens }) {
+  const { role, name, content, tool_calls: calls = [], is_error: isError } = message;
+  const facts = [step && `step ${step}`, tokens && `${count(tokens)} tokens`].filter(Boolean);
+  return html`<article class="stored"><header>
+      <h3>${count(number)} <span class="role">${firstLine(role, 40)}</span>
+        ${name && html` <code dir="auto">${firstLine(name, 120)}</code>`}${isError && " reports an error"}</h3>
+      <span class="small dim">${facts.join(", ")}</span></header>
+    ${content && html`<${Json} value=${content} />`}
+    ${calls.map((call) => html`<div class="call">
+      <p>calls <code dir="auto">${firstLine(call.name, 120)}</code>
+        <span class="small dim mono"> ${firstLine(call.id, 80)}</span></p>
+      <${Json} value=${call.args} most=${MOST_CALL} /></div>`)}
+    ${!content && !calls.length && html`<p class="dim">empty</p>`}</article>`;
+}
+
+/** Calls by tool: how many, failed, lost, and how long they took. */
+function Calls({ view: { steps, isPartial } }) {
+  const tools = useMemo(() => countCalls(steps), [steps]);
+  if (!tools.length) return html`<${Empty}>No tool was called in the latest execution.</${Empty}>`;
+  const numbers = ["Calls", "Failed", "Lost", "Took"].map((each) => [each, "number"]);
+  const columns = [["Tool", "mono full"], ...numbers, ["Steps"]];
+  return html`<${Table} label="Calls by tool" columns=${columns} rows=${tools.map((each) => [each.name, [
+      html`<span dir="auto">${firstLine(each.name, 120)}</span>`,
+      count(each.count),
+      each.failed ? html`<b>${count(each.failed)}</b>` : "0",
+      count(each.lost),
+      duration(each.seconds),
+      html`${each.steps.length > 6 && "…, "}${each.steps.slice(-6).map((number, at) =>
+        html`${at > 0 && ", "}<a href=${`#${number}.m`}>${number}</a>`)}`,
+    ]])} />
+    ${isPartial && html`<p class="small dim" role="status">
+      Reading further steps: ${plural(steps.length, "step")} so far …</p>`}`;
+}
+
+/** The whole state as it is stored: it may be large, and is read when this is opened. */
+function Raw({ view }) {
+  const id = view.header.session_id;
+  const { value: state, problem, refresh } = usePolled((signal) => get(sessionPath(id, "/state"), {}, signal), [id], 0);
+  if (!state && problem) return html`<${Problem} of=${problem} onRetry=${refresh} />`;
+  if (!state) return html`<p class="dim" role="status">Reading the state …</p>`;
+  return html`<div class="bar-of-tools"><p class="dim">The whole state, as the API gave it when this was opened.</p>
+      <div class="actions"><button class="button" type="button" onClick=${refresh}>Read again</button>
+        <button class="button" type="button" onClick=${() => save(`${id}.state.json`, state)}>Save as a file</button>
+      </div></div>
+    <${Problem} of=${problem} /><${Json} value=${state} />`;
 }

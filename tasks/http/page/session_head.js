@@ -1,12 +1,13 @@
-// The head of a session: its place, its first words, its status with the reason, its actions, its numbers.
-import { linkTo } from "./address.js";
-import { tokenClaims } from "./api.js";
+// The head of a session: its place, its first words, its status with the reason, its numbers, and what can be done with
+// it: each action only where its status allows it; what cannot be taken back asks once.
+import { get, newKey, post, Refusal, request, sessionPath, tokenClaims } from "./api.js";
+import { isActive } from "./conversation.js";
+import { ask } from "./dialog.js";
 import { count, duration, firstLine, inert, money, plural, sumOf, tokensOf } from "./format.js";
-import { html, useMemo } from "./html.js";
-import { Problem, Status, useNow } from "./parts.js";
-import { ActingAs } from "./person.js";
-import { Actions } from "./session_actions.js";
+import { html, useMemo, useRef, useState } from "./html.js";
+import { Copy, Problem, Status, useNow } from "./parts.js";
 import { sumUp } from "./spans.js";
+import { ActingAs, actor, go, linkTo } from "./state.js";
 
 export function SessionHead({ view, feed, words, isChat }) {
   const { header } = view;
@@ -23,7 +24,7 @@ export function SessionHead({ view, feed, words, isChat }) {
         class="dim" dir="auto">${reasonOf(view)}</span></p></div>
     ${!isChat && html`<div class="do"><${Actions} view=${view} feed=${feed} />${!isVisitor && !view.requests.length
       && html`<${ActingAs} />`}</div>`}</div>
-    <${Problem} of=${unknown?.status === 401 ? null : unknown} />
+    <${Problem} of=${unknown} />
     ${!isChat && header.status !== "unreadable" && html`<${Facts} view=${view} />`}`;
 }
 
@@ -67,4 +68,94 @@ function Facts({ view }) {
   ];
   return html`<dl class="numbers">${facts.filter(([, value]) => value).map(([name, value]) => html`<div key=${name}>
     <dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+/** Whether the token may do this; a service's token does not say, and the server does. */
+function may(scope) {
+  const claims = tokenClaims();
+  return claims === null || claims.scopes.includes(scope);
+}
+
+function Actions({ view, feed }) {
+  const { header } = view;
+  const id = header.session_id;
+  const [problem, setProblem] = useState(null);
+  const [running, setRunning] = useState("");
+  const [said, setSaid] = useState("");
+  const forkKey = useRef(null);
+  const isHeld = header.session_status === "suspended";
+  const isReadable = header.status !== "unreadable";
+  const isChild = id.includes(".") && !header.forked_from;
+  const say = (text) => {
+    setSaid(text);
+    if (text) setTimeout(() => setSaid(""), 8000);
+  };
+  const act = async (name, work) => {
+    setRunning(name);
+    setProblem(null);
+    try {
+      say((await work()) ?? "");
+    } catch (refusal) {
+      if (!(refusal instanceof Refusal)) throw refusal;
+      setProblem(refusal);
+    }
+    setRunning("");
+    feed.refresh("header", "timeline", "requests", "results", "messages");
+  };
+  const suspend = async () => {
+    const text = "Its running step ends. Nothing begins after it, here and in the sessions below, until it is resumed.";
+    const reason = await ask({ title: "Suspend this session?", text,
+      field: "Why? It is shown wherever the session is.", action: "Suspend" });
+    if (reason === null) return;
+    await act("suspend", async () => {
+      await post(sessionPath(id, "/suspend"), { reason: reason.trim() || "suspended on the page", ...actor() });
+    });
+  };
+  const stop = async () => {
+    const text = "The execution ends, with all sessions below it. What was done is kept, and Retry goes on from there.";
+    if ((await ask({ title: "Stop this execution?", text, action: "Stop it" })) === null) return;
+    await act("stop", async () => {
+      const { stopped } = await post(sessionPath(id, "/stop"), { timeout_seconds: 0, ...actor() });
+      return stopped ? "Stopped." : "A stop was asked for.";
+    });
+  };
+  const resume = () => act("resume", async () => {
+    await post(sessionPath(id, "/resume"), actor());
+  });
+  const retry = () => act("retry", async () => {
+    await post(sessionPath(id, "/retry"), actor());
+    return "It goes on at the step at which it ended.";
+  });
+  const fork = () => act("fork", async () => {
+    forkKey.current ??= newKey(); // the same one after a failure: it makes one fork
+    const { session_id: made } = await request("POST", sessionPath(id, "/fork"), { key: forkKey.current });
+    forkKey.current = null;
+    go(linkTo("sessions", made));
+  });
+  const snapshot = () => act("snapshot", async () => {
+    save(`${id}.snapshot.json`, await get(sessionPath(id, "/snapshot"), {}));
+  });
+  const shown = [
+    isActive(header) && !isHeld && may("stop") && ["suspend", "Suspend…", suspend],
+    isHeld && may("stop") && ["resume", "Resume", resume],
+    (isActive(header) || header.status === "parked") && may("stop") && ["stop", "Stop…", stop],
+    ["failed", "stopped", "parked"].includes(header.status) && !isChild && may("submit") && ["retry", "Retry", retry],
+    isReadable && tokenClaims() === null && ["fork", "Fork", fork],
+    isReadable && ["snapshot", "Snapshot", snapshot],
+  ].filter(Boolean);
+  const hasTree = isChild || view.steps.some((step) => step.spans.some((each) => each.kind === "child"));
+  return html`<div class="actions">${shown.map(([name, word, run]) => html`<button key=${name} class="button"
+    type="button" disabled=${running !== ""} onClick=${run}>${word}</button>`)}
+      <${Copy} text=${new URL(linkTo("sessions", id), location.href).href}>Copy link</${Copy}>
+      ${hasTree && tokenClaims() === null && html`<a class="button" href=${linkTo("tree", isChild ? id.split(".")[0]
+        : id)}>Tree</a>`}</div>
+    <${Problem} of=${problem} /><p class="small dim" role="status">${said}</p>`;
+}
+
+/** Save a JSON value as a file of this name. */
+export function save(name, value) {
+  const url = URL.createObjectURL(new Blob([JSON.stringify(value)], { type: "application/json" }));
+  const link = Object.assign(document.createElement("a"), { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

@@ -1,36 +1,36 @@
 // The place Sessions: what runs, waits and has ended, newest first, with filters and actions on many.
-import { linkTo, setQuery, go } from "./address.js";
 import { get } from "./api.js";
-import { Bulk } from "./bulk.js";
-import { count, firstLine, plural } from "./format.js";
-import { html, useEffect, useMemo, useRef, useState } from "./html.js";
-import { useKeys } from "./keys.js";
+import { ask } from "./dialog.js";
+import { count, plural } from "./format.js";
+import { Chunk, Head, html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
-import { Chunk, Empty, Problem, useNow } from "./parts.js";
-import { Reasons } from "./reasons.js";
-import { SavedFilters } from "./saved_filters.js";
-import { SessionRow } from "./session_row.js";
+import { Empty, Filled, Key, Problem, useNow, useTitle } from "./parts.js";
+import { Bulk, SessionRow, useRowKeys, useSessions } from "./session_rows.js";
+import { linkTo, parseKept, setQuery, useKept } from "./state.js";
 
-const PAGE = 50;
+const DRAWN = 20; // rows that are drawn at once
 const STATUSES = ["pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"];
+const GIVEN = [["Failed", { status: "failed" }], ["Waiting", { status: "waiting" }], ["Parked", { status: "parked" }]];
+const NUMBERS = ["Steps", "Tokens", "Cost", "Age"].map((each) => [each, "number"]);
+const GAP = 0.3; // percent between two shares
+const STATUS_OF = {
+  running: "in_progress", queue: "pending", person: "waiting", child: "waiting", service: "waiting", parked: "parked",
+};
 
-export function Sessions({ query, onUnauthorized }) {
+export function Sessions({ query }) {
   const agent = query.get("agent") ?? "";
   const status = query.get("status") ?? "";
   const text = query.get("text") ?? "";
   const list = useSessions(agent, status);
-  const waiting = usePolled((signal) => get("v1/waiting", { agent }, signal), [agent], 5);
-  const agents = usePolled((signal) => get("v1/agents", {}, signal), [], 30);
+  const hasRows = useRef(false); // they are wanted first
+  hasRows.current ||= list.isRead;
+  const waiting = usePolled((signal) => get("v1/waiting", { agent }, signal), [agent], 5, hasRows.current);
+  const agents = usePolled((signal) => get("v1/agents", {}, signal), [], 30, hasRows.current);
   const [selected, setSelected] = useState(new Set());
   const [at, setAt] = useState("");
   const now = useNow();
   useEffect(() => setSelected(new Set()), [agent, status]);
-  useEffect(() => {
-    document.title = "Sessions – celery-agents";
-  }, []);
-  useEffect(() => {
-    if (list.problem?.status === 401) onUnauthorized(list.problem);
-  }, [list.problem]);
+  useTitle("Sessions");
   const rows = useMemo(() => filterRows(list.rows, text), [list.rows, text]);
   const names = [...new Set([...Object.keys(agents.value ?? {}), ...(agent ? [agent] : [])])].sort();
   const toggle = (id) => {
@@ -40,10 +40,18 @@ export function Sessions({ query, onUnauthorized }) {
   };
   useRowKeys(at, setAt, toggle);
   const chunks = [];
-  for (let first = 0; first < rows.length; first += PAGE) chunks.push(rows.slice(first, first + PAGE));
+  for (let first = 0; first < rows.length; first += DRAWN) chunks.push(rows.slice(first, first + DRAWN));
   const isAll = rows.length > 0 && rows.every((each) => selected.has(each.session_id));
+  const all = html`<input type="checkbox" aria-label="Select all that are shown" checked=${isAll}
+    onChange=${() => setSelected(isAll ? new Set() : new Set(rows.map((each) => each.session_id)))} />`;
+  const drawRow = (row) => {
+    const id = row.session_id;
+    return html`<${SessionRow} key=${id} row=${row} now=${now} isSelected=${selected.has(id)} isAt=${at === id}
+      isGone=${list.isGone(row)} onToggle=${toggle} />`;
+  };
   return html`
-    <div class="heading"><div><h1>Sessions</h1><p class="dim">${headline(waiting.value, rows, list)}</p></div>
+    <div class="heading"><div><h1>Sessions</h1><p class="dim">
+      ${headline(waiting.value, rows, list, agent || status || text)}</p></div>
       ${list.newer > 0 && html`<button class="button" type="button" onClick=${list.showNewer}>
         Show ${plural(list.newer, "newer session")}</button>`}</div>
     <${Reasons} waiting=${waiting.value} />
@@ -65,25 +73,20 @@ export function Sessions({ query, onUnauthorized }) {
     ${list.isRead && !rows.length && !list.problem
       ? html`<${NoSessions} isFiltered=${agent || status || text} />`
       : html`<table class="list cards" role="table" aria-label="Sessions, newest first">
-        <thead role="rowgroup"><tr role="row">
-          <th role="columnheader"><input type="checkbox" aria-label="Select all that are shown" checked=${isAll}
-            onChange=${() => setSelected(isAll ? new Set() : new Set(rows.map((each) => each.session_id)))} /></th>
-          <th role="columnheader">Session</th><th role="columnheader">Status, and why</th>
-          <th role="columnheader" class="number">Steps</th><th role="columnheader" class="number">Tokens</th>
-          <th role="columnheader" class="number">Cost</th><th role="columnheader" class="number">Age</th></tr></thead>
-        ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number}
-          guess=${56 * chunk.length}
-            draw=${() => chunk.map((row) => html`<${SessionRow} key=${row.session_id} row=${row} now=${now}
-            isSelected=${selected.has(row.session_id)}
-            isAt=${at === row.session_id} onToggle=${toggle} />`)} />`)}
+        <${Head} columns=${[[all], ["Session"], ["Status, and why"], ...NUMBERS]} />
+        ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number} columns="7"
+          guess=${56 * chunk.length} draw=${() => chunk.map(drawRow)} />`)}
       </table>`}
     ${list.hasOlder && html`<div class="part actions"><button class="button" type="button" onClick=${list.readOlder}
       disabled=${list.isReadingOlder}>Older sessions</button></div>`}`;
 }
 
-function headline(waiting, rows, list) {
-  const open = waiting ? `${count(waiting.total)} ${waiting.total === 1 ? "has" : "have"} not ended. ` : "";
-  return rows.length ? `${open}${list.hasOlder ? "The last changed" : "All"} ${count(rows.length)} are below.` : open;
+function headline(waiting, rows, list, isFiltered) {
+  const number = waiting?.total ?? 0;
+  const open = number ? `${count(number)} ${number === 1 ? "has" : "have"} not ended. ` : "";
+  if (!rows.length) return open;
+  const fit = isFiltered ? " that fit" : "";
+  return `${open}${list.hasOlder ? "The last changed" : "All"} ${count(rows.length)}${fit} are below.`;
 }
 
 function NoSessions({ isFiltered }) {
@@ -101,76 +104,57 @@ function filterRows(rows, text) {
   });
 }
 
-/** j, k: the row; x: select it; o: open it. What is scrolled away is not gone back to. */
-function useRowKeys(at, setAt, toggle) {
-  const move = (by) => {
-    const drawn = [...document.querySelectorAll(".list tbody tr[id]")];
-    const current = drawn.findIndex((each) => each.classList.contains("at"));
-    const seen = drawn.findIndex((each) => each.getBoundingClientRect().bottom > 0);
-    const next = drawn[Math.max(0, Math.min(drawn.length - 1, current < 0 ? seen : current + by))];
-    if (!next) return;
-    setAt(next.id.slice("row-".length));
-    next.scrollIntoView({ block: "nearest" });
+/** Filters that one comes back to: named, and kept in this browser. */
+function SavedFilters({ query }) {
+  const [text, keep] = useKept("filters");
+  const saved = parseKept(text, [], Array.isArray).filter((each) => Array.isArray(each) && typeof each[0] === "string");
+  const current = Object.fromEntries([...query].filter(([name]) => ["agent", "status", "text"].includes(name)));
+  const keepAll = (next) => keep(JSON.stringify(next));
+  const save = async () => {
+    const given = await ask({ title: "Save this filter", text: "It is kept in this browser.", field: "Name",
+      action: "Save" });
+    const name = given?.trim();
+    if (name) keepAll([...saved.filter((each) => each[0] !== name), [name, current]]);
   };
-  useKeys([
-    ["j", "The next session", () => move(1)],
-    ["k", "The session before", () => move(-1)],
-    ["x", "Select it", () => at && toggle(at)],
-    ["o", "Open it", () => at && go(linkTo("sessions", at))],
-    ["/", "Look for words", () => document.querySelector("input[type=search]")?.focus()],
-  ]);
+  return html`<button class="button" type="button" disabled=${!Object.keys(current).length}
+    onClick=${save}>Save this filter</button>
+    <div class="saved"><a href=${linkTo("sessions")}>All</a>
+      ${GIVEN.map(([name, values]) => html`<a href=${linkTo("sessions", "", values)}>${name}</a>`)}
+      ${saved.map(([name, values]) => html`<span><a href=${linkTo("sessions", "", values)} dir="auto">${name}</a>
+        <button class="button bare" type="button" aria-label=${`Forget the filter ${name}`}
+          onClick=${() => keepAll(saved.filter((each) => each[0] !== name))}>×</button></span>`)}</div>`;
 }
 
-/**
- * The listing: its newest page is read again and again, older ones when they are asked for. Rows change where they are;
- * new ones wait until they are asked for, so that nothing moves under the pointer.
- */
-function useSessions(agent, status) {
-  const [kept, setKept] = useState({ order: [], byId: new Map(), cursor: null });
-  const [isReadingOlder, setReadingOlder] = useState(false);
-  const [olderProblem, setOlderProblem] = useState(null);
-  const query = { agent, status, limit: PAGE };
-  const polled = usePolled((signal) => get("v1/sessions", query, signal), [agent, status], 3);
-  const filter = useRef("");
-  useEffect(() => {
-    if (!polled.value) return;
-    const isOther = filter.current !== `${agent} ${status}`;
-    filter.current = `${agent} ${status}`;
-    setKept((before) => {
-      const { sessions, cursor } = polled.value;
-      const isFirst = isOther || !before.order.length;
-      const byId = new Map(isFirst ? [] : before.byId);
-      for (const each of sessions) byId.set(each.session_id, each);
-      return isFirst ? { order: sessions.map((each) => each.session_id), byId, cursor } : { ...before, byId };
-    });
-  }, [polled.value]);
-  const fresh = (polled.value?.sessions ?? []).map((each) => each.session_id);
-  const known = new Set(kept.order);
-  const isRead = polled.value !== null && filter.current === `${agent} ${status}`;
-  const rows = useMemo(() => (isRead ? kept.order.map((id) => kept.byId.get(id)) : []), [kept, isRead]);
-  const showNewer = () => setKept((before) => ({ ...before, order: [...new Set([...fresh, ...before.order])] }));
-  const readOlder = async () => {
-    setReadingOlder(true);
-    try {
-      const page = await get("v1/sessions", { ...query, cursor: kept.cursor });
-      setOlderProblem(null);
-      setKept((before) => {
-        const byId = new Map(before.byId);
-        for (const each of page.sessions) byId.set(each.session_id, each);
-        const order = [...new Set([...before.order, ...page.sessions.map((each) => each.session_id)])];
-        return { order, byId, cursor: page.cursor };
-      });
-    } catch (problem) {
-      setOlderProblem(problem);
-    } finally {
-      setReadingOlder(false);
-    }
-  };
-  return {
-    rows, isRead, isReadingOlder, showNewer, readOlder,
-    newer: isRead ? fresh.filter((id) => !known.has(id)).length : 0,
-    hasOlder: isRead && kept.cursor !== null,
-    problem: polled.problem ?? olderProblem,
-    refresh: polled.refresh,
-  };
+/** Why sessions have not ended, counted: a band of shares. `waiting` is the reply of GET /v1/waiting, null at first. */
+function Reasons({ waiting }) {
+  if (!waiting) return null;
+  const present = waiting.reasons.filter((each) => each.count);
+  if (!present.length) return null;
+  const all = present.reduce((sum, each) => sum + each.count, 0);
+  const room = 100 - GAP * (present.length - 1);
+  let left = 0;
+  const shares = present.map((each) => {
+    const width = Math.max(0.4, (each.count / all) * room);
+    const share = html`<${Filled} kind=${each.reason} x=${`${left}%`} y="1" width=${`${width}%`} height="14" />`;
+    left += width + GAP;
+    return share;
+  });
+  return html`<section class="reasons" aria-labelledby="reasons-title">
+    <h2 id="reasons-title" class="unseen">Why sessions have not ended</h2>
+    <svg class="band" aria-hidden="true">${shares}</svg>
+    <ul>${present.map((each) => html`<li class=${each.reason === "person" ? "person" : ""}>
+      <${Key} kind=${each.reason} />${sentenceOf(each)}</li>`)}</ul>
+    ${!waiting.is_complete
+      && html`<p class="small dim">Counted among ${count(waiting.counted)} of ${count(waiting.total)} sessions.</p>`}
+  </section>`;
+}
+
+/** "93 run on a worker", as a link where a list or the inbox shows them. */
+function sentenceOf({ reason, count: number, sentence }) {
+  const words = sentence.replace(/^\d+\s*/, "");
+  const text = html`<b>${count(number)}</b> ${words}`;
+  if (reason === "person") return html`<a href=${linkTo("requests")}>${text}</a>`;
+  return STATUS_OF[reason]
+    ? html`<a href=${linkTo("sessions", "", { status: STATUS_OF[reason] })}>${text}</a>`
+    : html`<span>${text}</span>`;
 }

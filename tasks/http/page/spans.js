@@ -1,6 +1,9 @@
-// What a timeline's steps say, as rows and sums: pure, so that it is tested without a browser.
+// The steps of a timeline: read page by page, and what they say as rows and sums.
+import { serverNow } from "./api.js";
 import { unite } from "./axis.js";
 
+const FIRST_STEPS = 50; // few, so that something is seen soon
+const STEPS = 1000;
 const SHORTEST_QUEUE_MS = 100;
 const NESTED = ["tool", "child", "request"];
 
@@ -64,6 +67,18 @@ export function sumUp(steps, now) {
   };
 }
 
+/** How many sessions below each session of a tree have failed, by its id. */
+export function failedBelow(tree) {
+  const found = new Map();
+  const countIn = (node) => {
+    const failed = node.children.reduce((sum, each) => sum + countIn(each) + (each.status === "failed" ? 1 : 0), 0);
+    found.set(node.session_id, failed);
+    return failed;
+  };
+  if (tree) countIn(tree);
+  return found;
+}
+
 /** Calls by tool: [{name, count, failed, lost, seconds, steps}], the most called first; `steps` are numbers. */
 export function countCalls(steps) {
   const tools = new Map();
@@ -87,6 +102,38 @@ export function countCalls(steps) {
     }
   }
   return [...tools.values()].sort((one, other) => other.count - one.count);
+}
+
+/** Read the steps from the first that may have changed on, page by page: at first a short one. */
+export async function* readSteps(read, view) {
+  let known = view.timeline ? view.steps : [];
+  for (let next = firstOpen(known), isFirst = true; next !== null; isFirst = false) {
+    const { steps, ...timeline } = await read("/timeline", { first_step: next, limit: known.length ? STEPS
+      : FIRST_STEPS });
+    timeline.skew = skewOf(timeline, view.timeline);
+    if (isFirst && known.length && timeline.execution_id !== view.timeline.execution_id) {
+      known = [];
+      next = 1;
+      continue;
+    }
+    known = mergeSteps(known, steps.map(withoutUnbegun), next);
+    next = timeline.next_step ?? null;
+    yield { steps: known, timeline, isPartial: next !== null };
+  }
+}
+
+/** A step without calls that have not begun: their open requests say that they wait. */
+function withoutUnbegun(step) {
+  const open = step.spans.filter((each) => each.kind === "request" && each.outcome === "open");
+  const waiting = new Set(open.map((each) => each.parent));
+  const hasBegun = (each) => each.kind !== "tool" || each.ended_at || !waiting.has(each.id);
+  return { ...step, spans: step.spans.filter(hasBegun) };
+}
+
+/** The server's clock beyond what this page takes for it, in ms; the former value as long as it nearly holds. */
+function skewOf({ now }, before) {
+  const skew = Date.parse(now) - serverNow();
+  return before && Math.abs(skew - before.skew) < 1000 ? before.skew : skew;
 }
 
 /** Put newly read steps in the place of those from the first of them on. */

@@ -1,17 +1,18 @@
 // The timeline of a session: one table on one axis, a body of rows for each step, drawn where it is seen.
 import { get, sessionPath } from "./api.js";
 import { makeAxis } from "./axis.js";
+import { useKeys } from "./dialog.js";
 import { count, duration } from "./format.js";
-import { html, useEffect, useMemo, useRef, useState } from "./html.js";
-import { useKeys } from "./keys.js";
-import { Empty, Problem, useNow } from "./parts.js";
-import { timesOf } from "./spans.js";
-import { Key } from "./sprite.js";
-import { groupSteps, placeOf, StepGroup } from "./step_groups.js";
+import { Chunk, html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { Empty, Key, Problem, useNow } from "./parts.js";
+import { failedBelow, rowsOf, timesOf } from "./spans.js";
+import { StepRows } from "./timeline_rows.js";
 
-const LEGEND = [["queue", "no worker has it"], ["model", "model"], ["tool", "tool"], ["child", "child"], ["request",
-  "waits for a person"],
-  ["provider", "waits for the provider"], ["delay", "was put off"], ["hold", "suspended"], ["lost", "lost or void"]];
+const LEGEND = [["queue", "no worker has it"], ["model", "model"], ["tool", "tool"], ["child", "child"],
+  ["request", "waits for a person"], ["provider", "waits for the provider"], ["delay", "was put off"],
+  ["hold", "suspended"], ["lost", "lost or void"]];
+const DRAWN = 8; // steps that are drawn at once
+const ROW = 28; // pixels
 const CHILD_STEPS = 1000;
 const CHILD_MS = 2000; // between two reads of the timeline of a child that goes on
 
@@ -23,44 +24,66 @@ export function Timeline({ view }) {
   const second = useNow();
   const isOpen = timeline !== null && timeline.ended_at === null && steps.some((each) => each.status !== "committed");
   const now = isOpen ? second + timeline.skew : Date.parse(timeline?.ended_at ?? steps.at(-1)?.ended_at ?? 0);
-  const groups = useMemo(() => groupSteps(steps), [steps]);
+  const chunks = useMemo(() => cut(steps), [steps]);
   const axis = useAxis({ steps, children, timeline, now, isOpen, isUnfolded });
   const toggle = (step, key) => setOpen((before) => {
     const keys = new Set(before.get(step));
     if (!keys.delete(key)) keys.add(key);
     return new Map(before).set(step, keys);
   });
-  useFragment(steps, (step, key) => setOpen((before) => new Map(before).set(step, new Set([...(before.get(step)
-    ?? []), key]))));
+  useFragment(steps, (step, key) =>
+    setOpen((before) => new Map(before).set(step, new Set([...(before.get(step) ?? []), key]))));
   useKeys([
     ["j", "To the next span; Enter opens it", () => move(1)],
     ["k", "To the span before", () => move(-1)],
     ["u", "Fold and unfold long waits", () => setUnfolded((before) => !before)],
   ]);
-  if (!timeline) return html`<${Problem} of=${problems.timeline} />${!problems.timeline && html`<p class="dim"
-    role="status">Reading the timeline …</p>`}`;
-  if (!steps.length) return html`<${Problem} of=${problems.timeline} /><${Empty}>${header.status === "idle"
-    ? "There is no execution yet. A message starts the first one." : "No step has begun yet."}</${Empty}>`;
-  const kinds = new Set(steps.flatMap((step) => step.spans.map((each) => each.kind)));
-  return html`<${Problem} of=${problems.timeline} />
-    <div class="bar-of-tools"><ul class="legend" aria-label="Meaning of the bars">${LEGEND.filter(([kind]) =>
-      kinds.has(kind)).map(([kind, text]) => html`<li key=${kind}><${Key} kind=${kind} />${text}</li>`)}</ul>
+  const below = useMemo(() => failedBelow(view.tree), [view.tree]);
+  const kinds = useMemo(() => new Set(steps.flatMap((step) => step.spans.map((each) => each.kind))), [steps]);
+  const problem = html`<${Problem} of=${problems.timeline} />`;
+  if (!timeline) return problems.timeline ? problem : html`<p class="dim" role="status">Reading the timeline …</p>`;
+  if (!steps.length) {
+    return html`${problem}<${Empty}>${header.status === "idle"
+      ? "There is no execution yet. A message starts the first one." : "No step has begun yet."}</${Empty}>`;
+  }
+  const row = { axis, children, below, toggle, session: header.session_id, skew: isOpen ? timeline.skew : 0 };
+  const drawStep = (step) =>
+    html`<${StepRows} key=${step.number} step=${step} open=${open.get(step.number)} ...${row} />`;
+  return html`${problem}
+    <div class="bar-of-tools"><ul class="legend" aria-label="Meaning of the bars">
+        ${LEGEND.filter(([kind]) => kinds.has(kind)).map(([kind, text]) =>
+          html`<li key=${kind}><${Key} kind=${kind} />${text}</li>`)}</ul>
       ${axis.foldedMs > 0 && html`<button class="button" type="button" aria-pressed=${String(isUnfolded)}
         onClick=${() => setUnfolded(!isUnfolded)}>
         ${isUnfolded ? "Fold" : "Unfold"} ${duration(axis.foldedMs / 1000)}</button>`}</div>
-    <div class="timeline" style=${{ "--columns": columnsOf(axis.folds) }}><table role="table"
-      aria-label="Timeline of the latest execution, by step">
-      <thead role="rowgroup"><tr role="row"><th role="columnheader" scope="col">Span</th><th role="columnheader"
-        scope="col" class="track"><span class="unseen">From and to</span><${Ticks} axis=${axis} /></th>
-        <th role="columnheader" scope="col" class="number">Took</th><th role="columnheader" scope="col"
-          class="number">Cost</th></tr></thead>
-      ${groups.map((each) => html`<${StepGroup} key=${each[0].number} steps=${each} axis=${axis} open=${open}
-        toggle=${toggle}
-        session=${header.session_id} children=${children} skew=${isOpen ? timeline.skew : 0} />`)}</table>
+    <div class="timeline" style=${{ "--columns": columnsOf(axis.folds) }}>
+      <table role="table" aria-label="Timeline of the latest execution, by step"><thead role="rowgroup"><tr role="row">
+        <th role="columnheader" scope="col">Span</th>
+        <th role="columnheader" scope="col" class="track"><span class="unseen">From and to</span>
+          <${Ticks} axis=${axis} /></th>
+        <th role="columnheader" scope="col" class="number">Took</th>
+        <th role="columnheader" scope="col" class="number">Cost</th></tr></thead>
+      ${chunks.map(({ place, steps: some, height }) => html`<${Chunk} as="tbody" role="rowgroup" key=${place}
+        columns="4" id=${`steps-${place}`} guess=${height} draw=${() => some.map(drawStep)} />`)}</table>
       ${isOpen && html`<svg class="now-line" aria-hidden="true"><line x1=${`${axis.place(now)}%`}
         x2=${`${axis.place(now)}%`} y1="0" y2="100%" /></svg>`}</div>
     <p class="small dim after" role="status">${isPartial ? `Reading further steps: ${count(steps.length)} so far …`
       : "Select a span to see its arguments, its result and who approved it."}</p>`;
+}
+
+const placeOf = (number) => Math.floor((number - 1) / DRAWN);
+
+/** Steps in pieces that are drawn where they are seen, by their numbers: [{place, steps, height}]. */
+function cut(steps) {
+  const pieces = new Map();
+  for (const each of steps) {
+    const place = placeOf(each.number);
+    const piece = pieces.get(place) ?? { place, steps: [], height: 0 };
+    pieces.set(place, piece);
+    piece.steps.push(each);
+    piece.height += ROW * (rowsOf(each).length + 1);
+  }
+  return [...pieces.values()];
 }
 
 /** The axis; the same one as before as long as it shows the same, so that rows need not be drawn again. */
@@ -122,7 +145,9 @@ function useFragment(steps, onOpen) {
     done.current = id;
     if (step.spans.some((each) => each.id === id)) onOpen(step.number, id);
     const look = (rest) => {
-      placeOf(step.number)?.scrollIntoView({ block: "center" }); // its rows are drawn when they come near
+      const drawn = document.getElementById(`step-${step.number}`);
+      const place = drawn ?? document.getElementById(`steps-${placeOf(step.number)}`); // drawn when it comes near
+      place?.scrollIntoView({ block: "center" });
       const name = document.getElementById(id)?.querySelector(".name");
       if (name) name.focus();
       if (name || !rest) name?.scrollIntoView({ block: "center" });

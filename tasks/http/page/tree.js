@@ -1,28 +1,24 @@
 // The place Tree: a session with those below it, what the whole may spend, and where the money went.
-import { linkTo } from "./address.js";
 import { get, post, sessionPath } from "./api.js";
 import { ask } from "./dialog.js";
 import { count, firstLine, inert, money, plural, shortId } from "./format.js";
-import { html, useEffect, useMemo, useState } from "./html.js";
+import { Chunk, Head, html, useMemo, useState } from "./html.js";
 import { usePolled } from "./live.js";
-import { Ago, Chunk, Meter, Problem, Status, useNow } from "./parts.js";
-import { actor } from "./person.js";
+import { Ago, Meter, Problem, Status, useNow, useTitle } from "./parts.js";
+import { actor, linkTo } from "./state.js";
 
-const ROWS = 40;
+const ROWS = 20;
+const COLUMNS = [["Session"], ["Status, and why"], ["Steps", "number"], ["Tokens", "number"], ["Share of the cost"],
+  ["Age", "number"], [html`<span class="unseen">Actions</span>`]];
 const ENDED = ["completed", "stopped", "failed", "idle", "parked", "unreadable"];
 
-export function Tree({ id, onUnauthorized }) {
+export function Tree({ id }) {
   const tree = usePolled((signal) => get(sessionPath(id, "/tree"), {}, signal), [id], 3);
-  const state = usePolled((signal) => get(sessionPath(id, "/state"), {}, signal), [id], 60);
+  const state = usePolled((signal) => get(sessionPath(id, "/state"), { whole: "false" }, signal), [id], 60);
   const [folded, setFolded] = useState(new Set());
   const [problem, setProblem] = useState(null);
   const now = useNow();
-  useEffect(() => {
-    document.title = `Tree of ${id}`;
-  }, [id]);
-  useEffect(() => {
-    if (tree.problem?.status === 401) onUnauthorized(tree.problem);
-  }, [tree.problem]);
+  useTitle(`Tree of ${id}`);
   const rows = useMemo(() => (tree.value ? flatten(tree.value, folded) : []), [tree.value, folded]);
   const root = tree.value;
   const fold = (key) => {
@@ -54,12 +50,8 @@ export function Tree({ id, onUnauthorized }) {
     <${Problem} of=${tree.problem ?? problem} onRetry=${tree.refresh} />
     ${root && html`<${Spent} root=${root} budget=${state.value?.state?.execution?.budget} />`}
     ${root && html`<table class="list cards tree" role="table" aria-label="Sessions of the tree">
-      <thead role="rowgroup"><tr role="row"><th role="columnheader">Session</th>
-        <th role="columnheader">Status, and why</th><th role="columnheader" class="number">Steps</th>
-        <th role="columnheader" class="number">Tokens</th><th role="columnheader">Share of the cost</th>
-        <th role="columnheader" class="number">Age</th><th role="columnheader">
-          <span class="unseen">Actions</span></th></tr></thead>
-      ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number}
+      <${Head} columns=${COLUMNS} />
+      ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number} columns="7"
         guess=${48 * chunk.length} draw=${() => chunk.map(({ node, depth }) => html`<${Branch} key=${node.session_id}
           node=${node} depth=${depth} root=${root} now=${now} isFolded=${folded.has(node.session_id)}
           onFold=${() => fold(node.session_id)} onStop=${() => stop(node)} />`)} />`)}</table>`}`;
@@ -108,22 +100,22 @@ function Spent({ root, budget }) {
 }
 
 function Branch({ node, depth, root, now, isFolded, onFold, onStop }) {
-  const own = node.children.reduce((rest, each) => rest - (each.cost ?? 0), node.cost ?? 0);
-  const share = root.cost ? own / root.cost : 0;
+  const own = (name) => node.children.reduce((rest, each) => rest - (each[name] ?? 0), node[name] ?? 0);
+  const share = root.cost ? own("cost") / root.cost : 0;
   const hasBelow = node.children.length > 0;
-  return html`<tr role="row"><th role="rowheader" scope="row" class="full c-what">
-    <span class=${`branch d${Math.min(depth, 6)}`}>
+  return html`<tr role="row"><th role="rowheader" scope="row" class="full">
+    <span class="branch" style=${{ "--depth": Math.min(depth, 6) }}>
       ${hasBelow ? html`<button class="fold" type="button" aria-expanded=${String(!isFolded)}
         aria-label=${`Sessions below ${node.session_id}`} onClick=${onFold}></button>`
         : html`<span class="fold"></span>`}
       <span><a class="first" href=${linkTo("sessions", node.session_id)}>${inert(node.agent)}</a>
         <span class="small dim mono" title=${node.session_id}>${shortId(node.session_id)}</span></span></span></th>
-    <td role="cell" class="full c-why"><${Status} status=${node.status} held=${node.session_status === "suspended"} />
+    <td role="cell" class="full"><${Status} status=${node.status} held=${node.session_status === "suspended"} />
       ${node.reason && html`<div class="why" dir="auto">${firstLine(node.reason, 200)}</div>`}</td>
-    <td role="cell" class="number" data-label="steps">${count(node.steps)}</td>
-      <td role="cell" class="number" data-label="tokens">${count(node.tokens)}</td>
+    <td role="cell" class="number" data-label="steps">${count(own("steps"))}</td>
+      <td role="cell" class="number" data-label="tokens">${count(own("tokens"))}</td>
     <td role="cell" data-label="cost"><span class="slots">
-      <${Meter} parts=${[[share, "used"]]} />${money(node.cost === null ? null : own)}</span></td>
+      <${Meter} parts=${[[share, "used"]]} />${money(node.cost === null ? null : own("cost"))}</span></td>
     <td role="cell" class="number" data-label="age"><${Ago} at=${node.created_at} now=${now} /></td>
     <td role="cell" class="do">${!ENDED.includes(node.status)
       && html`<button class="button bare" type="button" onClick=${onStop}>Stop…</button>`}</td></tr>`;

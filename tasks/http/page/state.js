@@ -1,12 +1,14 @@
-// The address of the page: which place it shows, and with which filters. Each address can be sent to a colleague.
-import { root } from "./api.js";
-import { useEffect, useState } from "./html.js";
+// What outlives a place: the address of the page, which can be sent to a colleague; and what this browser keeps between
+// visits: theme, saved filters, requests put away, and the name that one acts under, which goes with actions (`by`).
+// Where storage is forbidden, it lives as long as the page.
+import { root, tokenClaims } from "./api.js";
+import { html, useEffect, useState } from "./html.js";
 
 const PLACES = ["sessions", "requests", "tree", "fleet"];
 const CHANGED = "celery-agents:address";
 
 /** Read the current address: {place, id, query}; the place of an unknown address is "unknown". */
-export function readAddress() {
+function readAddress() {
   const [place = "", id = "", ...rest] = location.pathname.slice(root.pathname.length).split("/");
   const query = new URLSearchParams(location.search);
   try {
@@ -71,4 +73,69 @@ export function followLinks() {
     go(url.pathname + url.search + url.hash);
     if (url.pathname !== location.pathname || !url.hash) scrollTo(0, 0);
   });
+}
+
+const values = new Map();
+const listeners = new Map(); // names to sets of functions
+
+const keyOf = (name) => `celery-agents.${name}`;
+
+/** A text that is kept under a name; "" for none. */
+function readKept(name) {
+  try {
+    return localStorage.getItem(keyOf(name)) ?? "";
+  } catch {
+    return values.get(name) ?? "";
+  }
+}
+
+/** The JSON that is kept under a name; `otherwise` where it is none, or not what `isSound` accepts. */
+export function parseKept(text, otherwise, isSound) {
+  try {
+    const found = JSON.parse(text);
+    return isSound(found) ? found : otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+function keep(name, text) {
+  values.set(name, text);
+  try {
+    localStorage.setItem(keyOf(name), text);
+  } catch {
+    // storage is forbidden
+  }
+  for (const each of listeners.get(name) ?? []) each(text);
+}
+
+/** A text that is kept under a name, and a function that keeps another one; again when it changes, in any tab. */
+export function useKept(name) {
+  const [text, setText] = useState(() => readKept(name));
+  useEffect(() => {
+    const all = listeners.get(name) ?? new Set();
+    listeners.set(name, all.add(setText));
+    const onStorage = (event) => event.key === keyOf(name) && setText(readKept(name));
+    addEventListener("storage", onStorage);
+    return () => {
+      all.delete(setText);
+      removeEventListener("storage", onStorage);
+    };
+  }, []);
+  return [text, (given) => keep(name, given)];
+}
+
+/** The field `by` of a request: {} without a name, and with the token of a session, which says itself who bears it. */
+export function actor() {
+  const name = readKept("name").trim();
+  return name && !tokenClaims() ? { by: name } : {};
+}
+
+/** Says as whom one acts, with a field to change it; with the token of a session its subject. */
+export function ActingAs() {
+  const [name, setName] = useKept("name");
+  const claims = tokenClaims();
+  if (claims) return html`<span class="small dim">You act as ${claims.subject || `session ${claims.session}`}.</span>`;
+  return html`<label class="acting small dim">You act as <input value=${name} placeholder="your name" maxlength="200"
+    onInput=${(event) => setName(event.target.value)} /></label>`;
 }
