@@ -8,13 +8,13 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
-.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-flat mutants clean
+.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-flat bench-page mutants clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         a refund whose worker is killed -9, beside the same job on plain Celery; needs no key"
 	@echo "make test         the test suite: real Redis, real worker processes (a quarter of an hour on two cores)"
-	@echo "make test-browser JavaScript under Node.js against the HTTP interface: AG-UI's official client, the chat page, the page's examples"
+	@echo "make test-browser JavaScript under Node.js against the HTTP interface: AG-UI's official client, the chat page, the page's examples; the page in Chromium"
 	@echo "make walk         the wheel in a fresh environment: what a newcomer types, beside other services (ten minutes)"
 	@echo "make check        lint, format, types, import directions, the wheel in an empty environment, deploy files"
 	@echo "make format       what 'make check' can repair by itself"
@@ -23,6 +23,7 @@ help:
 	@echo "make faults       every fault, its counts into docs/guarantees.md (up to 45 minutes); faults-long: ten times that"
 	@echo "make soak         30 minutes of load, then memory, descriptors, threads and keys must be back at their start"
 	@echo "make bench        all benchmarks into docs/benchmarks.md (up to 45 minutes); bench-quick: 3 minutes"
+	@echo "make bench-page   the page in Chromium with 10 000 sessions: its times and its memory (two minutes)"
 	@echo "make mutants      changes the code in 800 places and counts what the unit tests notice (an hour)"
 	@echo "make clean        remove .venv and everything that was built"
 
@@ -65,7 +66,7 @@ test: $(VENV)/installed-dev
 # Needs Node.js; npm brings the official client of AG-UI. Without them the tests say what is missing.
 test-browser: $(VENV)/installed-dev
 	if command -v npm >/dev/null; then npm install --prefix tests/browser --no-package-lock --no-audit --no-fund --silent; fi
-	$(PYTEST) tests/browser -rs $(ARGS)
+	$(PYTEST) tests/browser --ignore=tests/browser/test_page_sizes.py -rs $(ARGS)
 
 walk: $(VENV)/installed-dev
 	$(PYTEST) tests/walk --timeout 600 $(ARGS)
@@ -121,6 +122,9 @@ bench-live: $(VENV)/installed-bench
 
 bench-flat: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/flat_cost.py --write $(ARGS)
+
+bench-page: $(VENV)/installed-dev
+	$(PYTEST) tests/browser/test_page_sizes.py -rs $(ARGS)
 
 bench-quick: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/run.py --quick $(ARGS)
