@@ -102,9 +102,10 @@ def test_what_dies_is_started_again_and_the_data_stay_for_the_next_time(new_up: 
 
     port = free_port()
     second = new_up("--agents", "my_agents", "--no-flower", "--http-port", str(port))
-    assert f"http://127.0.0.1:{port}" in second.wait_until_ready()
+    assert re.search(rf"Page +http://127.0.0.1:{port}/\n", second.wait_until_ready())
     assert len(second.run("list", "--json").splitlines()) == 3
     wait_until(lambda: b"echo" in _read(f"http://127.0.0.1:{port}/v1/agents"), "HTTP answers", 30, ignoring=OSError)
+    assert b"modulepreload" in _read(f"http://127.0.0.1:{port}/sessions")
     third = subprocess.run(
         [sys.executable, "-P", "-m", "celery_agents", "up", "--agents", "my_agents"],
         cwd=up.folder, capture_output=True, text=True, timeout=60, check=False,
