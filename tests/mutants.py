@@ -51,6 +51,7 @@ NETS: Final = (
     "unit/tools",
     "unit/tasks",
     "unit/mcp",
+    "unit/session",
 )
 OPERATORS: Final = (
     "AddNot",
