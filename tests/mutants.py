@@ -24,7 +24,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,7 +77,6 @@ OPERATORS: Final = (
     "ZeroIterationForLoop",
 )
 MOST_TESTS: Final = 120
-MOST_SECONDS: Final = 10.0
 """Tests that are run for a mutant: those of the module's own test file first, then those that run little else."""
 TUNING: Final = re.compile(r"_[A-Z_]*(SECONDS|PAUSE|SHOWN_[A-Z]+)")
 """Names of constants that tune."""
@@ -228,9 +226,7 @@ class Nets:
             file = test.partition("::")[0]
             places[test] = (not own.search(test), seen[file])
             seen[file] += 1
-        usable = sorted(usable, key=places.__getitem__)[:MOST_TESTS]
-        until = accumulate(self.seconds[test] for test in usable)
-        return [test for test, seconds in zip(usable, until, strict=True) if seconds < MOST_SECONDS] or usable[:1]
+        return sorted(usable, key=places.__getitem__)[:MOST_TESTS]
 
     def _share(self, path: str, test: str) -> float:
         """Which share of the lines that a test runs is in a file: it is about the file where that is much."""

@@ -1,0 +1,208 @@
+"""Tools of MCP servers in steps: when a server is asked for its list, and what a step has when it is away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.agent import Agent, AgentRegistry
+from celery_agents.worker.concurrency.tool_threads import ToolThreads
+from celery_agents.worker.engine import Done, EngineServices, Outcome, RetryLater, StepRunner
+from celery_agents.worker.mcp import MCPServer, RemoteTool, ToolList
+from celery_agents.worker.mcp.lists import ToolNotes
+from celery_agents.worker.mcp.outages import ServerAway
+
+from support.engine import Bench, WorkerDied
+from support.smart import Asked
+
+NewBench = Callable[..., Bench]
+
+
+def listed(*names: str) -> ToolList:
+    return ToolList.of(RemoteTool(name=name, description="It does.", schema={"type": "object"}) for name in names)
+
+
+class Connections:
+    """Servers by their names, in place of real connections.
+
+    Attributes:
+        lists: What each server offers; one without an entry is away.
+        list_ms: For how long a server says that its list holds; 0: it does not say.
+        asked: The servers that were asked, in order, with "again" where the connection was open.
+    """
+
+    def __init__(self, **lists: ToolList) -> None:
+        self.lists: dict[str, ToolList] = dict(lists)
+        self.list_ms = 0
+        self.asked: list[str] = []
+        self.changed: set[str] = set()
+        self.notes = ToolNotes()
+        self.opened: set[str] = set()
+
+    def to(self, server: MCPServer, _credentials: Any) -> Connection:
+        return Connection(self, server.name)
+
+
+class Connection:
+    """A connection to one of them."""
+
+    def __init__(self, servers: Connections, name: str) -> None:
+        self._servers, self._name = servers, name
+
+    @property
+    def is_open(self) -> bool:
+        return self._name in self._servers.opened
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncGenerator[Connection]:
+        if self._name not in self._servers.lists:
+            raise ServerAway(self._name, "it is switched off")
+        if not self.is_open:
+            self._servers.asked.append(self._name)
+            self._servers.opened.add(self._name)
+        yield self
+
+    @property
+    def tools(self) -> ToolList:
+        return self._servers.lists[self._name]
+
+    async def refresh_tools(self) -> ToolList:
+        self._servers.asked.append(f"{self._name} again")
+        return self.tools
+
+    @property
+    def list_ms(self) -> int:
+        return self._servers.list_ms
+
+
+class Lab:
+    """A worker whose agent has servers, and what the model is offered in each step."""
+
+    def __init__(self, new_bench: NewBench, servers: Connections, *mcp: MCPServer, **settings: Any) -> None:
+        self.driver = Asked(["done"], repeat_last=True)
+        self.agent = Agent("a", driver=self.driver, mcp=mcp or (MCPServer("https://crm.example/mcp", name="crm"),))
+        self.bench = new_bench(self.agent, **settings)
+        self.servers = servers
+        self.runner = self.another_worker(servers)
+
+    def another_worker(self, servers: Any) -> StepRunner:
+        bench = self.bench
+        services = EngineServices(
+            store=bench.store, settings=bench.settings, keeper=bench.keeper, loop=bench.loop,
+            threads=ToolThreads.of(bench.settings), monotonic=bench.clock.monotonic, sleep=bench.clock.sleep,
+            connections=servers,
+        )  # fmt: skip
+        return StepRunner(services, AgentRegistry([self.agent]), worker="worker")
+
+    def step(self, session_id: str | None = None, runner: StepRunner | None = None) -> Outcome:
+        return self.bench.step(session_id or self.bench.submit(), runner or self.runner)
+
+    @property
+    def offered(self) -> list[list[str]]:
+        return [sorted(each.name for each in request.tools) for request in self.driver.requests]
+
+
+def test_a_server_is_asked_once_as_long_as_its_list_holds(new_bench: NewBench) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("create", "find")))
+    for seconds in (0, 299.9, 0.1, 0):
+        lab.bench.clock.go_on(seconds)
+        lab.step()
+    assert lab.servers.asked == ["crm", "crm again"]
+    assert lab.offered == [["crm_create", "crm_find"]] * 4
+
+
+@pytest.mark.parametrize(("list_ms", "holds"), [(60_000, 60), (1, 5), (10**12, 86_400)])
+def test_a_server_says_for_how_long_its_list_holds(new_bench: NewBench, list_ms: int, holds: float) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("create")))
+    lab.servers.list_ms = list_ms
+    for seconds in (0, holds - 0.01, 0.02):
+        lab.bench.clock.go_on(seconds)
+        lab.step()
+    assert lab.servers.asked == ["crm", "crm again"]
+
+
+def test_a_list_that_has_changed_is_asked_for_at_once(new_bench: NewBench) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("create")))
+    lab.step()
+    lab.servers.lists["crm"] = listed("create", "find")
+    lab.step()
+    lab.servers.changed.add(lab.agent.mcp[0].fixed_credentials.key)
+    lab.step()
+    lab.step()
+    assert lab.offered == [["crm_create"]] * 2 + [["crm_create", "crm_find"]] * 2
+    assert (lab.servers.asked, lab.servers.changed) == (["crm", "crm again"], set())
+
+
+def test_workers_share_the_lists(new_bench: NewBench) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("create")))
+    lab.step()
+    others = Connections()
+    another = lab.another_worker(others)
+    lab.step(runner=another)
+    lab.bench.clock.go_on(300)
+    lab.step(runner=another)  # its server is away: the earlier list is better than none
+    assert (lab.offered, others.asked) == ([["crm_create"]] * 3, [])
+
+
+def test_several_servers_are_asked_and_each_has_its_own_list(new_bench: NewBench) -> None:
+    mcp = [MCPServer(f"https://{name}.example/mcp", name=name) for name in ("crm", "erp")]
+    lab = Lab(new_bench, Connections(crm=listed("create"), erp=listed("book")), *mcp)
+    lab.step()
+    assert sorted(lab.servers.asked) == ["crm", "erp"]
+    assert lab.offered == [["crm_create", "erp_book"]]
+
+
+def test_a_step_waits_for_a_server_that_is_away_and_does_without_after_its_patience(new_bench: NewBench) -> None:
+    server = MCPServer("https://crm.example/mcp", name="crm", patience=timedelta(seconds=60))
+    lab = Lab(new_bench, Connections(), server)
+    session_id = lab.bench.submit()
+    waited = 0.0
+    while isinstance(outcome := lab.step(session_id), RetryLater):
+        assert "it is switched off" in outcome.reason
+        lab.bench.clock.go_on(max(outcome.seconds, 1.0))
+        waited += max(outcome.seconds, 1.0)
+    assert isinstance(outcome, Done)
+    assert 60 <= waited < 120
+    assert isinstance(lab.step(), Done)  # the next steps do without at once
+    assert lab.offered == [[], []]
+    lab.servers.lists["crm"] = listed("create")
+    lab.step()
+    assert lab.offered[2:] == [["crm_create"]]
+
+
+def test_a_step_keeps_its_list_when_another_worker_takes_it_over(new_bench: NewBench) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("create")))
+    deaths = [1]
+    infer = lab.driver.infer
+
+    def die_once(request: Any) -> bytes:
+        if deaths:
+            deaths.pop()
+            raise WorkerDied
+        return infer(request)
+
+    vars(lab.driver)["infer"] = die_once
+    session_id = lab.bench.submit()
+    with pytest.raises(WorkerDied):
+        lab.step(session_id)
+    lab.bench.clock.go_on(1_000)
+    lab.step(session_id, lab.another_worker(Connections(crm=listed("other"))))
+    assert lab.offered == [["crm_create"]]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_credentials_come_from_a_function_of_the_state(new_bench: NewBench, knows: bool) -> None:
+    def token(state: Any) -> Mapping[str, str]:
+        if not knows:
+            raise ValueError("there is no token for you")
+        return {"X-Agent": str(state.agent_id)}
+
+    server = MCPServer("https://crm.example/mcp", name="crm", headers=token)
+    lab = Lab(new_bench, Connections(crm=listed("create")), server)
+    outcome = lab.step()
+    assert isinstance(outcome, Done if knows else RetryLater)
+    assert lab.offered == ([["crm_create"]] if knows else [])
