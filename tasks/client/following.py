@@ -64,9 +64,30 @@ class SessionReader:
         first = self._store.sessions.events(self._session_id, None, 1)
         if not first:
             return self._after is not None
+        if self._after is not None and last is None and self.rewind(first[0].id):
+            return True
         if first[0].type == EventType.EXECUTION_SUBMITTED:
             return False
         return self._after is None or entry_order(self.position.event) < entry_order(first[0].id)
+
+    def rewind(self, first: str = "0") -> bool:
+        """Go back to the newest event where the reader is beyond it: Redis has lost what the reader has seen.
+
+        Args:
+            first: Id of the oldest event that is stored.
+        Returns:
+            Whether it went back. The reader then lacks the present state, which `take_snapshot` gives.
+        """
+        place, events = self.position.event, self._store.sessions.events
+        if entry_order(place) <= entry_order(first) or events(self._session_id, place, 1):
+            return False
+        if self._store.live.event_at(self._session_id, place) is not None:
+            return False
+        newest = first
+        while page := events(self._session_id, None if newest == "0" else newest):
+            newest = page[-1].id
+        self.position = StreamPosition(newest, newest if self._is_live else _BEHIND_ALL_TEXT)
+        return entry_order(newest) < entry_order(place)
 
     def take_snapshot(self) -> StreamItem:
         """Load the whole session, in place of events that are not stored any more."""
@@ -149,15 +170,16 @@ def follow_session(
         StoreUnavailable: Redis is away, at the deadline; until then it is asked again.
     """
     reader, begun, ends = SessionReader(store, session_id, after, is_live=is_live), not is_live, False
+    was_away = after is not None
     while True:
         left = _BLOCK_SECONDS if deadline is None else min(_BLOCK_SECONDS, deadline - time.monotonic())
         has_all = False
         try:
-            if not begun:
-                snapshot = reader.take_snapshot() if reader.begin() else None
-                begun = True
-                if snapshot is not None:
-                    yield [snapshot]
+            if not begun or was_away:
+                lacks = reader.rewind() if begun else reader.begin()
+                begun, was_away = True, False
+                if lacks and is_live:
+                    yield [reader.take_snapshot()]
             reader.keep_followed()
             items = reader.read(0.0 if ends else left)
             if items or reader.is_quiet:
@@ -168,6 +190,7 @@ def follow_session(
         except StoreUnavailable:
             if deadline is not None and time.monotonic() >= deadline:
                 raise
+            was_away = True
             time.sleep(max(0.0, min(left, _LOST_CONNECTION_SECONDS)))
             yield []
         if has_all and ends:

@@ -12,7 +12,7 @@ from celery_agents.worker.store.database import Command, Reply
 from celery_agents.worker.store.redis.connection import RedisConnection
 from celery_agents.worker.store.redis.database import RedisDatabase
 
-_INFO: Final = b"# Server\r\nuptime_in_seconds:1000000\r\nmaxmemory_policy:noeviction\r\n"
+_INFO: Final = b"# Server\r\nuptime_in_seconds:1000000\r\nmaster_replid:fake\r\nmaxmemory_policy:noeviction\r\n"
 _Pool: Final[Any] = ConnectionPool
 
 
@@ -25,4 +25,10 @@ class FakeRedisDatabase(RedisDatabase):
     def _round_trip(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
         asked = [("PING",) if command[0] == "INFO" else command for command in commands]
         replies = super()._round_trip(point, wire, asked)
-        return [_INFO if c[0] == "INFO" else reply for c, reply in zip(commands, replies, strict=True)]
+        if commands[0][0] == "MULTI" and isinstance(replies[-1], list):
+            return [*replies[:-1], _with_info(commands[1:-1], replies[-1])]
+        return _with_info(commands, replies)
+
+
+def _with_info(commands: Sequence[Command], replies: Sequence[Reply]) -> list[Reply]:
+    return [_INFO if command[0] == "INFO" else reply for command, reply in zip(commands, replies, strict=True)]

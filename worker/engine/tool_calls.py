@@ -154,7 +154,8 @@ class ToolCalls:
             return run, () if run.outcome is not None or run.ending.is_stopping else batch
         timeouts = {each.index: round(each.timeout * 1000) for each in effects}
         again = [index for index in timeouts if index in run.journal.begun]
-        begun = self._journal_beginnings(run, timeouts, again)
+        looked_up = [each.index for each in effects if each.tool.effect is Effect.LOOKUP]
+        begun = self._journal_beginnings(run, timeouts, again, looked_up)
         records = {index: CallRecord.from_journal(index, raw) for index, raw in begun.results.items()}
         is_late = any(is_superseded(run, index, record) for index, record in records.items())
         for index, record in records.items():
@@ -171,12 +172,14 @@ class ToolCalls:
     def _adopt_result(self, run: Run, index: int, record: CallRecord) -> Run:
         return run.with_started(index, record) if has_later_result(run, index) else run.with_record(index, record)
 
-    def _journal_beginnings(self, run: Run, timeouts: Mapping[int, int], again: Collection[int]) -> BeginResult:
+    def _journal_beginnings(
+        self, run: Run, timeouts: Mapping[int, int], again: Collection[int], looked_up: Collection[int]
+    ) -> BeginResult:
         """Journal the beginnings; after a lost reply once more, since a record that bears this claim is its own."""
 
         def begin() -> BeginResult:
             latest_ms = run.latest_redis_ms(self._services.monotonic())
-            return self._store.steps.begin_calls(run.claim, timeouts, latest_ms, again=again)
+            return self._store.steps.begin_calls(run.claim, timeouts, latest_ms, again=again, looked_up=looked_up)
 
         # Nothing of these calls is lost when the step ends here.
         return self._services.ask_store(run, begin, "the beginning of a call", holds_something=False)
@@ -279,7 +282,8 @@ class BegunCalls:
             case LookupStatus.DID_NOT_HAPPEN:
                 # The worker that began the call may still be in it, until the call's timeout is over.
                 margin_ms = round(self._services.settings.lookup_margin_seconds * 1000)
-                over_ms = begun.at_ms + begun.timeout_ms + margin_ms
+                begun_ms = self._services.store.steps.begun_ms(run.claim, begun)
+                over_ms = begun_ms + begun.timeout_ms + margin_ms
                 if over_ms <= now_ms:
                     return run, [planned]
                 return self._look_up_later(run, planned, (over_ms - now_ms) / 1000), []

@@ -17,6 +17,7 @@ from .cache import SessionCache
 from .clock import RedisClock
 from .database import Changed, Command, Database, Reply, WatchedTransaction
 from .keys import SessionKeys, ShardKeys, shard_keys, shard_of
+from .primaries import KnownServer
 from .records import StepRef
 
 Answer = TypeVar("Answer")
@@ -53,6 +54,7 @@ class StoreContext:
 
     Attributes:
         ends: Lets the ends of one parent's children follow each other, by the parent's id.
+        server: What is known of the server; see `forget_server`.
         shards: The keys of each shard, by number.
         session: Takes one session of the store, by its id.
     """
@@ -63,12 +65,18 @@ class StoreContext:
     publisher: Publisher
     cache: SessionCache
     ends: Turns = field(default_factory=Turns)
+    server: KnownServer = field(default_factory=KnownServer)
     shards: tuple[ShardKeys, ...] = field(init=False)
     session: Callable[[str], SessionScope] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shards", shard_keys(self.settings.shards))
         object.__setattr__(self, "session", lru_cache(_SCOPES)(self._scope))
+
+    def forget_server(self) -> None:
+        """Forget the server's time and its id: the next connection may lead to another one."""
+        self.clock.forget()
+        self.server.primary = ""
 
     def keys(self, session_id: str) -> SessionKeys:
         """Name the keys of a session."""

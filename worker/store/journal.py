@@ -29,11 +29,16 @@ _KEPT_BYTES: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class BeginRecord:
-    """Record of a tool call that was begun: by whom, when (Redis ms) and with which timeout (ms)."""
+    """Record of a tool call that was begun: by whom, when (Redis ms) and with which timeout (ms).
+
+    Attributes:
+        primary: Replication id of the server whose clock tells `at_ms`; "" where it is not known.
+    """
 
     claim: str
     at_ms: int
     timeout_ms: int
+    primary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ def read_journal(reply: list[bytes]) -> Journal:
     if not reply:
         return NOTHING_JOURNALED
     answer = None
-    begun: dict[int, BeginRecord] = {}
+    begun: dict[str, bytes] = {}
     results: dict[int, bytes] = {}
     auxiliary: dict[str, bytes] = {}
     asked: dict[str, bytes] = {}
@@ -182,17 +187,24 @@ def read_journal(reply: list[bytes]) -> Journal:
             asked_ms[name.removeprefix(_ASKED)] = fields.or_else(fields.milliseconds, value, 0)
         elif name.startswith("err:"):
             continue  # for those who account for model calls
-        elif name.endswith(":s"):
-            begun[_call_index(name)] = begun_record(value)
+        elif name.endswith((":s", ":n")):
+            begun[name] = value
         elif name.endswith(":r"):
             results[_call_index(name)] = value
         else:
             asked[name] = value
     found = Journal(
-        answer=answer, begun=begun, results=results, auxiliary=auxiliary, tools=tools, asked_ms=asked_ms,
+        answer=answer, begun=_read_begun(begun), results=results, auxiliary=auxiliary, tools=tools, asked_ms=asked_ms,
         rejected=tuple(rejected[name] for name in sorted(rejected, key=lambda name: (len(name), name))),
     )  # fmt: skip
     return _with_asked(found, asked) if asked else found
+
+
+def _read_begun(stored: Mapping[str, bytes]) -> dict[int, BeginRecord]:
+    """Join begin records with the primaries, which have a field of their own: older versions park a longer record."""
+    records = {_call_index(name): begun_record(value) for name, value in stored.items() if name.endswith(":s")}
+    primaries = {_call_index(name): fields.text(value) for name, value in stored.items() if name.endswith(":n")}
+    return {index: replace(record, primary=primaries.get(index, "")) for index, record in records.items()}
 
 
 def _with_asked(found: Journal, asked: Mapping[str, bytes]) -> Journal:

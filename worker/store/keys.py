@@ -25,6 +25,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:{k}:children` | zset | permanent | children of all trees, score 0; the wait that makes one, pruned by the sweep |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
+| `ca:{k}:server` | string | permanent | replication id of the primary, and since when; a sweep or takeover |
 | `ca:agents`, `ca:workers` | hash | permanent | workers, about themselves |
 | `ca:tools:<server>` | string | 40 days | digest of the newest list of tools of a remote server; a worker that got it |
 | `ca:tools:<server>:fresh` | string | as long as the list is used | a worker that got it |
@@ -48,7 +49,7 @@ NO_KEY: Final = "ca:none"
 # A pub/sub channel, never stored: each worker subscribes to its own.
 WAKE_CHANNEL: Final = "ca:wake:"
 PERMANENT: Final = re.compile(
-    r"^ca:(agents|workers|shards|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead))$"
+    r"^ca:(agents|workers|shards|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead|server))$"
 )
 
 
@@ -101,8 +102,8 @@ class ShardKeys:
     """Keys that the sessions of one shard share."""
 
     __slots__ = (
-        "callbacks", "children", "dead", "delayed", "due", "ending", "failed", "indexes", "prefix", "requests",
-        "sessions", "shard", "sweeper", "unoffered",
+        "callbacks", "children", "dead", "delayed", "due", "ending", "failed", "indexes", "prefix", "primary",
+        "requests", "sessions", "shard", "sweeper", "unoffered",
     )  # fmt: skip
 
     def __init__(self, shard: int) -> None:
@@ -118,6 +119,7 @@ class ShardKeys:
         self.children = self.prefix + "children"
         self.dead = self.prefix + "dead"
         self.sweeper = self.prefix + "sweeper"
+        self.primary = self.prefix + "server"
         self.unoffered = self.prefix + "unoffered"
         # Those that a save writes to.
         self.indexes = frozenset((self.sessions, self.callbacks, self.failed, self.ending, self.due))

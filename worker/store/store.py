@@ -138,9 +138,9 @@ def redis_store(
         name=name,
         plain_socket=plain_socket,
     )
-    clock = RedisClock()
-    chosen.on_lost = clock.forget
-    return Store(chosen, settings, clock=clock, publisher=publisher or Publisher())
+    store = Store(chosen, settings, clock=RedisClock(), publisher=publisher or Publisher())
+    chosen.on_lost = store.context.forget_server
+    return store
 
 
 def memory_store(

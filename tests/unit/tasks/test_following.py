@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import pytest
 
 from celery_agents import Agent
+from celery_agents.tasks.client.following import follow_session
 from celery_agents.tasks.client.job import Job
+from celery_agents.worker.engine import operation_transition
 from celery_agents.worker.errors import StoreUnavailable
-from celery_agents.worker.store import EventType, LiveDelta, Store, StreamPosition
+from celery_agents.worker.store import Event, EventType, LiveDelta, Store, StreamPosition
 
 from support.engine import Bench
+from support.store import an_operation
 
 READERS: dict[str, Callable[[Job], list[EventType | str]]] = {
     "events": lambda job: [event.type for event in job.events(timeout=20)],
@@ -35,9 +39,10 @@ class Part:
 
     inner: Any
     read: Callable[..., Any]
+    names: tuple[str, ...] = ("watch", "follow")
 
     def __getattr__(self, name: str) -> Any:
-        return self.read if name in ("watch", "follow") else getattr(self.inner, name)
+        return self.read if name in self.names else getattr(self.inner, name)
 
 
 def store_that_reads(store: Store, read: Callable[[Callable[[], Any]], Any]) -> Store:
@@ -53,6 +58,49 @@ def store_that_reads(store: Store, read: Callable[[Callable[[], Any]], Any]) -> 
     read_otherwise.sessions = Part(store.sessions, watch)
     read_otherwise.live = Part(store.live, follow)
     return read_otherwise
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_reader_beyond_what_a_failover_has_left_goes_on_behind_it(bench: Bench, is_live: bool) -> None:
+    session_id = bench.submit()
+    bench.run(session_id)
+    reading = follow_session(bench.store, session_id, "9999999999999-0", time.monotonic() + 5, is_live=is_live)
+    if is_live:
+        assert [item.snapshot is not None for item in next(reading)] == [True]
+    assert next(reading) == []
+    bench.store.sessions.act(session_id, an_operation("go on"), operation_transition)  # its event has a smaller id
+    assert [item.event.type for item in next(reading) if item.event is not None][:1] == ["message_joined"]
+
+
+def test_a_reader_that_was_cut_off_is_given_what_is_true_behind_the_failover(bench: Bench) -> None:
+    session_id = bench.submit()
+    bench.run(session_id)
+    kept = bench.store.sessions.events(session_id)[0].id
+    is_lost = False
+
+    def events(session_id: str, after: str | None = None, limit: int = 1000) -> list[Event]:
+        found = bench.store.sessions.events(session_id, after, limit)
+        return [event for event in found if not is_lost or event.id == kept]
+
+    def event_at(session_id: str, event_id: str) -> Event | None:
+        return next(iter(event for event in events(session_id) if event.id == event_id), None)
+
+    def follow(positions: dict[str, StreamPosition], block_ms: int | None) -> Any:
+        nonlocal is_lost
+        if positions[session_id].event > kept and not is_lost:
+            is_lost = True
+            raise StoreUnavailable("the primary is gone")
+        return {} if is_lost else bench.store.live.follow(positions, None)
+
+    store: Any = copy.copy(bench.store)
+    store.sessions = Part(bench.store.sessions, events, ("events",))
+    store.live = Part(Part(bench.store.live, follow, ("follow",)), event_at, ("event_at",))
+    reading = follow_session(store, session_id, None, time.monotonic() + 5)
+    assert len(next(reading)) > 1
+    assert next(reading) == []
+    (item,) = next(reading)
+    assert item.snapshot is not None
+    assert item.cursor == f"{kept}+{kept}"
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -249,7 +249,7 @@ def _expected_types(context: StoreContext) -> dict[str, str]:
     types = {AGENTS: "hash", WORKERS: "hash", SHARDS: "string"}
     for shard in context.shards:
         types |= dict.fromkeys(_indexes(shard), "zset")
-        types |= {shard.dead: "stream", shard.sweeper: "string"}
+        types |= {shard.dead: "stream", shard.sweeper: "string", shard.primary: "string"}
     return types
 
 

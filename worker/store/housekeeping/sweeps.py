@@ -13,7 +13,7 @@ from typing import Final
 
 from ...errors import StateUnreadable
 from ...state.values.ids import ID_PATTERN
-from .. import fields
+from .. import fields, primaries
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Changed, Command, Word
 from ..events import DeadEntry
@@ -84,10 +84,16 @@ class SweepVerbs(StorePart):
         """
         context, keys = self._context, self._context.shards[shard]
         clock, settings = context.clock, context.settings
-        now_reply, uptime = context.database.pipeline("sweep.now", [clock.now(), clock.uptime()])
-        if clock.uptime_seconds(uptime) < settings.lease_seconds:
-            return SweepResult()  # the holders of leases that ended while Redis was down need time to come back
+        asked = [clock.now(), clock.uptime(), *primaries.reads(keys)]
+        now_reply, uptime, info, stored = context.database.pipeline("sweep.now", asked)
         now_ms, longest_ms = clock.milliseconds(now_reply), round(settings.due_max_seconds * 1000)
+        primary = primaries.read_primary(keys, now_ms, info, stored)
+        if primary.notes:
+            context.database.pipeline("sweep.primary", primary.notes)
+        # The holders of leases that ended while Redis was down, or moved, need time to come back.
+        has_settled = primary.has_settled(now_ms, context.lease_ms)
+        if clock.uptime_seconds(uptime) < settings.lease_seconds or not has_settled:
+            return SweepResult()
         words = (
             keys.prefix, now_ms, settings.sweep_batch, context.lease_ms, context.grace_ms, context.due_ms, longest_ms,
             queue.capacity, context.agent_grace_ms, settings.events_kept, *queue.words(),

@@ -139,7 +139,10 @@ class MemoryDatabase:
         return [b"%d" % (now // 1000), b"%d" % (now % 1000 * 1000)]
 
     def _info(self, section: str = "everything") -> bytes:
-        return b"# %b\r\nuptime_in_seconds:1000000\r\nmaxmemory_policy:noeviction\r\n" % section.encode()
+        return (
+            b"# %b\r\nuptime_in_seconds:1000000\r\nmaster_replid:memory\r\nmaxmemory_policy:noeviction\r\n"
+            % section.encode()
+        )
 
     def _exists(self, *keys: str) -> int:
         return sum(self._alive(key) for key in keys)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ... import crash_points
 from ...errors import StateUnreadable
-from .. import fields
+from .. import fields, primaries
 from ..cache import CachedSession
 from ..context import SessionScope, StorePart, TooManyConflicts
 from ..control import ControlFields, abandoned_attempt, control_command
@@ -125,7 +125,7 @@ def _claim_by_watch(request: ClaimRequest) -> ClaimResult:
     with scope.database.watch("claim.read", (scope.keys.session, scope.keys.ctl, request.journal), reads) as watched:
         control = ControlFields.read(watched.replies[0])
         now_ms = scope.clock.milliseconds(watched.replies[1])
-        refusal = _refuse(request, control, now_ms) or _refuse_if_claimed_by_another(request, control, watched)
+        refusal = _refuse(request, control, now_ms) or _refuse_if_claimed_by_another(request, control, watched, now_ms)
         if refusal is not None:
             return NotClaimed(refusal)
         is_mine = control.claim == claim_id
@@ -168,17 +168,22 @@ def _refuse(  # noqa: PLR0911 - a list of reasons, each on its line
 
 
 def _refuse_if_claimed_by_another(
-    request: ClaimRequest, control: ControlFields, watched: WatchedTransaction
+    request: ClaimRequest, control: ControlFields, watched: WatchedTransaction, now_ms: int
 ) -> NotClaimedReason | None:
     """Refuse if another claim's lease is alive, or may have expired during a Redis outage."""
     if not control.claim or control.claim == request.claim_id:
         return None
     if request.scope.is_lease_alive(control.claim, "claim.lease", watched):
         return NotClaimedReason.BUSY
-    # Leases end while Redis is down; their holders need one lease to come back, or every step would be paid twice.
-    clock = request.scope.clock
-    (reply,) = watched.pipeline("claim.uptime", [clock.uptime()])
-    if clock.uptime_seconds(reply) < request.scope.settings.lease_seconds:
+    # Leases end while Redis is down or moves; their holders need one lease to come back, or every step would be paid
+    # twice.
+    scope, shard = request.scope, request.scope.keys.shard
+    uptime, *replies = watched.pipeline("claim.uptime", [scope.clock.uptime(), *primaries.reads(shard)])
+    primary = primaries.read_primary(shard, now_ms, *replies)
+    if primary.notes:
+        watched.pipeline("claim.primary", primary.notes)
+    has_settled = primary.has_settled(now_ms, scope.context.lease_ms)
+    if scope.clock.uptime_seconds(uptime) < scope.settings.lease_seconds or not has_settled:
         return NotClaimedReason.RESTARTED
     return None
 

@@ -15,7 +15,7 @@ from typing import Final
 from ... import crash_points
 from ...errors import StoreFull, StoreUnavailable
 from ...state.execution.status import ExecutionStatus
-from .. import fields
+from .. import fields, primaries
 from ..context import SessionScope, StorePart, TooManyConflicts
 from ..database import Changed, Command, Reply, WatchedTransaction, Word
 from ..event_records import NewEvent
@@ -130,31 +130,40 @@ class JournalVerbs(StorePart):
         journal = self._journal(claim)
         journal.scope.retry(lambda: _drop_results(journal, results), "forget a result")
 
+    def begun_ms(self, claim: Claim, record: BeginRecord) -> int:
+        """Tell from when the timeout of a begun call counts (Redis ms): its beginning, or the failover since then."""
+        database, clock = self._context.database, self._context.clock
+        shard = self._context.keys(claim.ref.session_id).shard
+        now_reply, *replies = database.pipeline("journal.primary", [clock.now(), *primaries.reads(shard)])
+        primary = primaries.read_primary(shard, clock.milliseconds(now_reply), *replies)
+        if primary.notes:
+            database.pipeline("journal.primary", primary.notes)
+        return primary.begun_ms(record)
+
     def begin_calls(
-        self, claim: Claim, timeouts_ms: Mapping[int, int], at_ms: int, *, again: Collection[int] = ()
+        self,
+        claim: Claim,
+        timeouts_ms: Mapping[int, int],
+        at_ms: int,
+        *,
+        again: Collection[int] = (),
+        looked_up: Collection[int] = (),
     ) -> BeginResult:
         """Record that tool calls begin now (Redis ms), and learn which of them may run.
 
         Args:
             again: Calls that an earlier claim began and that may be run again; their record becomes this claim's.
+            looked_up: Calls whose time counts later, when their tool is asked whether they happened.
         Raises:
             ClaimLost: Another worker took over; no record of this claim stays.
         """
         journal = self._journal(claim)
         wanted = sorted(timeouts_ms)
         records = {i: f"{claim.id} {at_ms} {timeouts_ms[i]}" for i in wanted}
-        commands: list[Command] = [
-            ("HMGET", journal.scope.keys.ctl, *_PLACE, "claim", "cancel"),
-            ("HMGET", journal.key, *(f"t{i}:r" for i in wanted)),
-            *(("HSET" if i in again else "HSETNX", journal.key, f"t{i}:s", records[i]) for i in wanted),
-            ("HMGET", journal.key, *(f"t{i}:s" for i in wanted)),
-        ]
-        replies = (
-            journal.scope.retry(lambda: _begin_again(journal, commands), "begin a call")
-            if again
-            else journal.database.transaction("journal.begin", commands)
-        )
-        (*place, holder, stop), results, *written, begun = replies
+        commands = _begin_commands(journal, records, again)
+        marks = primaries.BeginMarks(journal.key, sorted(looked_up), self._context.server)
+        replies = _begin(journal, [*commands, *marks.commands()], again)
+        (*place, holder, stop), results, *written, begun = replies[: len(commands)]
         if not journal.is_held(holder):
             # A record that stays reads as a call that may have happened, which is the safe way to be wrong.
             journal.expire_if_past(place)
@@ -164,6 +173,9 @@ class JournalVerbs(StorePart):
         fresh = (i for i, is_new in zip(wanted, written, strict=True) if is_new)
         _withdraw(journal, {i: records[i] for i in fresh if is_stopped or i in finished})
         crash_points.at("c4")
+        is_own = {i for i, is_new in zip(wanted, written, strict=True) if is_new or i in again}
+        if corrections := marks.correct(replies[len(commands) :], is_own):
+            journal.database.pipeline("journal.primary", corrections)
         open_calls = {i: begun_record(value) for i, value in zip(wanted, begun, strict=True) if i not in finished}
         own = (i for i, record in open_calls.items() if record.claim == claim.id and not is_stopped)
         return BeginResult(
@@ -194,6 +206,21 @@ def _drop_results(journal: StepJournal, results: Mapping[int, bytes]) -> None:
         same = [name for name, value in zip(wanted, stored, strict=True) if value == wanted[name]]
         if same:
             watched.commit("journal.drop", [("HDEL", journal.key, *same)])
+
+
+def _begin_commands(journal: StepJournal, records: Mapping[int, str], again: Collection[int]) -> list[Command]:
+    return [
+        ("HMGET", journal.scope.keys.ctl, *_PLACE, "claim", "cancel"),
+        ("HMGET", journal.key, *(f"t{i}:r" for i in records)),
+        *(("HSET" if i in again else "HSETNX", journal.key, f"t{i}:s", record) for i, record in records.items()),
+        ("HMGET", journal.key, *(f"t{i}:s" for i in records)),
+    ]
+
+
+def _begin(journal: StepJournal, commands: Sequence[Command], again: Collection[int]) -> list[Reply]:
+    if again:
+        return journal.scope.retry(lambda: _begin_again(journal, commands), "begin a call")
+    return journal.database.transaction("journal.begin", commands)
 
 
 def _begin_again(journal: StepJournal, commands: Sequence[Command]) -> list[Reply]:
