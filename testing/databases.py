@@ -57,6 +57,10 @@ class FaultyDatabase:
         self._world.at(f"after {point}")
         return reply
 
+    def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
+        """See `Database.script_command`."""
+        return self._inner.script_command(name, keys, args)
+
     def close(self) -> None:
         """See `Database.close`."""
         self._inner.close()
@@ -155,6 +159,10 @@ class RedisOnVirtualTime:
         """See `Database.script`."""
         self._end_leases()
         return self._redis.script(point, name, keys, args)
+
+    def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
+        """See `Database.script_command`."""
+        return self._redis.script_command(name, keys, args)
 
     def _now(self) -> int:
         return self._world.now_ms() if self._world is not None else 0

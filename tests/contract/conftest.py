@@ -14,13 +14,14 @@ from celery_agents.worker.store.redis.database import connect
 
 from support.fake_redis import FakeRedisDatabase
 from support.fiber_thread import DatabaseInFibers, FiberThread
+from support.lua_scripts import SCRIPTS
 from support.store import Bench
 
 
 @pytest.fixture(params=["redis", "redis in fibers", "fakeredis", "memory"])
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if request.param == "memory":
-        yield MemoryDatabase()
+        yield MemoryDatabase(scripts=SCRIPTS)
         return
     if request.param == "fakeredis":
         with contextlib.closing(FakeRedisDatabase()) as faked:

@@ -93,6 +93,9 @@ class SpyDatabase:
         self._note(point, [])
         return self._heard(point, self.inner.script(point, name, keys, args))
 
+    def script_command(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Command | None:
+        return self.inner.script_command(name, keys, args)
+
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Any] | None:
         self._note(point, [*(read for read, _ in guards), *commands])
         return self._heard(point, self.inner.compare_and_apply(point, guards, commands))

@@ -45,6 +45,7 @@ class ControlFields:
         followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
         live: The mark of the attempt whose live text is stored; see `live_mark`.
         worker: The worker that has claimed the step, dead or alive; "" without a claim.
+        put_off: The bucket's digest or the `Pause.field` by which the step was put off at its last delay; "" for none.
     """
 
     execution: str
@@ -66,6 +67,7 @@ class ControlFields:
     followed_until_ms: int = 0
     live: str = ""
     worker: str = ""
+    put_off: str = ""
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
@@ -129,6 +131,7 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[bytes | None], Any]]]] = {
     "watched": ("followed_until_ms", fields.milliseconds),
     "live": ("live", fields.text),
     "worker": ("worker", fields.text),
+    "put_off": ("put_off", fields.text),
 }
 """Attribute and parser of each field, besides those of a hold."""
 _ATTRIBUTES: Final = tuple(_PARSERS.values())

@@ -76,6 +76,13 @@ class Database(Protocol):
         """Run one of the named scripts of `redis.scripts` atomically."""
         ...
 
+    def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
+        """The command that runs a script within a transaction; None before the first `script` of this name.
+
+        Its reply is None where the database has forgotten the script: it did not run.
+        """
+        ...
+
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
         ...

@@ -31,6 +31,11 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:tools:<server>:fresh` | string | as long as the list is used | a worker that got it |
 | `ca:tool-list:<digest>` | string | 40 days, renewed by steps | a list of tools; a worker that got it |
 | `ca:shards` | string | permanent | the first process |
+| `ca:flow` | hash | permanent | limits, pauses, known buckets; clients, and workers that learn |
+| `ca:rate:<digest>` | hash | an hour, or until its *not before* and an hour | a bucket; the script `bucket` |
+| `ca:rate:<digest>:held` | zset | the longest lease | reservation → end of its lease; the script |
+| `ca:rate:<digest>:line` | zset | a minute after the last appointment | session → its appointment; the script |
+| `ca:rate:<digest>:failures`, `:calls` | zset, hash | a minute | failed calls, and those of each worker; the script |
 
 *session* life: no TTL while an execution is active or waiting, the retention afterwards; a parked one is pruned.
 """
@@ -44,12 +49,15 @@ from typing import Final
 AGENTS: Final = "ca:agents"
 WORKERS: Final = "ca:workers"
 SHARDS: Final = "ca:shards"
+FLOW: Final = "ca:flow"
 # Never stored: deleting it tells whether Redis takes writes.
 NO_KEY: Final = "ca:none"
 # A pub/sub channel, never stored: each worker subscribes to its own.
 WAKE_CHANNEL: Final = "ca:wake:"
+# A pub/sub channel that tells all workers of a change of `FLOW`. No worker has this name.
+FLOW_CHANNEL: Final = "ca:wake:flow"
 PERMANENT: Final = re.compile(
-    r"^ca:(agents|workers|shards|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead|server))$"
+    r"^ca:(agents|workers|shards|flow|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead|server))$"
 )
 
 
@@ -162,6 +170,24 @@ class SessionKeys:
     def journal(self, execution_id: str, step: int) -> str:
         """The journal of a step: what it has obtained and not yet committed."""
         return f"{self.session}:j:{execution_id}:{step}"
+
+
+class BucketKeys:
+    """Keys of one bucket of requests to a provider, by its digest.
+
+    Attributes:
+        all: In the order in which the script `bucket` takes them.
+    """
+
+    __slots__ = ("all", "bucket", "calls", "failures", "held", "line")
+
+    def __init__(self, digest: str) -> None:
+        self.bucket = f"ca:rate:{digest}"
+        self.held = self.bucket + ":held"
+        self.line = self.bucket + ":line"
+        self.failures = self.bucket + ":failures"
+        self.calls = self.bucket + ":calls"
+        self.all = (self.bucket, self.held, self.line, self.failures, self.calls)
 
 
 def callback_note(session_id: str, execution_id: str, kind: str, retries: int) -> str:

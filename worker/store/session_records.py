@@ -226,6 +226,7 @@ class DelayedStep:
         reason: Why, for people; redacted.
         next_try_ms: When it is tried again (Redis ms).
         delays: How often it was delayed since it obtained something last.
+        put_off: The bucket's digest or the `Pause.field` by which it is put off; "" when it is not.
     """
 
     session_id: str
@@ -233,6 +234,7 @@ class DelayedStep:
     reason: str
     next_try_ms: int
     delays: int
+    put_off: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +253,7 @@ class StepFacts:
         reason: Why it was delayed last; "" when it was not.
         now_ms: Redis's time.
         is_stopping: The execution was asked to stop.
+        put_off: The bucket's digest or the `Pause.field` by which it is put off until then; "" when it is not.
     """
 
     execution_id: str
@@ -266,6 +269,7 @@ class StepFacts:
     reason: str
     now_ms: int
     is_stopping: bool
+    put_off: str = ""
 
 
 REQUEST_TASK: Final = "request_task"

@@ -13,6 +13,7 @@ from .children.trees import Trees
 from .clock import RedisClock
 from .context import Publisher, StoreContext
 from .database import Database
+from .flow.verbs import FlowVerbs
 from .housekeeping.callbacks import CallbackVerbs
 from .housekeeping.inspection import FactVerbs, InspectVerbs
 from .housekeeping.registry import WorkerRegistry
@@ -74,6 +75,10 @@ class Housekeeping(SweepVerbs, CallbackVerbs, InspectVerbs, FactVerbs, Quarantin
     """The work of workers besides their steps, shard by shard, and the facts that operators look at."""
 
 
+class Flow(FlowVerbs):
+    """Limits and pauses, and reservations of requests to providers."""
+
+
 class LiveText(LiveVerbs):
     """Provisional text besides the committed events."""
 
@@ -89,6 +94,7 @@ class Store:
         registry: What workers tell about themselves.
         tool_lists: Lists of tools of remote servers.
         live: Text that is written while a step runs.
+        flow: Limits and pauses, and reservations of requests to providers.
         trees: Sessions with those that their agents have started.
         context: What the parts share.
     """
@@ -108,6 +114,7 @@ class Store:
         self.registry = WorkerRegistry(self.context)
         self.tool_lists = ToolLists(self.context)
         self.live = LiveText(self.context)
+        self.flow = Flow(self.context)
         self.trees = Trees(self.context)
 
     def close(self) -> None:

@@ -97,6 +97,9 @@ class EditedDatabase:
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
         return self.inner.script(point, name, keys, args)
 
+    def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
+        return self.inner.script_command(name, keys, args)
+
     def sending(
         self, point: str, commands: Sequence[Command], send: Callable[[Sequence[Command]], list[Reply]]
     ) -> list[Reply]:

@@ -20,7 +20,7 @@ from .callbacks import read_note
 
 # The fields of an entry of the dead list, with the value of those that it lacks.
 _DEAD: Final = {"kind": "", "session": "", "execution": "", "step": "0", "reason": "no reason is stored", "payload": ""}
-_DELAY: Final = ("step", "phase", "claim", "delays", "not_before", "why")
+_DELAY: Final = ("step", "phase", "claim", "delays", "not_before", "why", "put_off")
 _SHOWN: Final = 20
 
 
@@ -142,10 +142,10 @@ def _named(flat: Sequence[bytes]) -> dict[str, str]:
 
 def _delayed_steps(session_id: str, control: Sequence[Reply], now_ms: int) -> list[DelayedStep]:
     """The delayed step of these control fields; none where a stop or another end came first."""
-    step, phase, claim, delays, not_before, why = control
+    step, phase, claim, delays, not_before, why, put_off = control
     try:
         next_try_ms = fields.milliseconds(not_before)
-        if fields.text(phase) != "run" or claim or not fields.number(delays) or next_try_ms <= now_ms:
+        if fields.text(phase) != "run" or claim or not (fields.number(delays) or put_off) or next_try_ms <= now_ms:
             return []
         return [
             DelayedStep(
@@ -154,6 +154,7 @@ def _delayed_steps(session_id: str, control: Sequence[Reply], now_ms: int) -> li
                 reason=fields.text(why),
                 next_try_ms=next_try_ms,
                 delays=fields.number(delays),
+                put_off=fields.text(put_off),
             )
         ]
     except StateUnreadable:

@@ -19,7 +19,7 @@ _WORKER: Final[Mapping[str, Any]] = {
     "seen": 0, "version": "", "schema": 0, "host": "", "pid": 0,
     "pool": "", "prefetch": 0, "slots": 0, "running": 0, "abandoned": 0,
     "draining": False, "lease_ms": 0, "agents": {}, "missing": [], "webhooks": True, "queues": [""],
-    "agent_queues": {}, "group": "",
+    "agent_queues": {}, "group": "", "models": [], "groups": [],
     "refused": {}, "problems": [], "tools": {}, "turned": 0.0, "took": 0.0,
 }  # fmt: skip
 _AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": ""}
@@ -36,7 +36,8 @@ class WorkerRegistry(StorePart):
                 reads, `prefetch` counts the messages that the worker takes before it has slots for them,
                 `missing` names undocumented attributes of libraries that were not as expected, `queues` the queues that
                 the worker takes ("" is the common one), `agent_queues` those of agents with a queue of
-                their own, `group` the queue of its worker group, `tools` what is odd about those of MCP servers.
+                their own, `group` the queue of its worker group, `tools` what is odd about those of MCP servers,
+                `models` and `groups` the ids of the models of its agents, and their provider groups.
             agents: Definition hashes by name.
         """
         seen = self._context.now_ms()

@@ -17,6 +17,7 @@ from .. import fields, primaries
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Changed, Command, Word
 from ..events import DeadEntry
+from ..flow.verbs import forget_past_flow
 from ..keys import ShardKeys
 from ..records import LAST_STEP, StepRef
 from ..sessions.parking import ParkVerbs, key_names, key_reads
@@ -147,6 +148,7 @@ class SweepVerbs(StorePart):
         """
         context, keys = self._context, self._context.shards[shard]
         forget_silent_workers(context)
+        forget_past_flow(context)
         now_ms = context.now_ms("prune.now")
         _forget_past_delays(context, keys, now_ms)
         indexes = (keys.ending, keys.sessions, keys.failed, keys.due, keys.children)

@@ -9,13 +9,13 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, cast
 
 from ...errors import WRONG_TYPE, StateUnreadable
 from ..database import Changed, Command, Guard, Reply, Word
 from .ranges import Stream, members_between, page, position, score_text, scores_between, stream_id, stream_positions
-from .scripts import SCRIPTS
+from .scripts import SCRIPTS, Script
 
 
 class MemoryDatabase:
@@ -25,11 +25,13 @@ class MemoryDatabase:
         grown: Notified when a stream gets an entry.
     """
 
-    def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
+    def __init__(self, now_ms: Callable[[], int] | None = None, scripts: Mapping[str, Script] = SCRIPTS) -> None:
         """
         Args:
             now_ms: Unix time in milliseconds. None: this machine's clock.
+            scripts: The counterparts of the scripts of `redis.scripts`.
         """
+        self._scripts = scripts
         self._now = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._lock = threading.RLock()
         self._values: dict[str, Any] = {}
@@ -71,7 +73,11 @@ class MemoryDatabase:
         """Run the Python counterpart of a script of `redis.scripts`."""
         del point
         with self._lock:
-            return SCRIPTS[name](self._run, keys, args)
+            return self._scripts[name](self._run, keys, args)
+
+    def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
+        """The command that runs a script. See `Database.script_command`."""
+        return ("EVALSHA", name, len(keys), *keys, *args)
 
     def close(self) -> None:
         """Do nothing: there are no connections."""
@@ -133,6 +139,9 @@ class MemoryDatabase:
     def _drop_empty(self, key: str) -> None:
         if not self._values.get(key):
             self._forget(key)
+
+    def _evalsha(self, name: str, keys: int, *words: Any) -> Reply:
+        return self._scripts[name](self._run, words[:keys], words[keys:])
 
     def _time(self) -> Reply:
         now = self._now()
@@ -267,6 +276,17 @@ class MemoryDatabase:
         gone = [value.pop(_bytes(member), None) for member in members]
         self._drop_empty(key)
         return sum(item is not None for item in gone)
+
+    def _zrange(self, key: str, start: int, stop: int, *options: Word) -> list[Reply]:
+        found = scores_between(self._read(key, dict, {}), "-inf", "+inf")
+        return page(found[position(start, found) : position(stop, found) + 1], options)
+
+    def _zrevrange(self, key: str, start: int, stop: int, *options: Word) -> list[Reply]:
+        found = scores_between(self._read(key, dict, {}), "-inf", "+inf")[::-1]
+        return page(found[position(start, found) : position(stop, found) + 1], options)
+
+    def _zremrangebyscore(self, key: str, low: Word, high: Word) -> int:
+        return self._zrem(key, *(member for _, member in scores_between(self._read(key, dict, {}), low, high)))
 
     def _zscore(self, key: str, member: Word) -> bytes | None:
         score = self._read(key, dict, {}).get(_bytes(member))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ...errors import StateUnreadable
@@ -11,6 +12,7 @@ from ..fields import LAST_MS
 
 Run = Callable[[Command], Reply]
 """Runs one command of Redis."""
+Script = Callable[[Run, Sequence[str], Sequence[Word]], Reply]
 
 _SWEPT_FIELDS: Final = (
     "execution", "step", "claim", "phase", "published", "nudges", "retries", "queue", "unoffered",
@@ -195,12 +197,21 @@ def _write_live(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     return written
 
 
-SCRIPTS: Final[dict[str, Callable[[Run, Sequence[str], Sequence[Word]], Reply]]] = {
+def _admit(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    """Admit every request: one process has no fleet. See `tests/support/lua_scripts.py`."""
+    del keys
+    seconds, microseconds = run(("TIME",))
+    is_reserve = json.loads(_bytes(args[0]))["op"] == "reserve"
+    return [1, int(seconds) * 1000 + int(microseconds) // 1000, 0] if is_reserve else [0, 0, 0, 0]
+
+
+SCRIPTS: Final[Mapping[str, Script]] = {
     "sweep": _sweep,
     "offer": _offer,
     "prune": _prune,
     "journal_when_full": _journal_when_full,
     "write_live": _write_live,
+    "bucket": _admit,
 }
 """The functions by the names of the scripts."""
 

@@ -137,6 +137,11 @@ class RedisDatabase:
                 sha = self._load(wire, name)
             raise StoreUnavailable(f"Redis does not keep the script {name!r}")
 
+    def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
+        """The command that runs a script. See `Database.script_command`."""
+        sha = self._loaded.get(name)
+        return None if sha is None else ("EVALSHA", sha, len(keys), *keys, *args)
+
     def close(self) -> None:
         """Close all connections."""
         self._connections.close()
@@ -158,7 +163,7 @@ class RedisDatabase:
         if isinstance(result, Exception):
             # EXECABORT hides why; the reason is at the command that was not queued.
             raise _translate(next(reply for reply in replies if isinstance(reply, Exception)))
-        return _raise_errors(result)
+        return _raise_errors([None if isinstance(reply, NoScriptError) else reply for reply in result])
 
     def _round_trip(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
         """Send all commands, then read all replies. Tests override this to cause faults at a `point`."""

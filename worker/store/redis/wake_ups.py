@@ -1,9 +1,9 @@
-"""Hearing wake-ups: a worker's own pub/sub channel."""
+"""Hearing what is published: wake-ups on a worker's own pub/sub channel, and changes of limits and pauses."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import redis
@@ -15,8 +15,8 @@ _Redis: Any = redis.Redis
 _CHECK_SECONDS: Final = 10
 
 
-def wake_ups(settings: Settings, channel: str, ended: threading.Event) -> Iterator[str]:
-    """The ids of claims whose steps are asked to stop, as they are published.
+def wake_ups(settings: Settings, channels: Sequence[str], ended: threading.Event) -> Iterator[tuple[str, str]]:
+    """Hear what is published, each with its channel; first of all each channel with "", once it is subscribed to.
 
     Args:
         ended: Set to end the iteration within a second.
@@ -28,9 +28,10 @@ def wake_ups(settings: Settings, channel: str, ended: threading.Event) -> Iterat
         settings.redis_url, timeout_seconds=settings.redis_timeout_seconds, health_check_interval=_CHECK_SECONDS
     )
     client: Any = _Redis.from_pool(pool)
-    with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
-        subscription.subscribe(channel)
+    with client, client.pubsub() as subscription:
+        subscription.subscribe(*channels)
         while not ended.is_set():
             message = subscription.get_message(timeout=1.0)
-            if message is not None and message["type"] == "message":
-                yield message["data"].decode()
+            if message is not None and message["type"] in ("message", "subscribe"):
+                data = message["data"].decode() if message["type"] == "message" else ""
+                yield message["channel"].decode(), data

@@ -19,7 +19,7 @@ from .loading import missing_error
 
 _ACTIVE: Final = frozenset(status.value for status in ExecutionStatus if not status.is_terminal())
 _FACTS: Final = (
-    "execution", "step", "phase", "claim", "worker", "attempts", "delays", "not_before", "cancel", "why",
+    "execution", "step", "phase", "claim", "worker", "attempts", "delays", "not_before", "cancel", "why", "put_off",
 )  # fmt: skip
 
 
@@ -136,9 +136,11 @@ class ReadVerbs(StorePart):
             context.clock.now(),
         ]
         control, due, now = context.database.pipeline("facts.read", reads)
-        execution, step, phase, claim, worker, attempts, delays, not_before, cancel, why = control
+        execution, step, phase, claim, worker, attempts, delays, not_before, cancel, why, put_off = control
         if execution is None:
             raise missing_error(context, session_id)
+        now_ms = context.clock.milliseconds(now)
+        is_put_off = bool(put_off) and fields.milliseconds(not_before) > now_ms
         return StepFacts(
             execution_id=fields.text(execution),
             step=fields.number(step),
@@ -150,9 +152,10 @@ class ReadVerbs(StorePart):
             delays=fields.number(delays),
             not_before_ms=fields.milliseconds(not_before),
             due_ms=None if due is None else fields.score_ms(due),
-            reason=fields.text(why) if fields.number(delays) else "",
-            now_ms=context.clock.milliseconds(now),
+            reason=fields.text(why) if fields.number(delays) or is_put_off else "",
+            now_ms=now_ms,
             is_stopping=bool(cancel) and cancel == execution,
+            put_off=fields.text(put_off) if is_put_off else "",
         )
 
     def _read_lease_ms(self, session_id: str, claim: str) -> int | None:

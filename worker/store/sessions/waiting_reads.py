@@ -21,7 +21,7 @@ _BATCH: Final = 2_000
 _MOST_REQUESTS: Final = 50_000
 _MOST_DEAD: Final = 2_000
 _PHASES: Final = (b"run", b"wait", b"parked")
-_CTL: Final = ("execution", "phase", "claim", "not_before", "cancel", *HOLD_FIELDS)
+_CTL: Final = ("execution", "phase", "claim", "not_before", "cancel", "put_off", *HOLD_FIELDS)
 
 Asked = tuple[str, str | None]
 """Kind and addressee of an open request."""
@@ -37,6 +37,7 @@ class WaitingFacts:
         is_leased: The lease of the claim is alive; else its worker is lost.
         not_before_ms: When its step may be claimed at the earliest (Redis ms); 0 when at once.
         is_held: It is suspended, and nobody has asked for a stop.
+        put_off: The bucket's digest or the `Pause.field` by which its step is put off until then; "" when it is not.
         requests: The kinds and addressees of its open requests, other than those of children.
         last_event: Its newest event, where a worker has its step; None otherwise.
     """
@@ -48,6 +49,7 @@ class WaitingFacts:
     is_leased: bool
     not_before_ms: int
     is_held: bool
+    put_off: str = ""
     requests: Sequence[Asked] = ()
     last_event: Event | None = None
 
@@ -165,7 +167,7 @@ class _ShardRead:
 
 def _parse(session_id: str, reply: Sequence[Reply], asked: Sequence[Asked], now_ms: int) -> WaitingFacts | None:
     """The facts of a session; None for one that has ended, is gone or is damaged."""
-    (execution, phase, claim, not_before, cancel, *hold), agent = reply
+    (execution, phase, claim, not_before, cancel, put_off, *hold), agent = reply
     if execution is None or agent is None or phase not in _PHASES:
         return None
     try:
@@ -178,6 +180,7 @@ def _parse(session_id: str, reply: Sequence[Reply], asked: Sequence[Asked], now_
             is_leased=False,
             not_before_ms=fields.milliseconds(not_before),
             is_held=held is not None and now_ms < held.until_ms and cancel != execution,
+            put_off=fields.text(put_off) if fields.milliseconds(not_before) > now_ms else "",
             requests=asked if phase == b"wait" else (),
         )
     except StateUnreadable:

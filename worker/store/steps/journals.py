@@ -20,6 +20,8 @@ from ..context import SessionScope, StorePart, TooManyConflicts
 from ..database import Changed, Command, Reply, WatchedTransaction, Word
 from ..event_records import NewEvent
 from ..events import event_commands
+from ..flow.records import Settlement
+from ..flow.reservations import read_settled, settle_commands
 from ..journal import BeginRecord, begun_record, read_journal
 from ..records import Claim, claim_lost
 
@@ -53,27 +55,32 @@ class JournalVerbs(StorePart):
     def _journal(self, claim: Claim) -> StepJournal:
         return StepJournal(self._context.session(claim.ref.session_id), claim)
 
-    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
+    def record_answer(self, claim: Claim, raw: bytes, settlement: Settlement | None = None) -> bytes:
         """Journal the driver's raw answer; the first one stored wins, whichever worker wrote it.
 
+        Args:
+            settlement: Of the request, to be written in the same round trip. Where that is not possible,
+                `settlement.settled` stays None, and the caller settles.
         Returns:
             The stored answer, which may be another worker's.
         Raises:
             StoreFull: Not even the room kept for this was enough; keep the answer and ask again.
             StoreUnavailable: No answer in time; asking again is safe.
         """
-        return self._journal(claim).record_once("journal.answer", "llm", raw)
+        return self._journal(claim).record_once("journal.answer", "llm", raw, settlement)
 
-    def record_auxiliary(self, claim: Claim, key: str, raw: bytes) -> bytes:
+    def record_auxiliary(self, claim: Claim, key: str, raw: bytes, settlement: Settlement | None = None) -> bytes:
         """Journal the raw answer of an auxiliary call; the first one stored under the key wins, also another worker's.
 
+        Args:
+            settlement: As for `record_answer`.
         Returns:
             The stored answer, which may be another worker's.
         Raises:
             StoreFull: Not even the room kept for this was enough; keep the answer and ask again.
             StoreUnavailable: No answer in time; asking again is safe.
         """
-        return self._journal(claim).record_once("journal.auxiliary", f"x:{key}", raw)
+        return self._journal(claim).record_once("journal.auxiliary", f"x:{key}", raw, settlement)
 
     def record_tools(self, claim: Claim, raw: bytes) -> bytes:
         """Journal to which remote lists of tools the step is pinned; the first one stored wins, also another worker's.
@@ -261,14 +268,18 @@ class StepJournal:
         self.claim = claim
         self.key = scope.keys.journal(claim.ref.execution_id, claim.ref.step)
 
-    def record_once(self, point: str, name: str, raw: bytes) -> bytes:
-        """Store a field unless another worker has, and give what is stored.
+    def record_once(self, point: str, name: str, raw: bytes, settlement: Settlement | None = None) -> bytes:
+        """Store a field unless another worker has, settle a request where one is given, and give what is stored.
 
         Raises:
             StoreFull: Not even the room kept for this was enough.
         """
         try:
-            first, place = self.database.transaction(point, [("HSETNX", self.key, name, raw), self.place()])
+            settling = settle_commands(self.scope.context, settlement)
+            commands: list[Command] = [("HSETNX", self.key, name, raw), self.place(), *settling]
+            first, place, *settled = self.database.transaction(point, commands)
+            if settlement is not None and settled and settled[0] is not None:
+                settlement.settled = read_settled(settled[0])
             self.expire_if_past(place)
         except StoreFull:
             first = self.record_when_full((name, raw))[0]

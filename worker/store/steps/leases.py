@@ -12,6 +12,7 @@ from ..control import ControlFields, control_command
 from ..database import Command, Guard
 from ..event_records import EventType
 from ..events import attempt_of, tell
+from ..flow.forwarding import look_again
 from ..records import Claim, StepRef
 from ..waking import begin_waiting
 
@@ -51,21 +52,24 @@ class LeaseVerbs(StorePart):
         except TooManyConflicts:
             return False
 
-    def release(self, claim: Claim, *, delay_ms: int | None, give_back: bool, reason: str = "") -> StepRef | None:
+    def release(
+        self, claim: Claim, *, delay_ms: int | None, give_back: bool, reason: str = "", put_off: str = ""
+    ) -> StepRef | None:
         """Give a claim back without a commit. A delay is told to watchers.
 
         Args:
             delay_ms: Not before then (retry later, counted). None: at once.
             give_back: The attempt does not count.
             reason: Why it is delayed, for people; redacted.
+            put_off: The bucket's digest or the `Pause.field` that holds the step: the delay is not counted, and
+                `FlowVerbs.bring_forward` ends it. "": nothing of this.
         Returns:
             The step to publish, where the transaction could not publish it.
         """
         scope = self._context.session(claim.ref.session_id)
-        reason = reason[:_REASON_CHARS]
-        return scope.retry(
-            lambda: _release(scope, claim, delay_ms, give_back=give_back, reason=reason), "give a claim back"
-        )
+        delay = _Delay(delay_ms, reason[:_REASON_CHARS], put_off)
+        ref = scope.retry(lambda: _release(scope, claim, delay, give_back=give_back), "give a claim back")
+        return look_again(scope, put_off) if put_off else ref
 
     def move(self, claim: Claim, queue: str) -> StepRef | None:
         """Give a claim back and move the step to another queue, where the session's steps stay from now on.
@@ -135,9 +139,16 @@ def _restore(scope: SessionScope, claim: Claim) -> bool:
         return True
 
 
-def _release(
-    scope: SessionScope, claim: Claim, delay_ms: int | None, *, give_back: bool, reason: str
-) -> StepRef | None:
+@dataclass(frozen=True, slots=True)
+class _Delay:
+    """The delay of a step that is given back, as `LeaseVerbs.release` takes it."""
+
+    ms: int | None
+    reason: str
+    put_off: str
+
+
+def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: bool) -> StepRef | None:
     keys, context = scope.keys, scope.context
     with scope.database.watch("release.read", (keys.ctl,), [control_command(keys), scope.clock.now()]) as watched:
         control = ControlFields.read(watched.replies[0])
@@ -148,15 +159,18 @@ def _release(
         is_held, ref = control.is_held(now_ms), control.ref(scope.session_id)
         publication: Sequence[Command] = ()
         delay: list[Command] = []
-        if delay_ms is None:
+        if delayed.ms is None:
             due = now_ms + context.due_ms
             publication = () if is_held else context.publisher.commands(ref, now_ms)
             changed += ["published", 0 if is_held else now_ms]
         else:
-            due, delays = now_ms + delay_ms, control.delays + 1
-            changed += ["delays", delays, "delayed", control.delayed_ms or now_ms]
-            changed += ["not_before", due, "published", 0, "why", reason]
-            data = {"reason": reason, "next_try_ms": due, "delays": delays, **attempt_of(claim)}
+            due, delays = now_ms + delayed.ms, control.delays + (not delayed.put_off)
+            since_ms = control.delayed_ms or now_ms
+            if delayed.put_off:  # the time in which the step was put off does not count as retrying
+                since_ms = control.delayed_ms and control.delayed_ms + delayed.ms
+            changed += ["delays", delays, "delayed", since_ms]
+            changed += ["not_before", due, "published", 0, "why", delayed.reason, "put_off", delayed.put_off]
+            data = {"reason": delayed.reason, "next_try_ms": due, "delays": delays, **attempt_of(claim)}
             delay = [("ZADD", keys.shard.delayed, due, scope.session_id)]
             delay += tell(scope, claim.ref, EventType.STEP_DELAYED, data)
         if is_held and control.hold is not None:
@@ -168,4 +182,4 @@ def _release(
             *delay,
         ]
         watched.commit("release.exec", [*commands, *publication])
-        return ref if delay_ms is None and not publication and not is_held else None
+        return ref if delayed.ms is None and not publication and not is_held else None

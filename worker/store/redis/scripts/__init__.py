@@ -11,6 +11,6 @@ from typing import Final
 
 SCRIPTS: Final = {
     name: files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
-    for name in ("compare_and_apply", "sweep", "offer", "prune", "journal_when_full", "write_live")
+    for name in ("compare_and_apply", "sweep", "offer", "prune", "journal_when_full", "write_live", "bucket")
 }
 """The scripts' texts by name."""

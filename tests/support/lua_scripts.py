@@ -1,0 +1,62 @@
+"""The script `bucket.lua` on a database in memory: the product's text, run by Lua in this process, on a clock of the tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from lupa.lua51 import LuaRuntime, lua_type
+
+from celery_agents.worker.store.database import Reply, Word
+from celery_agents.worker.store.memory.scripts import SCRIPTS as MEMORY_SCRIPTS
+from celery_agents.worker.store.memory.scripts import Run
+from celery_agents.worker.store.redis.scripts import SCRIPTS as LUA
+
+_LUA: Final[Any] = LuaRuntime(encoding=None)
+_BUCKET: Final[Any] = _LUA.execute(f"return function(KEYS, ARGV, redis, cjson) {LUA['bucket']} end".encode())
+
+
+def run_bucket(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    """Run the script as Redis does."""
+
+    def call(name: bytes, *words: Any) -> Any:
+        return _to_lua(run((name.decode(), *(_word(word) for word in words))))
+
+    def decode(text: bytes) -> Any:
+        return _to_lua(json.loads(text))
+
+    libraries = {b"call": call}, {b"decode": decode}
+    return _from_lua(_BUCKET(_to_lua(list(keys)), _to_lua(list(args)), *map(_table, libraries)))
+
+
+SCRIPTS: Final = {**MEMORY_SCRIPTS, "bucket": run_bucket}
+"""The scripts of the database in memory; that of buckets is the product's own."""
+
+
+def _word(word: Any) -> Any:
+    return word.decode() if isinstance(word, bytes) else word
+
+
+def _to_lua(value: Any) -> Any:
+    match value:
+        case None:
+            return False
+        case str():
+            return value.encode()
+        case list():
+            return _table({place: _to_lua(each) for place, each in enumerate(value, 1)})
+        case dict():
+            return _table({name.encode(): _to_lua(each) for name, each in value.items()})
+        case _:
+            return value
+
+
+def _table(values: dict[Any, Any]) -> Any:
+    return _LUA.table_from(values)
+
+
+def _from_lua(value: Any) -> Any:
+    if lua_type(value) == "table":
+        return [_from_lua(value[place]) for place in range(1, len(value) + 1)]
+    return int(value) if isinstance(value, float) else value

@@ -1,0 +1,1 @@
+"""Limits, pauses, and reservations of requests to model providers."""

@@ -1,0 +1,97 @@
+"""Bringing forward the steps that a limit, a provider or a pause has put off: what held them back has ended."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+
+from ...errors import StateUnreadable, StoreUnavailable
+from ..context import SessionScope, StoreContext, TooManyConflicts
+from ..control import ControlFields, control_command
+from ..database import Command
+from ..fields import is_session_id
+from ..keys import FLOW, BucketKeys, ShardKeys
+from ..records import StepRef
+from ..waking import WakeUp, wake
+
+
+def bring_forward(context: StoreContext, causes: Collection[str], page: int = 500) -> list[StepRef | None]:
+    """Let all steps that were put off by these become due now, the one that would have come first before the others.
+
+    Args:
+        page: Sessions that are read in one round trip.
+    Returns:
+        For each of these steps: the step to publish, or None where the transaction has published it.
+    """
+    found = {name: at for found in _pages(context, page) for name, at in found if is_session_id(name)}
+    scopes = [context.session(name.decode()) for name in sorted(found, key=found.__getitem__)]
+    reads: list[list[Command]] = [[("HGET", scope.keys.ctl, "put_off")] for scope in scopes]
+    publish: list[StepRef | None] = []
+    for start in range(0, len(scopes), page):
+        batch = slice(start, start + page)
+        for scope, reply in zip(scopes[batch], context.read_apart("flow.put_off", reads[batch]), strict=True):
+            cause = next((cause for cause in causes if reply == [cause.encode()]), None)
+            # A step that changes all the time or cannot be read comes at its own time.
+            with contextlib.suppress(StateUnreadable, TooManyConflicts):
+                woken = None if cause is None else _wake(scope, cause)
+                publish += [] if woken is None else [woken.publish]
+    return publish
+
+
+def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
+    """Wake a step that was put off just now, if what holds it back has ended since that was looked at.
+
+    Who ended it may have brought forward what was put off a moment before this step.
+
+    Returns:
+        The step to publish, where the transaction could not publish it.
+    """
+    held_by: Command = ("ZSCORE", BucketKeys(put_off).line, scope.session_id)
+    if put_off.startswith("pause:"):
+        held_by = ("HGET", FLOW, put_off)
+    with contextlib.suppress(StoreUnavailable, TooManyConflicts):  # it comes at its own time
+        if scope.database.pipeline("release.look", [held_by])[0] is None:
+            woken = _wake(scope, put_off)
+            return None if woken is None else woken.publish
+    return None
+
+
+def _pages(context: StoreContext, most: int) -> Iterator[list[tuple[bytes, float]]]:
+    """The delayed sessions of all shards, with the times at which they are due; those of a page's end come twice."""
+    places: dict[ShardKeys, tuple[float, int]] = dict.fromkeys(context.shards, (context.now_ms("flow.now"), most))
+    while places:
+        reads: list[Command] = [
+            ("ZRANGEBYSCORE", shard.delayed, low, "+inf", "WITHSCORES", "LIMIT", 0, size)
+            for shard, (low, size) in places.items()
+        ]
+        replies = context.database.pipeline("flow.delayed", reads)
+        for (shard, (low, size)), flat in zip(list(places.items()), replies, strict=True):
+            page = [(name, float(at)) for name, at in zip(flat[::2], flat[1::2], strict=True)]
+            yield page
+            if len(page) < size:
+                del places[shard]
+            else:  # a pause with an end puts all off until the same millisecond
+                places[shard] = (page[-1][1], size * 2 if page[-1][1] == low else most)
+
+
+def _wake(scope: SessionScope, put_off: str) -> WakeUp | None:
+    """Let one step become due now; None where it is not put off by this any more, or is held."""
+    return scope.retry(lambda: _try_to_wake(scope, put_off), "bring a step forward")
+
+
+def _try_to_wake(scope: SessionScope, put_off: str) -> WakeUp | None:
+    keys = scope.keys
+    with scope.database.watch("flow.read", (keys.ctl,), [control_command(keys), scope.clock.now()]) as watched:
+        control, now_ms = ControlFields.read(watched.replies[0]), scope.clock.milliseconds(watched.replies[1])
+        is_put_off = control.put_off == put_off and control.phase == "run" and not control.claim
+        if not is_put_off or control.not_before_ms <= now_ms or control.is_held(now_ms):
+            return None
+        # What was added for the time in which the step was to be put off.
+        since_ms = control.delayed_ms and max(1, control.delayed_ms - (control.not_before_ms - now_ms))
+        woken = wake(scope, control, now_ms, {})
+        changed: list[Command] = [
+            ("HSET", keys.ctl, "put_off", "", "delayed", since_ms),
+            ("ZREM", keys.shard.delayed, scope.session_id),
+        ]
+        watched.commit("flow.forward", [*changed, *woken.commands])
+        return woken

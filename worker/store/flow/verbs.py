@@ -1,0 +1,216 @@
+"""Limits and pauses as clients and workers change and read them, and bringing forward the steps that they put off.
+
+The values are fields of one hash. Every change of it is published, so workers know it at once; a worker that has missed
+the message reads it with its next registration. Clients run no scripts, so none of these verbs does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+from pydantic import ValidationError
+
+from ...errors import InvalidInput, StateUnreadable
+from ...flow.values import (
+    DIMENSIONS,
+    BucketStatus,
+    FlowView,
+    LearnedLimit,
+    ModelEndpoint,
+    Pause,
+    PauseKind,
+    ProviderLimit,
+    limit_field,
+    pause_field,
+)
+from ...state.values.value import Value
+from .. import fields
+from ..context import StoreContext
+from ..database import Command, Reply
+from ..keys import FLOW, FLOW_CHANNEL, BucketKeys
+from ..records import StepRef
+from .forwarding import bring_forward
+from .reservations import ReservationVerbs
+
+V = TypeVar("V", bound=Value)
+
+_LEARNED: Final = (
+    *(f"{kind}:{dimension}" for kind in ("at", "learned") for dimension in DIMENSIONS),
+    "window", "window_at", "refused", "refusals", "line_rate",
+)  # fmt: skip
+"""The fields of a bucket that an operator's limit makes void."""
+_LEARNED_MS: Final = 3_600_000
+
+
+class FlowVerbs(ReservationVerbs):
+    """Limits, pauses and buckets as data that changes while workers run."""
+
+    def view(self) -> FlowView:
+        """Read all limits, pauses and buckets; one round trip. A value that cannot be read is left out."""
+        return _read_view(self._context)[0]
+
+    def set_limit(self, limit: ProviderLimit, *, by: str = "") -> None:
+        """Set a limit, in place of the one for the same model and group; what its buckets have learned is forgotten.
+
+        Then bring forward what it has put off: `put_off_by` names it.
+        """
+        stored = limit.set_by(by, self._context.now_ms("flow.now"))
+        self._change_limit(("HSET", FLOW, limit.field, stored.to_json()), limit.model, limit.group)
+
+    def remove_limit(self, model: str, group: str | None = None) -> bool:
+        """Remove a limit; False: there was none. Then bring forward what it has put off."""
+        return bool(self._change_limit(("HDEL", FLOW, limit_field(model, group)), model, group))
+
+    def pause(self, pause: Pause) -> None:
+        """Pause, in place of an earlier pause of the same."""
+        stored = pause.set_at(self._context.now_ms("flow.now")).to_json()
+        notice: Command = ("PUBLISH", FLOW_CHANNEL, pause.field)
+        self._context.database.transaction("flow.pause", [("HSET", FLOW, pause.field, stored), notice])
+
+    def unpause(self, kind: PauseKind, name: str) -> bool:
+        """End a pause; of a model, its used-up quotas too. False: nothing was paused.
+
+        Then bring forward what it has put off: steps put off by the pause's field, and by `put_off_by` of a model.
+        """
+        field, ended = pause_field(kind, name), list[Command]()
+        for status in self.buckets() if kind == "model" else ():
+            if status.bucket.model == name and status.why == "quota":
+                keys = BucketKeys(status.bucket.digest)
+                ended += [("HDEL", keys.bucket, "not_before", "why", "probe", "probe_at"), ("DEL", keys.line)]
+        writes: list[Command] = [("HDEL", FLOW, field), *ended, ("PUBLISH", FLOW_CHANNEL, field)]
+        return bool(self._context.database.transaction("flow.unpause", writes)[0] or ended)
+
+    def buckets(self) -> list[BucketStatus]:
+        """All buckets that have asked or learned something, then the limits without a bucket; for people."""
+        view, known = _read_view(self._context)
+        reads = [command for bucket in known for command in _status_reads(BucketKeys(bucket.digest), view.at_ms)]
+        replies = self._context.database.pipeline("flow.buckets", reads) if reads else []
+        found = [_status(bucket, view, replies[i * 4 : i * 4 + 4]) for i, bucket in enumerate(known)]
+        used = {status.limit.field for status in found if status.limit is not None}
+        unused = (limit for field, limit in view.limits.items() if field not in used)
+        found += [BucketStatus(ModelEndpoint(each.model, "", each.group or ""), limit=each) for each in unused]
+        return sorted(found, key=lambda status: (status.bucket.model, status.bucket.group, status.bucket.endpoint))
+
+    def put_off_by(self, model: str, group: str | None = None) -> list[str]:
+        """List the digests of the buckets by which a limit of this model and group may have put off steps."""
+        return [bucket.digest for bucket in _read_view(self._context)[1] if _is_limited(bucket, model, group)]
+
+    def bring_forward(self, *put_off: str) -> list[StepRef | None]:
+        """Let all steps that were put off by these become due now, in the order in which they would have been.
+
+        Args:
+            put_off: Digests of buckets, and values of `Pause.field`, as given to `release`.
+        Returns:
+            For each of these steps: the step to publish, or None where the transaction has published it.
+        Raises:
+            StoreUnavailable: No answer in time. Those that are left come at their own time; asking again is safe.
+        """
+        return bring_forward(self._context, put_off)
+
+    def _change_limit(self, write: Command, model: str, group: str | None) -> Reply:
+        """Write a limit, and forget what its buckets have learned under the old one."""
+        commands: list[Command] = [write, ("PUBLISH", FLOW_CHANNEL, limit_field(model, group))]
+        for digest in self.put_off_by(model, group):
+            keys = BucketKeys(digest)
+            commands += [("HDEL", keys.bucket, *_LEARNED), ("DEL", keys.line)]
+        return self._context.database.transaction("flow.limit", commands)[0]
+
+
+def forget_past_flow(context: StoreContext) -> None:
+    """Remove pauses that have ended by themselves, and buckets that nothing is known of any more."""
+    now_reply, flat = context.database.pipeline("flow.past", [context.clock.now(), ("HGETALL", FLOW)])
+    now_ms = context.clock.milliseconds(now_reply)
+    for name, raw in fields.named_pairs(flat).items():
+        if name.startswith("bucket:"):
+            # Guarded: a worker may tell the fleet of the bucket at this moment.
+            is_past = _until(raw) < now_ms
+            keys = BucketKeys(name.removeprefix("bucket:"))
+            unused = (("EXISTS", keys.bucket, keys.line), ("0",))
+        else:
+            pause = _parse(Pause, raw) if name.startswith("pause:") else None
+            is_past, unused = pause is not None and not pause.holds(now_ms), None
+        if is_past:
+            guards = [(("HGET", FLOW, name), (raw,)), *([unused] if unused else [])]
+            context.database.compare_and_apply("flow.forget", guards, [("HDEL", FLOW, name)])
+
+
+def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
+    """The view, and all buckets that have asked, also those that no request has to ask."""
+    now_reply, flat = context.database.pipeline("flow.view", [context.clock.now(), ("HGETALL", FLOW)])
+    now_ms = context.clock.milliseconds(now_reply)
+    limits, pauses, buckets = dict[str, ProviderLimit](), dict[str, Pause](), dict[str, ModelEndpoint]()
+    known: list[ModelEndpoint] = []
+    for name, raw in fields.named_pairs(flat).items():
+        kind = name.partition(":")[0]
+        if kind == "limit" and (limit := _parse(ProviderLimit, raw)) is not None:
+            limits[name] = limit
+        elif kind == "pause" and (pause := _parse(Pause, raw)) is not None and pause.holds(now_ms):
+            pauses[name] = pause
+        elif kind == "bucket" and (bucket := _parse_bucket(raw)) is not None:
+            known.append(bucket)
+            if _until(raw) > now_ms:
+                buckets[bucket.digest] = bucket
+    return FlowView(limits=limits, pauses=pauses, buckets=buckets, at_ms=now_ms), known
+
+
+def _parse(kind: type[V], raw: bytes) -> V | None:
+    try:
+        return kind.from_json(raw)
+    except (ValidationError, InvalidInput):
+        return None
+
+
+def _parse_bucket(raw: bytes) -> ModelEndpoint | None:
+    """Parse the announcement of a bucket: until when it has to be asked, a blank, its names."""
+    try:
+        return ModelEndpoint(*fields.strings(raw.partition(b" ")[2]))
+    except (StateUnreadable, TypeError):
+        return None
+
+
+def _until(raw: bytes) -> int:
+    return fields.or_else(fields.milliseconds, raw.partition(b" ")[0], 0)
+
+
+def _is_limited(bucket: ModelEndpoint, model: str, group: str | None) -> bool:
+    return bucket.model == model and group in (None, bucket.group)
+
+
+def _status_reads(keys: BucketKeys, now_ms: int) -> list[Command]:
+    counts: list[Command] = [("ZCARD", keys.line), ("ZCOUNT", keys.failures, now_ms - 60_000, "+inf")]
+    return [("HGETALL", keys.bucket), ("ZCOUNT", keys.held, now_ms, "+inf"), *counts]
+
+
+def _status(bucket: ModelEndpoint, view: FlowView, replies: Sequence[Reply]) -> BucketStatus:
+    flat, in_flight, waiting, failures = replies
+    stored, now_ms = {name: fields.any_text(raw) for name, raw in fields.named_pairs(flat).items()}, view.at_ms
+
+    def number(name: str) -> int:
+        return fields.or_else(fields.number, stored.get(name, "").encode(), 0)
+
+    not_before_ms = number("not_before") if number("not_before") > now_ms else 0
+    is_held_back = bool(not_before_ms or number("away"))
+    return BucketStatus(
+        bucket,
+        view.limit_of(bucket),
+        learned=tuple(_learned(stored, now_ms)),
+        in_flight=in_flight,
+        window=number("window") or None,
+        waiting=waiting,
+        not_before_ms=not_before_ms,
+        why=stored.get("why", "") if not_before_ms else "",
+        away_since_ms=number("away"),
+        probe_ms=number("probe_at") if is_held_back else 0,
+        failures=failures,
+    )
+
+
+def _learned(stored: Mapping[str, str], now_ms: int) -> Iterator[LearnedLimit]:
+    for dimension in DIMENSIONS:
+        rate, _, rest = stored.get(f"learned:{dimension}", "").partition(" ")
+        source, _, at = rest.partition(" ")
+        with contextlib.suppress(ValueError):
+            if source in ("header", "text", "refusals") and now_ms - int(at) < _LEARNED_MS:
+                yield LearnedLimit(dimension, float(rate), source, at_ms=int(at))
