@@ -12,6 +12,7 @@ A plan is JSON:
      "rules": [{"contains": text, "role": "user"|"tool"|…, "answer": answer}, …],   on the last message, before answers
      "function": "module:name",       name(messages, body) -> answer; wins over both
      "faults": [{"fault": kind, …when…, …how…}, …],      the first that matches a request happens
+     "limits": …, "outage": …,                           see `provider_limits`
      "latency": seconds, "gate": name}                   after it was paid, before it is answered
 
     answer:  "text", or {"content", "reasoning", "tool_calls": [{"name", "arguments": object or raw text, "id"}],
@@ -44,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from .http_service import Entry, Handler, ServiceProcess, Space, call, serve
+from .provider_limits import Limits
 
 Plan = dict[str, Any]
 
@@ -54,10 +56,12 @@ class _ProviderSpace(Space):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.plan: Plan = {"answers": ["ok"]}
+        self.limits = Limits({})
         self._happened: dict[int, int] = {}
 
     def set_plan(self, plan: Plan) -> None:
         self.plan = plan
+        self.limits = Limits(plan)
         self._happened = {}
 
     def fault(self, n: int, turn: int) -> Plan | None:
@@ -103,18 +107,23 @@ class _ProviderHandler(Handler):
             self.answer(400, _error("this provider takes chat completions with messages, one answer each"))
             return
         key = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        plan = space.plan
+        plan, limits = space.plan, space.limits
 
         def pay(earlier: list[Entry]) -> Entry:
             n = len(earlier) + 1
             turn = _turn(body["messages"])
-            fault = space.fault(n, turn)
+            fault = space.fault(n, turn) or limits.fault(
+                str(body.get("model")), key, len(json.dumps(body["messages"])) / 4
+            )
             billed = fault is None or fault["fault"] != "status"
             answer = _completion(n, body, _choose(plan, body, turn)) if billed else None
-            return {"turn": turn, "billed": billed, "fault": fault, "key": key, "request": body, "answer": answer}
+            told = limits.headers(str(body.get("model")), key) if billed else {}
+            made = {"turn": turn, "billed": billed, "fault": fault, "key": key, "request": body, "answer": answer}
+            return {**made, "headers": told}
 
         entry = space.records.append(pay)
-        self._wait(space, plan)
+        if not {"limited", "outage"} & set(entry["fault"] or ()):  # those are refused at once
+            self._wait(space, plan)
         self._deliver(space, entry)
 
     def _wait(self, space: _ProviderSpace, plan: Plan) -> None:
@@ -130,7 +139,7 @@ class _ProviderHandler(Handler):
             case None | "stall_stream" | "cut_stream" if entry["request"].get("stream"):
                 self._stream(space, entry)
             case None | "stall_stream" | "cut_stream":
-                self.answer(200, raw)
+                self.answer(200, raw, entry["headers"])
             case "status":
                 self._refuse(fault, entry["key"])
             case "hang":
@@ -154,7 +163,7 @@ class _ProviderHandler(Handler):
     def _stream(self, space: _ProviderSpace, entry: Entry) -> None:
         """The answer as Server-Sent Events, as OpenAI sends them."""
         plan, fault = space.plan, entry["fault"] or {"fault": None}
-        headers = {"Content-Type": "text/event-stream", "Connection": "close"}
+        headers = {"Content-Type": "text/event-stream", "Connection": "close", **entry["headers"]}
         self.close_connection = True
         self.send_all(self.head(200, None, headers))
         for number, chunk in enumerate(_chunks(entry["answer"], entry["request"], plan.get("piece", 5))):
@@ -171,8 +180,12 @@ class _ProviderHandler(Handler):
 
     def _refuse(self, fault: Plan, key: str) -> None:
         code = fault.get("code", 500)
-        text = f"Incorrect API key provided: {key}" if fault.get("echo_key") else f"status {code}, as planned"
-        headers = {"x-request-id": "req_planned"}
+        text = (
+            f"Incorrect API key provided: {key}"
+            if fault.get("echo_key")
+            else fault.get("text", f"status {code}, as planned")
+        )
+        headers = {"x-request-id": "req_planned", **fault.get("headers", {})}
         if "retry_after" in fault:
             headers["Retry-After"] = str(fault["retry_after"])
         self.answer(code, _error(text), headers)

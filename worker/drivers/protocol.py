@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+from ..flow.values import ModelEndpoint, ProviderFacts
 from ..state.agent_state import AgentState
 from ..state.conversation.compilers import ConversationWithCurrentToolTrace, MessageCompiler
 from ..state.conversation.context import LLMConfig, ResponseFormat
@@ -65,6 +66,7 @@ class InferenceRequest:
         purpose: The key of an auxiliary call; "" for the step's own question.
         emit: Takes pieces of the answer while it arrives; None when no client watches. Never needed for the answer.
         max_answer_bytes: Most bytes of the raw answer; the engine refuses a longer one.
+        observe: Takes what the provider tells about its limits, from any thread; None when it is not asked for.
     """
 
     state: AgentState
@@ -79,6 +81,7 @@ class InferenceRequest:
     purpose: str = ""
     emit: Callable[[Delta], None] | None = None
     max_answer_bytes: int = 4_000_000
+    observe: Callable[[ProviderFacts], None] | None = None
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
@@ -148,4 +151,18 @@ class Driver(Protocol):
 
     async def aclose(self) -> None:
         """Close connections. The driver can be used again; it opens new ones."""
+        ...
+
+
+class AsksProvider(Protocol):
+    """A part that a `Driver` may have: its requests are counted, and keep the limits of their provider."""
+
+    def endpoint(self, settings: LLMConfig | None = None) -> ModelEndpoint | None:
+        """Name the model, the address and the key whose requests are counted together. May take a second.
+
+        Args:
+            settings: A model for this agent alone; None is the driver's.
+        Returns:
+            None: Nothing is counted, and no limit holds.
+        """
         ...

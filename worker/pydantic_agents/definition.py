@@ -92,6 +92,7 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         "budget": options.budget,
         "guards": options.guards,
         "queue": options.queue,
+        "provider_group": options.provider_group,
     }
     return PydanticDefinition(agent, fields, PydanticToolSet(agent, options, known))
 

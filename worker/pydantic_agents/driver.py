@@ -15,11 +15,12 @@ from ..drivers.pricing import is_priced
 from ..drivers.protocol import InferenceRequest
 from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
-from ..drivers.pydantic_ai.models import ModelClients, Target
+from ..drivers.pydantic_ai.models import ModelClients, Target, endpoint_of
 from ..drivers.pydantic_ai.received import interrupted_stream
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
+from ..flow.values import ModelEndpoint
 from ..known_secrets import redact_known, redact_known_in
 from ..redaction import redact
 from ..state.conversation.context import LLMConfig
@@ -113,7 +114,8 @@ class PydanticAgentDriver:
         if not self._streams.may_stream(self.name):
             request = replace(request, emit=None)
         try:
-            with response_limit(request.max_answer_bytes * (1 if request.emit is None else STREAM_OVERHEAD)) as limit:
+            most_bytes = request.max_answer_bytes * (1 if request.emit is None else STREAM_OVERHEAD)
+            with response_limit(most_bytes, request.observe) as limit:
                 try:
                     answer = _as_json(await self._ask(conversation, deps, request))
                 except _NoStream:
@@ -338,6 +340,18 @@ class PydanticAgentDriver:
             target = self._target_of_session(settings)
             return is_priced(target.provider, target.name)
         return self._options.price is not None or has_price(self._agent.model)
+
+    def endpoint(self, settings: LLMConfig | None = None) -> ModelEndpoint | None:
+        """Name what its requests are counted by; see `AsksProvider.endpoint`. None for several models in one."""
+        if settings is not None and (settings.model is not None or settings.base_url is not None):
+            return self._clients.endpoint(self._target_of_session(settings))
+        model: Any = self._agent.model
+        if isinstance(model, str):
+            return self._clients.endpoint(Target(model))
+        while (wrapped := getattr(model, "wrapped", None)) is not None:
+            model = wrapped
+        asks = getattr(model, "provider", None) is not None
+        return endpoint_of(model, f"{model.system}:{model.model_name}") if asks else None
 
     async def aclose(self) -> None:
         """Close the connections to models of sessions; pydantic-ai keeps those of the agent's own."""

@@ -16,7 +16,7 @@ from ..drivers.pricing import TokenPrice
 from ..drivers.pydantic_ai.acceptable import AcceptableRequest, make_acceptable
 from ..drivers.pydantic_ai.provider_rules import rules_of
 from ..drivers.pydantic_ai.received import check_is_whole, receive
-from ..drivers.pydantic_ai.response_limit import is_limited, limit_model
+from ..drivers.pydantic_ai.response_limit import is_limited, limit_model, tell_used
 from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..guards import Guard
 from ..state.execution.budget import ExecutionBudget
@@ -38,6 +38,7 @@ class CeleryDurability(AbstractCapability[Any]):
         price: The price of the model's tokens, for one that no price list knows. None: that of the list.
         recreated: Capabilities of the agent that keep state for a run and may lose it between steps: each step is a
             run of its own.
+        provider_group: As `Agent.provider_group`.
     """
 
     deps: Callable[[Mapping[str, Any]], Any] | None = None
@@ -48,6 +49,7 @@ class CeleryDurability(AbstractCapability[Any]):
     queue: str | None = None
     price: TokenPrice | None = None
     recreated: Sequence[type[AbstractCapability[Any]]] = ()
+    provider_group: str | None = None
 
     def get_ordering(self) -> CapabilityOrdering:
         """Inside of all others, which may choose the model."""
@@ -86,6 +88,7 @@ class CeleryDurability(AbstractCapability[Any]):
         """
         if not is_limited():
             return response
+        tell_used(response.usage)
         model = request_context.model
         check_is_whole(response, rules_of(model), model.model_id, streamed=request_context.streaming)
         return receive(response, request_context.model_request_parameters)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -10,6 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from celery_agents.worker.drivers import InferenceRequest, PydanticAIDriver, TokenPrice
+from celery_agents.worker.errors import DriverError
+from celery_agents.worker.flow.values import ProviderFacts
 from celery_agents.worker.state import (
     AgentState,
     AgentStep,
@@ -299,3 +302,31 @@ def test_a_cancelled_request_lets_go_of_its_connection_at_once(provider: Provide
 
 async def _awaited(raw: Awaitable[bytes]) -> bytes:
     return await raw
+
+
+def observed(provider: Provider, **limits: Any) -> list[ProviderFacts]:
+    """What is observed of one request."""
+    told: list[ProviderFacts] = []
+    provider.plan("ok", limits=limits)
+    driver = driver_for(provider, "openai:gpt-4o-mini")
+    answer(driver, replace(asked(greeting()), observe=told.append))
+    return told
+
+
+def test_headers_and_used_tokens_are_observed(provider: Provider):
+    headers, used = observed(provider, requests=10, seconds=60, headers="openai")
+    assert (dict(headers.limits), dict(headers.remaining), headers.kind) == ({"requests": 10}, {"requests": 9}, "ok")
+    assert used.used["tokens"] == used.used["input_tokens"] + used.used["output_tokens"] > 0
+
+
+def test_a_refusal_is_observed_with_its_headers(provider: Provider):
+    provider.plan("ok", limits={"requests": 1, "seconds": 60, "headers": "anthropic", "retry_after": "ms"})
+    told: list[ProviderFacts] = []
+    driver = driver_for(provider, "openai:gpt-4o-mini")
+    answer(driver, asked(greeting()))
+    with pytest.raises(DriverError) as refusal:
+        answer(driver, replace(asked(greeting()), observe=told.append))
+    (facts,) = told
+    assert (facts.kind, dict(facts.remaining)) == ("rate_limit", {"requests": 0})
+    assert facts.retry_after == pytest.approx(60, abs=2)
+    assert refusal.value.retry_after == facts.retry_after

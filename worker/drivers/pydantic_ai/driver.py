@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from ...errors import ConfigurationError, InvalidInput, MissingExtra, UnusableAnswer
+from ...flow.values import ModelEndpoint
 from ...state.conversation.context import LLMConfig
 from ...state.execution.inference import InferenceResponse
 from ...state.values.frozen import thaw
@@ -26,7 +27,7 @@ from .models import ModelClients, Target, build, repeats_by_itself, request_sett
 from .output import OutputShape, OutputType, shape_of_format
 from .provider_rules import rules_of
 from .received import check_is_whole, receive
-from .response_limit import response_limit
+from .response_limit import response_limit, tell_used
 from .setting_names import check_setting_names, refuse_background
 from .streaming import STREAM_OVERHEAD, EmittedText, StreamEnds, ask_streaming, emitted_text
 
@@ -92,7 +93,7 @@ class PydanticAIDriver:
             base_url: Where the provider's API is; None is the provider's own.
             settings: Temperature and the like, as pydantic-ai's `ModelSettings`.
             output_type: A type that the final answer must fit; None for text. A session's response format comes first.
-            price: For a model that no price list knows.
+            price: For a model that no price list knows; the model of a session or of a fallback has the list's.
 
         Raises:
             ConfigurationError: The name is empty, a setting is unknown, or the type has no JSON Schema.
@@ -118,8 +119,9 @@ class PydanticAIDriver:
             if self._streams.may_stream(target.model):
                 text = emitted_text(request, target.model, is_shaped=question.shape is not None)
             most_bytes = request.max_answer_bytes * (1 if text is None else STREAM_OVERHEAD)
-            with response_limit(most_bytes) as limit:
+            with response_limit(most_bytes, request.observe) as limit:
                 response = await question.ask(request.timeout, text)
+                tell_used(response.usage)
             if text is not None:
                 self._streams.count(target.model)
             return self._raw(response, question, target)
@@ -157,13 +159,17 @@ class PydanticAIDriver:
 
     def knows_price(self, settings: LLMConfig | None = None) -> bool:
         """Whether answers will have a cost; without one a cost limit cannot be kept."""
-        if self._price is not None:
+        target = self._target.overridden_by(settings)
+        if self._price is not None and target.model == self._target.model:
             return True
         try:
-            target = self._target.overridden_by(settings)
             return is_priced(target.provider, target.name)
         except ImportError:
             raise MissingExtra("llm", "knowing what a model costs") from None
+
+    def endpoint(self, settings: LLMConfig | None = None) -> ModelEndpoint | None:
+        """Name what its requests are counted by; see `AsksProvider.endpoint`."""
+        return self._clients.endpoint(self._target.overridden_by(settings))
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; see `Driver.aclose`."""
@@ -198,7 +204,7 @@ class PydanticAIDriver:
         return {name: value for name, value in merged.items() if name not in _OURS}
 
     def _cost(self, response: ModelResponse, target: Target) -> float | None:
-        if self._price is not None:
+        if self._price is not None and target.model == self._target.model:
             return self._price.cost(response.usage)
         if response.usage.cost is not None:
             return float(response.usage.cost)  # a gateway says what it charges

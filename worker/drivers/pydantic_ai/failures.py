@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ....config.routes import describe_route
 from ...errors import CeleryAgentsError, ConfigurationError, DriverError, UnusableAnswer
 from ...redaction import redact
+from .provider_facts import facts_of_text, seconds_to_wait
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
@@ -54,6 +55,7 @@ _TOO_LARGE: Final = _Kind(
 """HTTP 413, whatever its body says."""
 
 _STATUS_TOO_LARGE: Final = 413
+_STATUS_RATE_LIMIT: Final = 429
 _NAMES_PLACES: Final = frozenset({400, 404, 413, 422})
 """Statuses of answers about something in the request."""
 
@@ -105,6 +107,10 @@ def _of_status(error: ModelHTTPError, model: str) -> DriverError:
     kind = _category(error) or (_OTHER_TRANSIENT if transient else _OTHER_STATUS)
     if error.status_code == _STATUS_TOO_LARGE and kind.name != "context_window":
         kind = _TOO_LARGE
+    said = facts_of_text(error.body) if error.status_code == _STATUS_RATE_LIMIT else None
+    if said is not None and said.is_too_large:
+        kind = _TOO_LARGE
+    waits = (error.retry_after, seconds_to_wait(error.headers or {}), said and said.retry_after)
     code, request_id = _code(error), _request_id(error.headers)
     place = request_path(error.body) if error.status_code in _NAMES_PLACES else None
     places = [f"at {place}"] if place else []
@@ -115,7 +121,8 @@ def _of_status(error: ModelHTTPError, model: str) -> DriverError:
         status=error.status_code,
         code=code,
         request_id=request_id,
-        retry_after=error.retry_after,
+        retry_after=next((seconds for seconds in waits if seconds is not None), None),
+        limits=said and said.limits,
     )
 
 

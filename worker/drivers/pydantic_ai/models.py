@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import re
 from collections import OrderedDict
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from ...errors import ConfigurationError, MissingExtra
+from ...flow.values import ModelEndpoint
 from ...redaction import redact
 from ...state.conversation.context import LLMConfig
 from .response_limit import limit_responses
@@ -25,6 +27,9 @@ _OPENAI_HOST: Final = "api.openai.com"
 _COMPATIBLE: Final = "openai-chat"
 _VARIABLE: Final = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 _PIP: Final = re.compile(r"pip install \"?(pydantic-ai-slim\[[\w,-]+\])")
+
+_API_KEYS: Final = ("api_key", "_api_client.api_key")
+"""Where clients of providers keep a static key."""
 
 _LONGEST_SECONDS: Final = 3600
 """Seconds for one answer, where only the client has a limit; the driver's own is shorter."""
@@ -95,10 +100,36 @@ class ModelClients:
             await _close(models.popitem(last=False)[1])
         return models[target]
 
+    def endpoint(self, target: Target) -> ModelEndpoint | None:
+        """Name what requests of a target are counted by; None where it cannot be made, which asking it tells."""
+        try:
+            return endpoint_of(build(target), ":".join(_resolve(target)))
+        except (ConfigurationError, MissingExtra):
+            return None
+
     async def aclose(self) -> None:
         """Close the connections of the running loop."""
         for model in self._by_loop.pop(asyncio.get_running_loop(), OrderedDict[Target, Any]()).values():
             await _close(model)
+
+
+def endpoint_of(model: Model, name: str) -> ModelEndpoint:
+    """Name what requests of a model are counted by: its address without credentials, and a digest of its static key.
+
+    Args:
+        name: Its id, as provider:name.
+    """
+    address = urlsplit(str(getattr(model, "base_url", None) or ""))
+    place = (
+        f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}".rstrip("/") if address.netloc else ""
+    )
+    for path in _API_KEYS:
+        key: Any = _client(model)
+        for part in path.split("."):
+            key = getattr(key, part, None)
+        if isinstance(key, str) and key:
+            return ModelEndpoint(name, place, "~" + hashlib.sha256(key.encode()).hexdigest()[:8])
+    return ModelEndpoint(name, place)
 
 
 def require_pydantic_ai() -> None:
@@ -225,7 +256,7 @@ def _kind_of_model(kind: str, provider: Provider[Any]) -> str:
 
 
 def _client(model: Model) -> Any:
-    return getattr(model.provider, "client", None)
+    return getattr(getattr(model, "provider", None), "client", None)
 
 
 def _forbid_retries(model: Model) -> None:

@@ -1,4 +1,4 @@
-"""Bounds the bytes of a provider's HTTP response, so that a huge one never gets into memory.
+"""Bounds the bytes of a provider's HTTP response, so that a huge one never gets into memory, and observes its headers.
 
 The limit belongs to one request: it is set in the request's context, where the hook of the HTTP client reads it.
 """
@@ -6,11 +6,17 @@ The limit belongs to one request: it is set in the request's context, where the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from ...flow.values import ProviderFacts
+from .provider_facts import facts_of_headers
+
+if TYPE_CHECKING:
+    from pydantic_ai.usage import RequestUsage
 
 # A compressed byte can become a thousand: what a server compresses without being asked gets a smaller limit.
 _COMPRESSED_SHARE: Final = 16
@@ -22,10 +28,12 @@ class ResponseLimit:
 
     Attributes:
         max_bytes: Most bytes of the response's body.
+        observe: Takes what the headers of a response tell about the provider's limits; None where it is not asked for.
         exceeded: The response had more, and the rest was not read.
     """
 
     max_bytes: int
+    observe: Callable[[ProviderFacts], None] | None = None
     exceeded: bool = False
 
 
@@ -47,14 +55,22 @@ _limit: Final[ContextVar[ResponseLimit | None]] = ContextVar("celery_agents_resp
 
 
 @contextlib.contextmanager
-def response_limit(max_bytes: int) -> Generator[ResponseLimit]:
+def response_limit(max_bytes: int, observe: Callable[[ProviderFacts], None] | None = None) -> Generator[ResponseLimit]:
     """Limit the responses to requests that begin in this block, where their client has `limit_responses`."""
-    limit = ResponseLimit(max_bytes)
+    limit = ResponseLimit(max_bytes, observe)
     token = _limit.set(limit)
     try:
         yield limit
     finally:
         _limit.reset(token)
+
+
+def tell_used(usage: RequestUsage) -> None:
+    """Tell the tokens of an answer to what observes the running request."""
+    limit = _limit.get()
+    if limit is not None and limit.observe is not None:
+        read, written = usage.input_tokens, usage.output_tokens
+        limit.observe(ProviderFacts(used={"input_tokens": read, "output_tokens": written, "tokens": read + written}))
 
 
 def limit_responses(client: Any, *, uncompressed: bool = True) -> bool:
@@ -112,6 +128,8 @@ async def _limit_response(response: Any) -> None:
     limit = _limit.get()
     if limit is None:
         return
+    if limit.observe is not None:
+        limit.observe(facts_of_headers(response.status_code, response.headers))
     encoding = response.headers.get("content-encoding", "identity")
     most = limit.max_bytes if encoding == "identity" else limit.max_bytes // _COMPRESSED_SHARE
     announced = response.headers.get("content-length", "")
