@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
@@ -25,7 +25,7 @@ from ..worker.known_secrets import remember_secrets
 from ..worker.mcp.connections import ServerConnections
 from ..worker.mcp.server import require_servers
 from ..worker.store.housekeeping.registry import offered_queues, worker_name
-from ..worker.store.keys import WAKE_CHANNEL
+from ..worker.store.keys import FLOW_CHANNEL, WAKE_CHANNEL
 from ..worker.store.redis.wake_ups import wake_ups
 from ..worker.store.store import redis_store
 from .agent_modules import import_agents
@@ -48,20 +48,19 @@ _LAST_SECONDS: Final = 5.0
 
 
 class WakeUpListener:
-    """A thread that subscribes to the worker's wake-up channel.
+    """A thread that subscribes to the channels of wake-ups.
 
-    While the connection is lost nothing is heard. The heartbeat of the leases finds a stop too, only later.
+    While the connection is lost nothing is heard. The heartbeat of the leases finds a stop too, only later; so does
+    the registration limits and pauses.
     """
 
-    def __init__(self, settings: Settings, worker: str, wake: Callable[[str], object]) -> None:
+    def __init__(self, settings: Settings, channels: Mapping[str, Callable[[str], object]]) -> None:
         """
         Args:
-            worker: The worker's name in the registry.
-            wake: Called in the thread with the id of a claim whose session was asked to stop.
+            channels: By name, what is called in the thread with what is heard; with "" when listening begins.
         """
         self._settings = settings
-        self._channel = WAKE_CHANNEL + worker
-        self._wake = wake
+        self._channels = channels
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="celery-agents-wake", daemon=True)
 
@@ -76,8 +75,8 @@ class WakeUpListener:
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
-                for claim_id in wake_ups(self._settings, self._channel, self._ended):
-                    self._wake(claim_id)
+                for channel, heard in wake_ups(self._settings, list(self._channels), self._ended):
+                    self._channels[channel](heard)
             except Exception as error:  # noqa: BLE001 - whatever ends a subscription, it is made again
                 log.debug("the wake-up channel was lost: %s", error)
                 self._ended.wait(_RETRY_SECONDS)
@@ -117,15 +116,22 @@ class Runtime:
             threads=ToolThreads.of(settings), observer=self.observers.observer, connections=self.connections,
         )  # fmt: skip
         self.live = services.live
+        self.gate = services.gate
         self.runner = StepRunner(services, self.agents, worker=self.name)
-        self._wake_ups = WakeUpListener(settings, self.name, self.keeper.wake)
+        self._wake_ups = WakeUpListener(
+            settings, {WAKE_CHANNEL + self.name: self.keeper.wake, FLOW_CHANNEL: self._read_flow}
+        )
         if settings.crash is not None:
             crash_points.arm(settings.crash)
 
     def start(self) -> None:
-        """Start to renew leases and to listen for stops."""
+        """Start to renew leases, and to listen for stops and for changes of limits and pauses."""
         self.keeper.start()
         self._wake_ups.start()
+
+    def _read_flow(self, changed: str) -> None:
+        del changed  # all is read: that is little, and two changes may come at once
+        self.gate.refresh()
 
     def close(self) -> None:
         """Stop the threads; leases that are left expire by themselves."""
@@ -172,6 +178,8 @@ class Runtime:
             "queues": list(self.queues),
             "agent_queues": {agent.name: agent.queue for agent in self.agents if agent.queue},
             "group": self.agents.group,
+            "models": sorted({model for agent in self.agents for model in agent.models}),
+            "groups": sorted({agent.provider_group for agent in self.agents if agent.provider_group}),
             "refused": refusals.facts,
             "problems": list(self.problems),
             "tools": self.connections.notes.describe(),

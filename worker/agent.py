@@ -48,7 +48,8 @@ class Agent:
 
     Attributes:
         name: How services and sessions refer to it.
-        model: Any pydantic-ai model id, such as `openai:gpt-5-mini`. None: `driver` answers.
+        model: Any pydantic-ai model id, such as `openai:gpt-5-mini`; or a list of them, of which each further one is
+            asked in the same step where those before may not be asked now, or have failed. None: `driver` answers.
         base_url: An OpenAI-compatible server to ask instead of the provider's own.
         model_settings: Passed to the provider: temperature and the like. Never a key.
         driver: Answers instead of a model: a `Driver`, or a plain or async function of the state.
@@ -77,10 +78,13 @@ class Agent:
         reasoning: How the model thinks and reflects, as by a capability `Reflection`. None: as its provider does.
         limits: `AgentLimits`, as in `capabilities`. None: none.
         price: What the model's tokens cost, where no price list knows it; it comes before the list. None: the list's.
+            Of a list of models, it is the price of the first.
+        provider_group: The name under which requests count towards limits of providers, together with those of all
+            agents of this name. None: the key's own digest.
     """
 
     name: str
-    model: str | None = None
+    model: str | Sequence[str] | None = None
     base_url: str | None = None
     model_settings: Mapping[str, Any] | None = None
     driver: Driver | Callable[..., Any] | None = None
@@ -103,6 +107,7 @@ class Agent:
     profile: str | RuntimeProfile | None = None
     mcp: Sequence[MCPServer] = ()
     price: TokenPrice | None = None
+    provider_group: str | None = None
     reasoning: InitVar[ReasoningConfig | None] = None
     limits: InitVar[AgentLimits | None] = None
     toolset: ToolSet = field(init=False, repr=False)
@@ -219,14 +224,18 @@ class Agent:
             return self.driver if hasattr(self.driver, "infer") else FunctionDriver(self.driver)  # pyright: ignore
         from .drivers.pydantic_ai.driver import PydanticAIDriver
 
-        assert self.model is not None
         return PydanticAIDriver(
-            self.model,
+            self.models[0],
             base_url=self.base_url,
             settings=self.model_settings,
             output_type=self.output_type,
             price=self.price,
         )
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """The ids of its models, in the order in which they are asked; none where a driver answers."""
+        return (self.model,) if isinstance(self.model, str) else tuple(self.model or ())
 
     @cached_property
     def messages_from(self) -> MessageCompiler:
@@ -266,16 +275,17 @@ class Agent:
     @cached_property
     def definition(self) -> Mapping[str, Any]:
         """The definition as plain JSON."""
-        servers = {"mcp": [_describe_server(server) for server in self.mcp]} if self.mcp else {}
+        more = {"mcp": [_describe_server(server) for server in self.mcp]} if self.mcp else {}
+        more |= {"fallback": list(self.models[1:])} if self.models[1:] else {}
         return {
             "name": self.name,
             "description": self.description,
-            "model": self.model or self.answering.name,
+            "model": self.models[0] if self.models else self.answering.name,
             "base_url": self.base_url,
             "system_prompt": self.system_prompt,
             "tools": [_describe_tool(tool) for tool in self.toolset],
             "budget": self.effective_budget.to_dict(),
-            **servers,
+            **more,
         }
 
     @cached_property
@@ -348,8 +358,10 @@ def _check_kinds(agent: Any) -> None:
 
         refuse_background(f"agent {agent.name!r}: model_settings", agent.model_settings)
     check_child_limits(f"agent {agent.name!r}", agent.max_children, agent.max_depth)
+    if not isinstance(agent.model, str) and agent.model is not None:
+        _check_models(agent)
     expected: tuple[tuple[str, object, bool], ...] = (
-        ("model", "a text such as openai:gpt-5-mini", agent.model is None or isinstance(agent.model, str)),
+        ("provider_group", "a name", agent.provider_group is None or _is_name(agent.provider_group)),
         ("system_prompt", "a text", isinstance(agent.system_prompt, str)),
         ("description", "a text", isinstance(agent.description, str)),
         ("budget", "an ExecutionBudget", agent.budget is None or isinstance(agent.budget, ExecutionBudget)),
@@ -373,8 +385,24 @@ def _check_price(agent: Agent) -> None:
         )
 
 
+def _check_models(agent: Agent) -> None:
+    """Refuse a list of models that cannot be asked one after another."""
+    given: Any = agent.model
+    ids: list[Any] = list(given) if isinstance(given, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
+    wrong = [each for each in ids if not isinstance(each, str) or not all(each.partition(":")[::2])]
+    twice = [each for each in ids if ids.count(each) > 1]
+    if not ids or wrong or twice:
+        found = f"{twice[0]!r:.80} is there twice" if twice and not wrong else f"found {(wrong or [given])[0]!r:.80}"
+        advice = "give a text such as openai:gpt-5-mini, or a list of different ones, each as provider:name"
+        raise ConfigurationError(f"agent {agent.name!r}: model={given!r:.120}: {found}; {advice}")
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not _is_name(name):
         raise ConfigurationError(
             f"agent name {name!r}: write 1 to 64 letters, digits, '_' or '-', beginning with a letter or digit"
         )

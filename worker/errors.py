@@ -25,7 +25,8 @@
     │   └── InvalidSessionFile      a session's file that is damaged
     ├── ModelCallRefused            a hook or a tool may not ask the model now
     ├── DriverError                 the model could not be asked, or refused
-    │   └── UnusableAnswer          the model answered with something that cannot be read
+    │   ├── UnusableAnswer          the model answered with something that cannot be read
+    │   └── PutOff                  the model, or what the step needs besides, may not be used now
     ├── StepDelayed                 the step is tried again later; what Flower shows of a step in state RETRY
     └── ExecutionFailed             the execution that was waited for ended as failed
 
@@ -35,6 +36,7 @@ client leaves its adapter: it is translated into one of these, with the original
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -285,6 +287,8 @@ class DriverError(CeleryAgentsError):
         code: The provider's error code, None when it gave none.
         request_id: The provider's id of the request, None when it gave none.
         retry_after: Seconds the provider asks to wait, None when it did not say.
+        limits: Limits of a minute that the refusal names, by dimension, such as `requests`; most name none.
+        is_limited: The provider's limits are known to all workers by now, and say when to ask again.
     """
 
     def __init__(
@@ -297,6 +301,7 @@ class DriverError(CeleryAgentsError):
         code: str | None = None,
         request_id: str | None = None,
         retry_after: float | None = None,
+        limits: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(message or f"The model request failed: {kind}.")
         self.kind = kind
@@ -305,6 +310,8 @@ class DriverError(CeleryAgentsError):
         self.code = code
         self.request_id = request_id
         self.retry_after = retry_after
+        self.limits = limits or {}
+        self.is_limited = False
 
 
 class UnusableAnswer(DriverError):
@@ -337,6 +344,20 @@ class UnusableAnswer(DriverError):
         """The same error with what the answer cost, so that it is counted, and with what it said."""
         self.usage, self.cost, self.text = usage, cost, text
         return self
+
+
+class PutOff(DriverError):
+    """The model, or what the step needs besides, may not be used now. No request was made.
+
+    Attributes:
+        retry_after: Seconds after which it may be.
+        put_off: What puts the step off: the digest of a bucket of requests, or the field of a pause.
+    """
+
+    def __init__(self, why: str, seconds: float, put_off: str) -> None:
+        super().__init__("put_off", why, transient=True, retry_after=seconds)
+        self.seconds = seconds
+        self.put_off = put_off
 
 
 class StepDelayed(CeleryAgentsError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -198,7 +199,8 @@ class WorkerBootstep(bootsteps.StartStopStep):
     def _start_in_child(self, **_: Any) -> None:
         if self._taken.steps:
             self._configure_logging()
-            self._runtime()
+            with contextlib.suppress(StoreUnavailable):
+                self._runtime().gate.refresh()
 
     def _stop_in_child(self, **_: Any) -> None:
         self._runtime.close()
@@ -222,6 +224,7 @@ def examine_store(runtime: Runtime) -> None:
     """
     runtime.store.housekeeping.check_shards()
     check_server(runtime.store.housekeeping.server_facts())
+    runtime.gate.refresh()  # before a step begins that people have paused
 
 
 def wait_for_redis(runtime: Runtime) -> None:

@@ -69,7 +69,8 @@ def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[],
 
 
 class Registration(HousekeepingJob):
-    """Renews this worker's entry in the registry, and lets sessions that waited for one of its agents go on."""
+    """Renews this worker's entry in the registry, lets sessions that waited for one of its agents go on, and reads what
+    people and providers allow, should the worker have missed that it changed."""
 
     name = "registration"
     interval_seconds = 5.0
@@ -83,6 +84,7 @@ class Registration(HousekeepingJob):
         found = 0 if facts["draining"] else runtime.store.housekeeping.offer(runtime.offers)
         if found:
             log.info("%d sessions had waited for a worker with their agent", found)
+        runtime.gate.refresh()
 
 
 class Sweep(HousekeepingJob):

@@ -63,13 +63,13 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.app": "config tasks.consumer tasks.controls tasks.producer tasks.runtime tasks.step",
     "tasks.broker_keys": "config",
     "tasks.cli": (
-        "config demo tasks.client tasks.http tasks.local tasks.observability tasks.producer worker.errors "
-        "worker.known_secrets worker.moments worker.requests worker.secret_values worker.state worker.store"
+        "config demo tasks.client tasks.http tasks.local tasks.observability tasks.producer worker.engine worker.errors "
+        "worker.flow worker.known_secrets worker.moments worker.requests worker.secret_values worker.state worker.store"
     ),
     "tasks.client": (
         "config tasks.housekeeping tasks.observability tasks.producer tasks.publishing worker.capabilities "
-        "worker.concurrency worker.engine worker.errors worker.moments worker.pydantic_agents worker.requests worker.session "
-        "worker.state worker.store"
+        "worker.concurrency worker.engine worker.errors worker.flow worker.moments worker.pydantic_agents "
+        "worker.requests worker.session worker.state worker.store"
     ),
     "tasks.consumer": (
         "config tasks.agent_modules tasks.broker_keys tasks.housekeeping tasks.names tasks.observability "
@@ -82,7 +82,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.redaction worker.state worker.store"
     ),
     "tasks.http": (
-        "config tasks.client tasks.observability worker.errors worker.known_secrets worker.moments "
+        "config tasks.client tasks.observability worker.errors worker.flow worker.known_secrets worker.moments "
         "worker.requests worker.state worker.store"
     ),
     "tasks.local": (
@@ -92,7 +92,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.names": "config",
     "tasks.observability": (
         "config tasks.app tasks.broker_keys tasks.client tasks.consumer tasks.names tasks.own_app "
-        "tasks.publishing worker.agent worker.drivers worker.engine worker.errors worker.known_secrets "
+        "tasks.publishing worker.agent worker.drivers worker.engine worker.errors worker.flow worker.known_secrets "
         "worker.moments worker.redaction worker.state worker.store worker.tools worker.trace_ids"
     ),
     "tasks.producer": "config tasks.names tasks.own_app worker.errors",
@@ -111,6 +111,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "config worker.agent worker.concurrency worker.crash_points worker.drivers worker.engine "
         "worker.errors worker.moments worker.requests worker.state worker.store worker.tools"
     ),
+    "flow": "worker.flow",
     "worker.agent": (
         "config worker.capabilities worker.capability worker.drivers worker.errors worker.guards worker.hooks "
         "worker.mcp worker.pydantic_agents worker.state worker.tools"
@@ -123,13 +124,14 @@ ARROWS: Final[Mapping[str, str]] = {
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
     "worker.concurrency": "config",
     "worker.drivers": (
-        "config worker.errors worker.lazy_names worker.redaction worker.state worker.tool_schemas worker.tools"
+        "config worker.errors worker.flow worker.lazy_names worker.redaction worker.state worker.tool_schemas worker.tools"
     ),
     "worker.engine": (
         "config worker.agent worker.capability worker.concurrency worker.crash_points worker.drivers "
-        "worker.errors worker.guards worker.hooks worker.known_secrets worker.lazy_names worker.mcp "
-        "worker.moments worker.redaction worker.requests worker.state worker.store worker.tools"
+        "worker.errors worker.flow worker.guards worker.hooks worker.known_secrets worker.lazy_names worker.mcp "
+        "worker.moments worker.redaction worker.requests worker.state worker.store worker.tools worker.unique"
     ),
+    "worker.flow": "worker.errors worker.state",
     "worker.guards": "worker.concurrency worker.errors worker.state worker.tools",
     "worker.hooks": "worker.concurrency worker.drivers worker.errors worker.redaction worker.state worker.tools",
     "worker.known_secrets": "worker.secret_values",
@@ -138,7 +140,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.requests worker.secret_values worker.state worker.tool_schemas worker.tools"
     ),
     "worker.pydantic_agents": (
-        "worker.drivers worker.errors worker.guards worker.known_secrets worker.lazy_names worker.redaction "
+        "worker.drivers worker.errors worker.flow worker.guards worker.known_secrets worker.lazy_names worker.redaction "
         "worker.requests worker.state worker.tools"
     ),
     "worker.redaction": "worker.errors worker.known_secrets worker.state",
@@ -151,7 +153,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.state": "worker.errors worker.lazy_names",
     "worker.store": (
-        "config worker.concurrency worker.crash_points worker.errors worker.lazy_names worker.moments "
+        "config worker.concurrency worker.crash_points worker.errors worker.flow worker.lazy_names worker.moments "
         "worker.redaction worker.state worker.tools worker.unique"
     ),
     "worker.tool_schemas": "worker.state",

@@ -39,6 +39,7 @@ MANY_PARAMETERS: Final = frozenset(
         "ToolContext.spawn",
         "RequestVerbs.requests",
         "RequestVerbs.answer",
+        "ProviderVerbs.pause",
         "DriverError.__init__",
     }
 )

@@ -31,13 +31,16 @@ from celery_agents.worker.engine import (
     first_state,
 )
 from celery_agents.worker.errors import StateTooNew, StoreUnavailable
+from celery_agents.worker.flow.values import Pause, ProviderLimit
 from celery_agents.worker.requests import check_answer
-from celery_agents.worker.state import AgentState, AnswerNote, Approve, Message
+from celery_agents.worker.state import AgentState, AnswerNote, Approve, InferenceResponse, Message, ToolCall
 from celery_agents.worker.store import AnswerAction, Claimed, NextState, RequestFilter, Store
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.keys import FLOW
 
+from support.asking_providers import CountedDriver, agent_of
 from support.interference import ELSEWHERE, HERE, behind
 from support.points import Points
 from support.store import Bench, SpyDatabase, step_transition
@@ -258,10 +261,11 @@ class Steps:
             keeper = LeaseKeeper(of_worker, chosen)
             threads = ToolThreads.of(chosen)
             services = EngineServices(store=of_worker, settings=chosen, keeper=keeper, loop=self.loop, threads=threads)
+            self.gate = services.gate
             return StepRunner(services, AgentRegistry([agent]), worker=name)
 
         self.store = store()
-        self.runner, self.other = worker("w1"), worker("w2")
+        self.other, self.runner = worker("w2"), worker("w1")
         self._agent = agent.name
         self.submit_another()
 
@@ -312,6 +316,35 @@ def test_a_step_without_tools_takes_three(steps: Steps) -> None:
     for step in (1, 2, 3):
         steps.run(step)
     assert steps.run(4) == PURE
+
+
+@pytest.fixture
+def asking(database: Database) -> Iterator[Steps]:
+    """Steps that ask a provider."""
+    call = InferenceResponse(tool_calls=(ToolCall(id="1", name="look"),))
+    found = Steps(database, agent_of(CountedDriver(answers={"openai:a": [call, call, "done"]}), tools=[look]))
+    found.run(1)
+    yield found
+    found.loop.close()
+
+
+def test_a_step_that_asks_a_provider_takes_none_more_where_nothing_is_set_or_learned(asking: Steps) -> None:
+    asking.gate.refresh()
+    assert asking.run(2) == PURE
+    found = asking.database.pipeline("test", [("HLEN", FLOW)])
+    assert found == [0]
+
+
+def test_under_a_limit_it_takes_one_more_and_its_answer_settles(asking: Steps) -> None:
+    asking.store.flow.set_limit(ProviderLimit("openai:a", rpm=6000))
+    asking.gate.refresh()
+    assert asking.run(2) == [Points.CLAIM_ATTEMPT, Points.FLOW_RESERVE, *PURE[1:]]
+
+
+def test_a_pause_of_something_else_takes_none_more(asking: Steps) -> None:
+    asking.store.flow.pause(Pause("agent", "other", reason="it is another one"))
+    asking.gate.refresh()
+    assert asking.run(2) == PURE
 
 
 @pytest.mark.parametrize("steps", [(asked, {})], indirect=True)

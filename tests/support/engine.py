@@ -47,13 +47,16 @@ from celery_agents.worker.store import (
     Result,
     StepRef,
     Store,
-    memory_store,
 )
 from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
+from celery_agents.worker.store.clock import RedisClock
+from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.control import ControlFields, control_command
 from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.sessions.saving import SessionSave
 from celery_agents.worker.tools import tool
+
+from support.lua_scripts import SCRIPTS
 
 BEGINNING_MS = 1_790_000_000_000
 
@@ -108,13 +111,21 @@ class Bench:
     Args:
         agents: What the worker offers.
         settings: Other constants than the defaults.
+
+    Attributes:
+        gate: The gate to providers of the worker that was made last.
     """
 
     def __init__(self, *agents: Agent, **settings: Any) -> None:
         self.settings = Settings.build(**{"retry_delay_seconds": 0.001, "retry_delay_max_seconds": 20.0, **settings})
         self.clock = StillClock()
         self.clock.go_on(3600.0)  # a store that has just started waits for the holders of leases
-        self.store: Store = memory_store(self.settings, now_ms=self.clock.now_ms)
+        self.store = Store(
+            MemoryDatabase(self.clock.now_ms, SCRIPTS),
+            self.settings,
+            clock=RedisClock(lambda: self.clock.now_ms() / 1000),
+            publisher=Publisher(),
+        )
         self.agents = agents
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, self.settings, monotonic=self.clock.monotonic)
@@ -127,6 +138,7 @@ class Bench:
             store=self.store, settings=self.settings, keeper=self.keeper, loop=self.loop,
             threads=ToolThreads.of(self.settings), monotonic=self.clock.monotonic, sleep=self.clock.sleep,
         )  # fmt: skip
+        self.gate = services.gate
         return StepRunner(services, AgentRegistry(agents), worker=name)
 
     def close(self) -> None:

@@ -71,6 +71,9 @@ class DatabaseInFibers:
     def script(self, *args: Any) -> Any:
         return self._run(self._inner.script, *args)
 
+    def script_command(self, *args: Any) -> Any:
+        return self._inner.script_command(*args)
+
     @contextlib.contextmanager
     def watch(self, *args: Any) -> Iterator[Any]:
         watched = self._inner.watch(*args)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from functools import partial
 from typing import Final
 
 from ..drivers.protocol import AuxiliaryRequest, InferenceRequest
@@ -21,8 +22,11 @@ from ..errors import (
 from ..moments import moment
 from ..state.conversation.messages import Message
 from ..state.execution.inference import InferenceResponse
+from ..store.flow.records import Settlement
+from .asking import ask_models
 from .charges import charge_children, charge_execution, check_budget, journaled_answers
-from .driver_calls import CallInterrupted, call_driver, parse_answer
+from .driver_calls import call_driver, parse_answer
+from .leases import CallInterrupted
 from .run import Run
 from .services import EngineServices
 
@@ -57,33 +61,30 @@ class AuxiliaryCalls:
         raw = journaled_answers(run).get(key)
         if raw is None:
             self._check_limits(run)
-            asked = self._obtain(run, self._as_inference(run, key, request))
+            asked, settlement = self._obtain(run, self._as_inference(run, key, request))
             steps = self._store.steps
             raw = self._services.ask_store(
-                run, lambda: steps.record_auxiliary(run.claim, key, asked), "an auxiliary answer"
+                run, lambda: steps.record_auxiliary(run.claim, key, asked, settlement), "an auxiliary answer"
             )
+            self._services.gate.finish(settlement)
             run.memory.auxiliary[key] = raw
         return parse_answer(run, raw)
 
-    def _obtain(self, run: Run, request: InferenceRequest) -> bytes:
-        """Ask as often as the settings allow, with pauses that double."""
-        for attempt in range(1, self._settings.driver_attempts + 1):
-            self._check_claim(run)
-            try:
-                return call_driver(run, self._services, request, is_auxiliary=True)
-            except CallInterrupted:
-                raise ModelCallRefused("the step was interrupted during the call") from None
-            except DriverError as error:
-                self._record_failure(run, error)
-                pause = max(error.retry_after or 0.0, self._settings.retry_delay_seconds * 2 ** (attempt - 1))
-                last = attempt == self._settings.driver_attempts
-                if last or not error.transient or pause > self._settings.retry_delay_max_seconds:
-                    raise
-            if run.lease.wait(min(pause, self._keeper.time_left(run.lease))):
-                raise ModelCallRefused("the step was interrupted")
-        raise AssertionError("the loop ends with an answer or an error")
+    def _obtain(self, run: Run, request: InferenceRequest) -> tuple[bytes, Settlement | None]:
+        """Ask as often as the settings allow."""
+        services = self._services
 
-    def _record_failure(self, run: Run, error: DriverError) -> None:
+        def attempt(question: InferenceRequest) -> tuple[bytes, Settlement | None]:
+            self._check_claim(run)
+            return call_driver(run, services, question, services.gate.begin(run, question), is_auxiliary=True)
+
+        try:
+            return ask_models(run, services, request, attempt=attempt, note=partial(self._record_failure, run))
+        except CallInterrupted:
+            raise ModelCallRefused("the step was interrupted") from None
+
+    def _record_failure(self, run: Run, error: DriverError, pause_seconds: float | None) -> None:
+        del pause_seconds
         facts = {"kind": error.kind, "transient": error.transient, "auxiliary": True}
         self._store.steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode())
 

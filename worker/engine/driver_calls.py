@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import time
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from ..concurrency import fibers
@@ -14,17 +15,16 @@ from ..drivers.protocol import Driver, InferenceRequest
 from ..errors import DriverError, UnusableAnswer
 from ..redaction import describe_exception
 from ..state.execution.inference import InferenceResponse
+from ..store.flow.records import Settlement
 from ..tools.stop import StopExecution
+from .leases import CallInterrupted
+from .provider_gate import Call
 from .run import Run, milliseconds
 from .services import EngineServices
 from .step_texts import failed_call_event
 
 # A call that begins later than this after its claim was sent confirms the lease first.
 _RECHECK_SECONDS: Final = 0.5
-
-
-class CallInterrupted(Exception):
-    """An interruption ended the driver call or the pause before it, or kept it from beginning."""
 
 
 class DriverCaller:
@@ -41,9 +41,16 @@ class DriverCaller:
             return self._keeper.is_fresh(run.lease)
         return self._keeper.confirm(run.lease)
 
-    def journal_answer(self, run: Run, raw: bytes) -> bytes:
-        """Journal a raw answer and return the stored one, which may be another worker's."""
-        return self._services.ask_store(run, lambda: self._steps.record_answer(run.claim, raw), "an answer")
+    def journal_answer(self, run: Run, raw: bytes, settlement: Settlement | None = None) -> bytes:
+        """Journal a raw answer and return the stored one, which may be another worker's.
+
+        Args:
+            settlement: Of the request that it answers; it is written with the answer.
+        """
+        steps = self._steps
+        stored = self._services.ask_store(run, lambda: steps.record_answer(run.claim, raw, settlement), "an answer")
+        self._services.gate.finish(settlement)
+        return stored
 
     def journal_failure(self, run: Run, error: DriverError, pause_seconds: float | None = None) -> None:
         """Journal an attempt that gave no usable answer, without anything of the provider's body.
@@ -63,16 +70,33 @@ class DriverCaller:
         self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), events)
 
 
-def call_driver(run: Run, services: EngineServices, request: InferenceRequest, *, is_auxiliary: bool = False) -> bytes:
-    """Call the run's driver: a coroutine on the loop, a plain function in a thread.
+def call_driver(
+    run: Run, services: EngineServices, request: InferenceRequest, call: Call | None, *, is_auxiliary: bool = False
+) -> tuple[bytes, Settlement | None]:
+    """Call the run's driver.
 
     Args:
+        call: Its admission by the gate; None where the driver asks no provider.
         is_auxiliary: A hook or a tool calls it, whose own time counts.
+    Returns:
+        The raw answer, and the settlement of the request, to be written with it; None: nothing is to be settled.
     Raises:
         CallInterrupted: The run was interrupted during the call.
         DriverError: There is no answer.
         StopExecution: The driver ends the execution.
     """
+    if call is None:
+        return _call(run, services, request, is_auxiliary=is_auxiliary), None
+    try:
+        raw = _call(run, services, replace(request, observe=call.observe), is_auxiliary=is_auxiliary)
+    except BaseException as error:
+        services.gate.fail(run, call, error)
+        raise
+    return raw, services.gate.settle(run, call)
+
+
+def _call(run: Run, services: EngineServices, request: InferenceRequest, *, is_auxiliary: bool) -> bytes:
+    """Call the driver: a coroutine on the loop, a plain function in a thread."""
     driver, lease = run.agent.answering, run.lease
     blocks_step = not (driver.is_async or is_auxiliary)
     if blocks_step:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from ..guards import time_signals
+from ..errors import PutOff
+from ..guards import time_left, time_signals
 from ..hooks import HookContext, HookPoint
 from ..moments import moment
+from ..redaction import redact
 from ..state.agent_state import AgentState
 from ..state.execution.execution import ExecutionState
 from ..state.execution.signals import StopReason, StopSignal
@@ -28,7 +30,13 @@ _HOOK_FAILED: Final = ErrorInfo(kind="hook", message="a hook failed the executio
 
 
 def release_and_retry(
-    store: Store, claim: Claim, why: str, *, delay_seconds: float | None = None, counts: bool = False
+    store: Store,
+    claim: Claim,
+    why: str,
+    *,
+    delay_seconds: float | None = None,
+    counts: bool = False,
+    put_off: str = "",
 ) -> RetryLater:
     """Release a claim; the step is due again after the delay.
 
@@ -36,9 +44,10 @@ def release_and_retry(
         why: For people, redacted.
         delay_seconds: The step is delayed, which the session counts. None: any worker may have the step at once.
         counts: The attempt counts towards the limit of attempts.
+        put_off: What puts the step off, so that the session does not count the delay; "" where nothing does.
     """
     delay_ms = None if delay_seconds is None else milliseconds(delay_seconds)
-    publish = store.steps.release(claim, delay_ms=delay_ms, give_back=not counts, reason=why)
+    publish = store.steps.release(claim, delay_ms=delay_ms, give_back=not counts, reason=why, put_off=put_off)
     return RetryLater(ref=claim.ref, seconds=delay_seconds or 0.0, reason=why, publish=publish)
 
 
@@ -83,6 +92,15 @@ def give_back(run: Run, store: Store, why: str, *, counts: bool = False) -> Run:
         counts: The attempt counts towards the limit of attempts.
     """
     return _journal_results(run, store).decide(release_and_retry(store, run.claim, why, counts=counts))
+
+
+def put_off(run: Run, services: EngineServices, error: PutOff) -> Run:
+    """Release the run's claim until what puts it off is over, or until the end of its time; nothing is counted."""
+    left = time_left(run.execution, moment(services.redis_ms(run)))
+    seconds = error.seconds if left is None else min(error.seconds, left)
+    why, store = redact(str(error)), services.store
+    retry = release_and_retry(store, run.claim, why, delay_seconds=seconds, put_off=error.put_off)
+    return _journal_results(run, store).decide(retry)
 
 
 def _leave_to_new_owner(run: Run, store: Store) -> Run:

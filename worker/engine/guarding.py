@@ -16,7 +16,7 @@ from .applied_step import new_signals
 from .charges import charge
 from .children import adopt_ending
 from .driver_calls import check_answer_of_hook
-from .endings import hold_signal, release_and_retry, run_state_hooks, user_stop_signal
+from .endings import hold_signal, put_off, release_and_retry, run_state_hooks, user_stop_signal
 from .run import Run
 from .services import EngineServices
 
@@ -30,11 +30,11 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
         on_hook_error: Gives the run after a hook or a guard raised.
     Returns:
         The run; stopping, where a client, a guard or too many attempts end its execution; decided, where a guard
-        delays the step.
+        delays the step, or where people have paused its agent or its queue.
     """
-    run = _stop_at_once(run, services.settings)
-    if run.ending.is_stopping:
-        return _repeat_before_hooks(run)
+    run = _decide_at_once(run, services)
+    if run.ending.is_stopping or run.outcome is not None:
+        return run if run.outcome is not None else _repeat_before_hooks(run)
     try:
         prepared = run_before_hooks(run)
         if prepared.obtained.is_given and prepared.obtained.response is not None:
@@ -58,15 +58,19 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
     return run.stopping(*signals) if stops else run
 
 
-def _stop_at_once(run: Run, settings: Settings) -> Run:
-    """Stop a run before hooks and guards are asked: it may not run, or a client stops it."""
-    refused = _find_refusal(run, settings)
+def _decide_at_once(run: Run, services: EngineServices) -> Run:
+    """Stop a run before hooks and guards are asked: it may not run, or a client stops it; or put it off by a pause."""
+    refused = _find_refusal(run, services.settings)
     if refused is not None:
         return run.failing(*refused)
     if run.journal.ending is not None:  # an earlier leg has ended it, and waited for its children
         return adopt_ending(run, run.journal.ending)
     requested = _requested_stop(run)
-    return run if requested is None else run.stopping(requested)
+    if requested is not None:
+        return run.stopping(requested)
+    gate, now_ms = services.gate, services.redis_ms(run)
+    paused = gate.find_pause(now_ms, ("agent", run.agent.name), ("queue", run.agent.queue or ""))
+    return run if paused is None else put_off(run, services, gate.put_off_by(paused, now_ms))
 
 
 def run_before_hooks(run: Run) -> Run:

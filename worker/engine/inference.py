@@ -7,13 +7,12 @@ journal has it.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
-
-import tenacity
 
 from .. import crash_points
 from ..drivers.protocol import InferenceRequest
-from ..errors import ConfigurationError, DriverError, ModelCallRefused, UnusableAnswer
+from ..errors import DriverError, ModelCallRefused, PutOff, UnusableAnswer
 from ..guards import time_left
 from ..hooks import AnswerUndecided, HookPoint
 from ..moments import moment
@@ -23,16 +22,16 @@ from ..state.execution.inference import InferenceResponse
 from ..state.execution.signals import StopReason
 from ..state.values.error_info import ErrorInfo
 from ..tools.stop import StopExecution
+from .asking import SHORTEST_TIMEOUT_SECONDS, ask_models, check_prices
 from .charges import as_response, charge_execution, check_budget, with_corrections
-from .driver_calls import CallInterrupted, DriverCaller, call_driver, check_answer_of_hook, parse_answer
-from .endings import adopt_hook_context, release_and_retry, resolve_interruption, user_stop_signal
-from .leases import ActiveLease, Interruption
+from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, parse_answer
+from .endings import adopt_hook_context, put_off, release_and_retry, resolve_interruption, user_stop_signal
+from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
 from .run import Run
 from .run_values import RejectedAnswer
 from .services import EngineServices
 
-_SHORTEST_TIMEOUT_SECONDS: Final = 0.001
 _MOST_DOUBLINGS: Final = 16
 
 
@@ -82,7 +81,7 @@ class Inference:
         if run.ending.is_stopping or run.obtained.is_given:
             return run
         try:
-            _check_price(run)
+            check_prices(run)
             run, request = self._build_request(run)
         except Exception as error:  # noqa: BLE001 - a hook of the user's, or a driver that cannot be made
             return self.resolve_hook_error(run, error)
@@ -106,17 +105,20 @@ class Inference:
         return adopt_hook_context(run, context), context.request or request
 
     def _timeout(self, run: Run) -> float:
-        return max(_SHORTEST_TIMEOUT_SECONDS, self._keeper.time_left(run.lease))
+        return max(SHORTEST_TIMEOUT_SECONDS, self._keeper.time_left(run.lease))
 
     # --- attempts ---------------------------------------------------------------------------------------------
 
     def _ask(self, run: Run, request: InferenceRequest) -> Run:
         """Ask until there is a readable answer, as often as the settings allow within this step."""
         try:
-            try:
-                return self._attempt(run, request)
-            except DriverError as error:
-                return self._ask_again(run, request, error)
+            return ask_models(
+                run,
+                self._services,
+                request,
+                attempt=partial(self._attempt, run),
+                note=partial(self._driver.journal_failure, run),
+            )
         except CallInterrupted:
             return self._resolve_interruption(run)
         except ModelCallRefused as error:
@@ -124,33 +126,7 @@ class Inference:
         except StopExecution as stop:
             return run.stopping(stop.signal_from(run.agent.answering.name))
         except DriverError as error:
-            self._driver.journal_failure(run, error)
             return self._give_up(run, error)
-
-    def _ask_again(self, run: Run, request: InferenceRequest, first: DriverError) -> Run:
-        """Ask again after the first attempt, which runs without tenacity: its machinery costs a tenth of a step."""
-        errors = [first]
-
-        def attempt() -> Run:
-            if errors:
-                raise errors.pop()
-            return self._attempt(run, replace(request, timeout=self._timeout(run)))
-
-        attempts = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(self._settings.driver_attempts),
-            wait=self._retry_delay,
-            retry=tenacity.retry_if_exception(self._is_worth_waiting_for),
-            before_sleep=lambda state: self._tell_retry(run, state),
-            sleep=lambda seconds: self._sleep(run.lease, seconds),
-            reraise=True,
-        )
-        return attempts(attempt)
-
-    def _tell_retry(self, run: Run, state: tenacity.RetryCallState) -> None:
-        """Journal the failed attempt and tell watchers when the next one is."""
-        error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, DriverError):
-            self._driver.journal_failure(run, error, pause_seconds=state.upcoming_sleep)
 
     def _attempt(self, run: Run, request: InferenceRequest) -> Run:
         if not self._driver.may_begin(run):
@@ -158,15 +134,16 @@ class Inference:
         if run.memory.rejected:
             self._check_limits(run)
             request = with_corrections(request, run.memory.rejected)
+        call = self._services.gate.begin(run, request)
         emit = None if run.agent.holds_live_text else run.live.begin_call()
         if emit is not None:
             request = replace(request, emit=emit)
         started = self._services.monotonic()
         try:
-            raw = call_driver(run, self._services, request)
+            raw, settlement = call_driver(run, self._services, request, call)
             crash_points.at("c2")
             # Journaled before it is parsed: an answer whose parsing ends the process is not paid for again.
-            stored = self._driver.journal_answer(run, raw)
+            stored = self._driver.journal_answer(run, raw, settlement)
             answered = self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
         except DriverError as error:
             paid = as_response(error) if isinstance(error, UnusableAnswer) else None
@@ -187,24 +164,6 @@ class Inference:
         observer = self._services.observer
         if observer is not None:
             observer.driver_called(run, self._services.monotonic() - started, response, error)
-
-    def _sleep(self, lease: ActiveLease, seconds: float) -> None:
-        if lease.wait(min(seconds, self._keeper.time_left(lease))):
-            raise CallInterrupted
-
-    def _retry_delay(self, state: tenacity.RetryCallState) -> float:
-        """Full jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015), or what the provider asked for."""
-        error = state.outcome.exception() if state.outcome else None
-        requested = error.retry_after if isinstance(error, DriverError) else None
-        backoff = tenacity.wait_random_exponential(
-            multiplier=self._settings.retry_delay_seconds, max=self._settings.retry_delay_max_seconds
-        )(state)
-        return max(requested or 0.0, backoff)
-
-    def _is_worth_waiting_for(self, error: BaseException) -> bool:
-        """Whether to ask again within this step; a long delay that the provider asks for frees the slot instead."""
-        requested = error.retry_after if isinstance(error, DriverError) else None
-        return _is_worth_retrying(error) and (requested or 0.0) <= self._settings.retry_delay_max_seconds
 
     # --- answers ----------------------------------------------------------------------------------------------
 
@@ -282,8 +241,10 @@ class Inference:
 
     def _give_up(self, run: Run, error: DriverError) -> Run:
         """Ask no more in this step: a transient error delays it, a permanent one fails the execution."""
+        if isinstance(error, PutOff):
+            return put_off(run, self._services, error)
         described = describe_exception(error)
-        if not _is_worth_retrying(error):
+        if not error.transient:
             return run.failing(described, StopReason.ERROR_FORBADE)
         if isinstance(error, UnusableAnswer):  # each was paid for; an outage costs nothing
             return run.failing(described, StopReason.RETRY_LIMIT_REACHED)
@@ -300,21 +261,6 @@ class Inference:
         return run.decide(release_and_retry(self._services.store, run.claim, why, delay_seconds=seconds))
 
 
-def _check_price(run: Run) -> None:
-    """Refuse, before the first call, a cost limit that cannot be kept."""
-    limit = run.execution.budget.max_cost
-    driver = run.agent.answering
-    if limit is None or driver.knows_price(run.state.llm_config):
-        return
-    option = "Agent(price=TokenPrice(…))"
-    if run.agent.model is None:
-        option = getattr(driver, "price_option", "PydanticAIDriver(…, price=TokenPrice(…))")
-    raise ConfigurationError(
-        f"agent {run.agent.name!r} has max_cost={limit:g}, and {run.model!r} has no known price. Give it one, "
-        f"{option}, or limit tokens instead of cost."
-    )
-
-
 def _with_prompt(run: Run) -> AgentState:
     """The state that the driver sees: with the agent's prompt, which is stored only for sessions with their own."""
     agent = run.agent
@@ -328,7 +274,3 @@ def _with_prompt(run: Run) -> AgentState:
 def _without_answer(run: Run) -> Run:
     journal = replace(run.loaded.journal, answer=None)
     return run.changed(loaded=replace(run.loaded, journal=journal))
-
-
-def _is_worth_retrying(error: BaseException) -> bool:
-    return isinstance(error, DriverError) and error.transient

@@ -34,6 +34,10 @@ class Interruption(StrEnum):
     DRAIN = "drain"
 
 
+class CallInterrupted(Exception):
+    """An interruption ended a model call or the pause before it, or kept it from beginning."""
+
+
 class ActiveLease:
     """The lease of a claim that this process holds, as its step sees it.
 
@@ -118,7 +122,11 @@ _LAST_MOMENT_SECONDS: Final = 0.1
 
 
 class LeaseKeeper:
-    """Renews leases: `tick` is one round, `start` begins a thread that calls it."""
+    """Renews leases: `tick` is one round, `start` begins a thread that calls it.
+
+    Attributes:
+        publish: Publishes a step, where the store does not; without it, the sweep does.
+    """
 
     def __init__(
         self,
@@ -130,7 +138,7 @@ class LeaseKeeper:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._publish = publish or _leave_to_the_sweep
+        self.publish = publish or _leave_to_the_sweep
         self._monotonic = monotonic
         self._leases: dict[int, ActiveLease] = {}
         self._abandoned_leases: set[int] = set()
@@ -291,7 +299,7 @@ class LeaseKeeper:
         give_back = lease.interruption is not Interruption.DEADLINE
         publish = self._store.steps.release(lease.claim, delay_ms=None, give_back=give_back)
         if publish is not None:
-            self._publish(publish)
+            self.publish(publish)
 
 
 def _leave_to_the_sweep(ref: StepRef) -> None:

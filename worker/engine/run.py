@@ -229,7 +229,8 @@ class Run:
     def model(self) -> str:
         """Name of the model that answers: the session's own, else the agent's."""
         config = self.state.llm_config
-        return (config.model if config is not None else None) or self.agent.model or self.agent.answering.name
+        own = config.model if config is not None else None
+        return own or (self.agent.models[0] if self.agent.models else self.agent.answering.name)
 
     @property
     def execution(self) -> ExecutionState:

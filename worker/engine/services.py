@@ -19,6 +19,7 @@ from ..store.store import Store
 from .leases import Interruption, LeaseKeeper
 from .live_writer import LiveWriter
 from .outcome import Outcome
+from .provider_gate import ProviderGate
 from .run import Run
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,9 @@ class EngineServices:
         sleep: Waits a number of seconds.
         connections: The connections to MCP servers; its maker closes them.
         observer: Is told what steps do; None where neither metrics nor traces are wanted.
+        publish: Publishes a step, where the store does not; None leaves it to the sweep.
         live: Writes what steps emit while they run; its maker closes it.
+        gate: Keeps what people and providers allow.
     """
 
     store: Store
@@ -83,9 +86,11 @@ class EngineServices:
     connections: ServerConnections = field(default_factory=ServerConnections)
     observer: StepObserver | None = None
     live: LiveWriter = field(init=False)
+    gate: ProviderGate = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "live", LiveWriter(self.store))
+        object.__setattr__(self, "gate", ProviderGate(self))
 
     def redis_ms(self, run: Run) -> int:
         """Redis's time now, at the earliest; see `Run.redis_ms`."""

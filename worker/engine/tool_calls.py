@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
+from ..errors import PutOff
 from ..redaction import describe_exception, redact
 from ..state.execution.signals import StopReason
+from ..state.execution.tool_calls import ToolOutcome
+from ..state.values.error_info import ErrorInfo
 from ..store.journal import BeginRecord
 from ..store.steps.journals import BeginResult
 from ..tools.effect import Effect, LookupResult, LookupStatus
@@ -21,13 +24,15 @@ from .call_planning import CallPlanner
 from .call_records import (
     CallTimes,
     PlannedCall,
+    record_call,
     record_stopped,
     record_unknown,
     record_value,
 )
 from .children import Children
 from .delegating import Delegator, Handoffs
-from .endings import give_back, release_and_retry, resolve_interruption, user_stop_signal
+from .endings import give_back, put_off, release_and_retry, resolve_interruption, user_stop_signal
+from .flow_texts import describe_pause
 from .request_closing import RequestCloser
 from .request_opening import RequestOpener
 from .run import Run
@@ -97,6 +102,7 @@ class ToolCalls:
 
     def _run_planned(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
         """Decide about calls, and run those that may, in batches; those that have to ask leave requests."""
+        run, planned, paused = self._hold_paused(run, planned)
         try:
             run, planned = self._opener.decide(run, planned)
             run, planned = self._delegator.open(run, planned)
@@ -108,8 +114,28 @@ class ToolCalls:
         for start, end in _batches(fresh, width):
             if run.outcome is not None:
                 return run
-            run = self._run_batch(run, fresh[start:end], is_final=end >= len(fresh))
-        return run
+            run = self._run_batch(run, fresh[start:end], is_final=end >= len(fresh) and paused is None)
+        return run if paused is None or run.outcome is not None else put_off(run, self._services, paused)
+
+    def _hold_paused(
+        self, run: Run, planned: Sequence[PlannedCall]
+    ) -> tuple[Run, Sequence[PlannedCall], PutOff | None]:
+        """Take out the calls of paused tools; their pause puts the step off once the others have run, or is told."""
+        gate = self._services.gate
+        if not gate.view.pauses or run.ending.is_stopping:
+            return run, planned, None
+        now_ms, free, holds = self._services.redis_ms(run), list[PlannedCall](), None
+        for each in planned:
+            paused = gate.find_pause(now_ms, ("tool", each.call.name))
+            if paused is None:
+                free.append(each)
+            elif paused.tell:
+                error = ErrorInfo(kind="paused", message=redact(describe_pause(paused)))
+                record = record_call(run, each, ToolOutcome.BLOCKED, CallTimes.at(now_ms), error=error)
+                run = run.with_record(each.index, record)
+            else:
+                holds = gate.put_off_by(paused, now_ms)
+        return run, free, holds
 
     # --- the calls --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,107 @@
+"""Limits, pauses and buckets in words: why a step is put off, what frees it, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final, assert_never
+
+from ...config.settings import DEFAULT_QUEUE
+from ..flow.values import BucketStatus, Dimension, ModelEndpoint, Pause
+from ..moments import moment
+from ..store.flow.records import Refused
+
+_UNITS: Final = {
+    "requests": "requests",
+    "tokens": "tokens",
+    "input_tokens": "input tokens",
+    "output_tokens": "output tokens",
+}
+_SOURCES: Final = {
+    "set": "as it was set",
+    "header": "learned from its headers",
+    "text": "learned from a refusal's text",
+    "refusals": "learned from its refusals",
+}
+HELD: Final = ("closed", "quota", "waiting", "away")
+"""The states in which no request goes, but for a probe."""
+
+
+def describe_pause(pause: Pause) -> str:
+    """Say who has paused what, since when, why, and until when."""
+    by = f" by {pause.by}" if pause.by else ""
+    until = "" if pause.until is None else f"; until {describe_moment(pause.until)}"
+    name = pause.name or DEFAULT_QUEUE  # the common queue has no other
+    return f"{pause.kind} {name} paused{by} since {describe_moment(moment(pause.since_ms))}: {pause.reason}{until}"
+
+
+def describe_limit(per_minute: float, dimension: Dimension, source: str) -> str:
+    """Write a limit with its source: "500 requests a minute (learned from its headers)"."""
+    number = f"{per_minute:,.1f}".removesuffix(".0").replace(",", " ")
+    return f"{number} {_UNITS[dimension]} a minute ({_SOURCES.get(source, source)})"
+
+
+def describe_refusal(bucket: ModelEndpoint, refused: Refused) -> str:
+    """Say why a bucket admits no request now, and when it will."""
+    model, since = bucket.model, describe_moment(moment(refused.since_ms))
+    free = f"free at {describe_moment(moment(refused.at_ms + refused.wait_ms))}"
+    match refused.why:
+        case "zero":
+            unit = _UNITS[refused.dimension or "requests"]
+            return f"the limit of {model} is 0 {unit} a minute, until it is raised or removed"
+        case "not_before":
+            return f"{model} asked to wait until {since}; {free}"
+        case "quota":
+            return (
+                f"{model} says that the quota of its key is used up, until {since} or `celery-agents unpause`; {free}"
+            )
+        case "breaker":
+            return f"{model} is away since {since}; asked again by one request at a time; {free}"
+        case "window":
+            return f"{model} has just refused requests and gets few at a time; {free}"
+        case "rate":
+            limit = describe_limit(refused.per_minute, refused.dimension or "requests", refused.source)
+            return f"{model} allows {limit}; {free}"
+        case _ as never:
+            assert_never(never)
+
+
+def describe_moment(at: datetime) -> str:
+    """A time in UTC, with its date unless that is today's."""
+    return f"{at:%H:%M:%S}" if at.date() == datetime.now(UTC).date() else f"{at:%Y-%m-%d %H:%M}"
+
+
+def bucket_limits(status: BucketStatus) -> Iterator[tuple[Dimension, float, str]]:
+    """Give what is limited, to how much a minute, and by what: "set" by people, or how it was learned."""
+    for dimension, limit in (status.limit.per_minute if status.limit else {}).items():
+        yield dimension, limit, "set"
+    for learned in status.learned:
+        yield learned.dimension, learned.per_minute, learned.source
+
+
+def describe_limits(status: BucketStatus) -> str:
+    """Write all limits: "500 requests a minute (as it was set), …"."""
+    return ", ".join(describe_limit(limit, dimension, source) for dimension, limit, source in bucket_limits(status))
+
+
+def bucket_state(status: BucketStatus) -> tuple[str, str]:
+    """Name what a bucket does with requests, and write it with what frees it: ("away", "away since 10:42:13, …").
+
+    It is "closed" (a limit is 0), "quota" (used up), "waiting" (as its provider asked), "away" (the breaker is open),
+    "slow" (few at a time after a refusal) or "open".
+    """
+    away, until, probe = (
+        f"{describe_moment(moment(at_ms))} UTC"
+        for at_ms in (status.away_since_ms, status.not_before_ms, status.probe_ms)
+    )
+    if status.limit is not None and 0 in status.limit.per_minute.values():
+        return "closed", "takes no request: a limit is 0"
+    if status.not_before_ms:
+        is_quota = status.why == "quota"
+        what = "its quota is used up" if is_quota else "its provider asked to wait"
+        return "quota" if is_quota else "waiting", f"{what} until {until}; next probe at {probe}"
+    if status.away_since_ms:
+        return "away", f"away since {away}; next probe at {probe}"
+    return (
+        ("open", "takes requests") if status.window is None else ("slow", f"{status.window} at a time, after a refusal")
+    )
