@@ -231,7 +231,7 @@ def _common_attributes(run: Run) -> dict[str, Any]:
 def _read_model(run: Run) -> tuple[str, str]:
     """Read provider and model from `provider:model`; a driver of the user's own is its own provider."""
     chosen = run.state.llm_config.model if run.state.llm_config is not None else None
-    provider, colon, model = (chosen or run.agent.model or "").partition(":")
+    provider, colon, model = (chosen or "".join(run.agent.models[:1])).partition(":")
     return (provider, model) if colon else (run.agent.answering.name, provider)
 
 

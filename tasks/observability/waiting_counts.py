@@ -30,9 +30,10 @@ class WaitingFor(StrEnum):
         PERSON: A person has to approve or answer.
         CHILD: A session that it has started goes on.
         SERVICE: A service has to bring a result.
-        PROVIDER: Its worker pauses after a failed model call.
+        PROVIDER: A limit of its model's provider holds it, or its worker pauses after a failed model call.
         DELAY: Its step is delayed, or begins later.
         HELD: It is suspended.
+        PAUSED: Its provider, model, agent, tool or queue is paused.
         NO_WORKER: No live worker offers its agent.
         PARKED: No worker can carry it on.
     """
@@ -45,6 +46,7 @@ class WaitingFor(StrEnum):
     PROVIDER = "provider"
     DELAY = "delay"
     HELD = "held"
+    PAUSED = "paused"
     NO_WORKER = "no_worker"
     PARKED = "parked"
 
@@ -55,9 +57,10 @@ _SENTENCES: Final[Mapping[WaitingFor, tuple[str, str]]] = {
     WaitingFor.PERSON: ("waits for a person", "wait for a person"),
     WaitingFor.CHILD: ("waits for another agent", "wait for another agent"),
     WaitingFor.SERVICE: ("waits for the result of a service", "wait for the result of a service"),
-    WaitingFor.PROVIDER: ("pauses after a failed model call", "pause after a failed model call"),
+    WaitingFor.PROVIDER: ("waits for its model's provider", "wait for their model's provider"),
     WaitingFor.DELAY: ("is delayed, or begins later", "are delayed, or begin later"),
     WaitingFor.HELD: ("is suspended", "are suspended"),
+    WaitingFor.PAUSED: ("waits for the end of a pause", "wait for the end of a pause"),
     WaitingFor.NO_WORKER: ("waits for a worker that offers its agent", "wait for a worker that offers their agent"),
     WaitingFor.PARKED: ("is parked: no worker can carry it on", "are parked: no worker can carry them on"),
 }
@@ -135,8 +138,14 @@ def classify(facts: WaitingFacts, offered: Collection[str], now_ms: int) -> Wait
     if facts.claim and facts.is_leased:
         return WaitingFor.PROVIDER if _pauses(facts, now_ms) else WaitingFor.RUNNING
     if not facts.claim and facts.not_before_ms > now_ms:
-        return WaitingFor.DELAY
+        return _classify_delay(facts.put_off)
     return WaitingFor.QUEUE if facts.agent in offered else WaitingFor.NO_WORKER
+
+
+def _classify_delay(put_off: str) -> WaitingFor:
+    if put_off.startswith("pause:"):
+        return WaitingFor.PAUSED
+    return WaitingFor.PROVIDER if put_off else WaitingFor.DELAY
 
 
 def _classify_requests(facts: WaitingFacts) -> WaitingFor:

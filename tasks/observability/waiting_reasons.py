@@ -186,6 +186,8 @@ def _explain_delay(session: WaitingSession) -> str | None:
     if step.not_before_ms <= step.now_ms:
         return None
     when = describe_next_try(step.not_before_ms, step.now_ms)
+    if step.put_off:
+        return f"step {step.step} waits, next try {when}: {_end(step.reason)}"
     if not step.delays:
         return f"step {step.step} begins {when}"
     return f"step {step.step} was delayed, next try {when}: {_end(step.reason or 'no reason was given')}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.flow import Pause
 from celery_agents.tasks.observability.waiting_counts import ReasonCount, WaitingCounts, WaitingFor, count_waiting
 from celery_agents.tasks.observability.waiting_reasons import waiting_reason
 from celery_agents.worker.agent import Agent
@@ -15,6 +16,7 @@ from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.state import AgentState, Approve
 from celery_agents.worker.store import Claimed, EventType, NewEvent
+from celery_agents.worker.store.keys import FLOW, BucketKeys
 from celery_agents.worker.tools import Ask, tool
 
 from support.engine import Bench
@@ -30,6 +32,7 @@ SAID = {
     WaitingFor.PROVIDER: "waits for the provider",
     WaitingFor.DELAY: "was delayed",
     WaitingFor.HELD: "suspended by ann",
+    WaitingFor.PAUSED: "waits, next try in 5 s",
     WaitingFor.NO_WORKER: "no live worker offers agent",
     WaitingFor.PARKED: "it is parked",
 }
@@ -112,6 +115,16 @@ def held(bench: Bench) -> str:
     return session
 
 
+def put_off(bench: Bench, by: str, reason: str) -> str:
+    session = bench.submit()
+    held = claim(bench, session).claim
+    line = ("ZADD", BucketKeys(by).line, bench.clock.now_ms() + 5_000, session)
+    cause = ("HSET", FLOW, by, Pause("tool", "refund", reason="the bank is down").to_json())
+    bench.store.context.database.pipeline("test", [cause if by.startswith("pause:") else line])
+    bench.store.steps.release(held, delay_ms=5_000, give_back=True, reason=reason, put_off=by)
+    return session
+
+
 def parked(bench: Bench) -> str:
     session = bench.submit()
     ref = bench.due(session)
@@ -129,6 +142,7 @@ MAKE: dict[WaitingFor, Callable[[Bench], str]] = {
     WaitingFor.PROVIDER: pausing,
     WaitingFor.DELAY: lambda bench: asked(bench, "fail"),
     WaitingFor.HELD: held,
+    WaitingFor.PAUSED: lambda bench: put_off(bench, "pause:tool:refund", "tool refund paused: the bank is down"),
     WaitingFor.NO_WORKER: lambda bench: bench.submit(agent=bench.agents[3]),
     WaitingFor.PARKED: parked,
 }
@@ -154,11 +168,26 @@ def test_all_together_each_reason_in_its_place_and_ended_ones_in_none(bench: Ben
     bench.run(bench.submit())
     found = count_waiting(bench.store)
     assert [each.reason for each in found.reasons] == list(WaitingFor)
-    assert [each.count for each in found.reasons] == [1, 2, 1, 1, 1, 1, 1, 1, 1, 1], "the child is in the queue, too"
-    assert found.total == 11
+    assert [each.count for each in found.reasons] == [1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1], "the child is in the queue, too"
+    assert found.total == 12
     assert counts(count_waiting(bench.store, "unknown")) == {"no_worker": 1}
     assert counts(count_waiting(bench.store, "nobody")) == {}
-    assert count_waiting(bench.store, "nobody").total == 11
+    assert count_waiting(bench.store, "nobody").total == 12
+
+
+def test_what_a_limit_of_a_provider_holds_waits_for_the_provider_until_its_time_and_says_the_reason(
+    bench: Bench,
+) -> None:
+    session = put_off(bench, "0123456789abcdef", "openai:gpt-5-mini allows 5 requests a minute; free at 10:42:13")
+    assert counts(count_waiting(bench.store)) == {"provider": 1}
+    reason = waiting_reason(bench.store, bench.store.sessions.header(session))
+    assert reason.startswith("step 1 waits, next try in 5 s (")
+    assert reason.endswith("): openai:gpt-5-mini allows 5 requests a minute; free at 10:42:13.")
+    (delayed,) = bench.store.housekeeping.list_delayed()
+    assert (delayed.put_off, delayed.delays) == ("0123456789abcdef", 0)
+    bench.clock.go_on(6)
+    assert counts(count_waiting(bench.store)) == {"queue": 1}
+    assert bench.store.housekeeping.list_delayed() == []
 
 
 def test_no_more_sessions_are_looked_at_than_is_said(bench: Bench) -> None:
@@ -208,4 +237,4 @@ def test_damaged_entries_are_left_out_and_hide_no_other(bench: Bench) -> None:
 def test_a_count_is_a_sentence() -> None:
     said = [ReasonCount(reason, count).sentence for reason in WaitingFor for count in (0, 1, 2)]
     assert said[:3] == ["0 run on a worker", "1 runs on a worker", "2 run on a worker"]
-    assert len(set(said)) == 30
+    assert len(set(said)) == 33
