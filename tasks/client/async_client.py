@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from anyio import to_thread
 from celery import Celery
@@ -22,8 +22,10 @@ from ...worker.store.live.streams import StreamPosition
 from .client import AgentClient
 from .inputs import check_position, check_seconds
 from .job import Job, Result
+from .providers import ProviderLimits
 from .stream_items import StreamItem
 
+C = TypeVar("C")
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -84,13 +86,20 @@ class AsyncJob:
         return f"Async{self._job!r}"
 
 
+class _InThreads(Generic[C]):
+    """Has the verbs of a client, which run in threads."""
+
+    _client: C
+    _threads: _Threads
+
+
 def _run_in_thread(
-    verb: Callable[Concatenate[AgentClient, P], T],
-) -> Callable[Concatenate[AsyncAgentClient, P], Coroutine[Any, Any, T]]:
-    """Make a method that runs a verb of `AgentClient` in a thread, with its arguments and its docstring."""
+    verb: Callable[Concatenate[C, P], T],
+) -> Callable[Concatenate[_InThreads[C], P], Coroutine[Any, Any, T]]:
+    """Make a method that runs a verb of a client in a thread, with its arguments and its docstring."""
 
     @functools.wraps(verb)
-    async def run(self: AsyncAgentClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self: _InThreads[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         client, threads = self._client, self._threads  # pyright: ignore[reportPrivateUsage]
         return await threads.run(lambda: verb(client, *args, **kwargs))
 
@@ -139,7 +148,19 @@ def _get_each_job(
     return run
 
 
-class AsyncAgentClient:
+class AsyncProviderLimits(_InThreads[ProviderLimits]):
+    """Limits of model providers; see `ProviderLimits` for what each verb does and raises."""
+
+    def __init__(self, limits: ProviderLimits, threads: _Threads) -> None:
+        self._client, self._threads = limits, threads
+
+    set = _run_in_thread(ProviderLimits.set)
+    get = _run_in_thread(ProviderLimits.get)
+    remove = _run_in_thread(ProviderLimits.remove)
+    list = _run_in_thread(ProviderLimits.list)
+
+
+class AsyncAgentClient(_InThreads[AgentClient]):
     """Talks to Redis without blocking the event loop; see `AgentClient` for what each verb does and raises.
 
     A client that is no longer needed is closed by `await client.close()`, or by leaving its `async with` block.
@@ -197,6 +218,11 @@ class AsyncAgentClient:
         """Settings of the client."""
         return self._client.settings
 
+    @property
+    def limits(self) -> AsyncProviderLimits:
+        """The limits of model providers."""
+        return AsyncProviderLimits(self._client.limits, self._threads)
+
     submit = _start_job(AgentClient.submit)
     send_message = _start_job(AgentClient.send_message)
     retry = _start_job(AgentClient.retry)
@@ -230,6 +256,9 @@ class AsyncAgentClient:
     tree = _run_in_thread(AgentClient.tree)
     timeline = _run_in_thread(AgentClient.timeline)
     waiting = _run_in_thread(AgentClient.waiting)
+    pause = _run_in_thread(AgentClient.pause)
+    unpause = _run_in_thread(AgentClient.unpause)
+    pauses = _run_in_thread(AgentClient.pauses)
 
     retry_failed = _get_each_job(AgentClient.retry_failed)
     tree_events = _get_each(AgentClient.tree_events)

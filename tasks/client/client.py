@@ -52,6 +52,7 @@ from .job import Job, Result
 from .listing import Filter, Page, iterate_headers, read_page
 from .observing import ObservingVerbs
 from .pending import ResolvingVerbs
+from .providers import ProviderVerbs
 from .snapshots import SnapshotVerbs
 from .stream_items import StreamItem
 from .submission import Submission
@@ -60,7 +61,7 @@ from .verbs import BY, LONGEST_SECONDS, MESSAGE_FIELDS, MOST_TEXT, Scope, verb
 _STOP_SECONDS: Final = 30.0
 
 
-class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, ObservingVerbs):
+class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, ObservingVerbs, ProviderVerbs):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.
 
     A client that is no longer needed is closed by `close()`, or by leaving its `with` block.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from ...config.settings import DEFAULT_QUEUE
 from ...worker.moments import moment
 
 if TYPE_CHECKING:
+    from ...worker.flow.values import BucketStatus, Pause, ProviderLimit
     from ...worker.state.agent_state import AgentState
     from ...worker.store.children.trees import TreeNode
     from ...worker.store.event_records import Event
@@ -168,3 +171,33 @@ def waiting_value(counts: WaitingCounts) -> dict[str, Any]:
         "now": counts.now,
         "reasons": [{"reason": each.reason, "count": each.count, "sentence": each.sentence} for each in counts.reasons],
     }
+
+
+def bucket_value(status: BucketStatus) -> dict[str, Any]:
+    """A bucket as JSON: its limits, set and learned, and what it does with requests now."""
+    from ...worker.engine.flow_texts import bucket_state
+
+    state, sentence = bucket_state(status)
+    return {
+        **dataclasses.asdict(status.bucket),
+        "state": state,
+        "sentence": sentence,
+        "limit": status.limit and _stored_value(status.limit),
+        "learned": [
+            {"counts": each.dimension, "per_minute": each.per_minute, "source": each.source, "at": moment(each.at_ms)}
+            for each in status.learned
+        ],
+        "in_flight": status.in_flight,
+        "waiting": status.waiting,
+    }
+
+
+def pause_value(pause: Pause) -> dict[str, Any]:
+    """A pause as JSON."""
+    return {**_stored_value(pause), "name": pause.name or DEFAULT_QUEUE, "until": pause.until}
+
+
+def _stored_value(stored: ProviderLimit | Pause) -> dict[str, Any]:
+    value = stored.to_dict()
+    value["since"] = moment(value.pop("since_ms"))
+    return value

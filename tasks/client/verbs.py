@@ -73,6 +73,7 @@ class Verb:
             does where one of these is given.
         task: Parameters of its Celery task, in their order. Empty: there is no such task, or it is written by hand.
         task_gives: Further arguments that every such task gives.
+        part: The attribute of the client whose method it is. Empty: the client's own.
     """
 
     call: Callable[..., Any]
@@ -89,6 +90,7 @@ class Verb:
     reads_session: bool | Sequence[str] = True
     task: Sequence[str] = ()
     task_gives: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    part: str = ""
 
     @property
     def name(self) -> str:

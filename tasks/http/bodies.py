@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
+from ...worker.flow.values import ProviderLimit
 from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
@@ -141,6 +142,21 @@ class NewSessionToken(Body):
     subject: str | None = Field(
         None, min_length=1, max_length=200, description="Who bears it, for the events. None: answer_to, or the session."
     )
+
+
+class ModelLimit(Body):
+    """A limit of a model for all workers; at least one number. 0 admits no request; null is unlimited."""
+
+    model: str = Field(max_length=200, description="Id of the model, as provider:name.")
+    group: str | None = Field(None, max_length=200, description="null: each group that has no limit of its own.")
+    rpm: float | None = Field(None, ge=0, le=_LARGEST, description="Requests a minute.")
+    tpm: float | None = Field(None, ge=0, le=_LARGEST, description="Tokens a minute, input and output together.")
+    input_tpm: float | None = Field(None, ge=0, le=_LARGEST)
+    output_tpm: float | None = Field(None, ge=0, le=_LARGEST)
+
+    def value(self) -> ProviderLimit:
+        """The limit as the client takes it."""
+        return ProviderLimit(**self.model_dump())
 
 
 class WaitQuery(Body):

@@ -73,8 +73,14 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     schema = endpoint.query.model_json_schema()
+    needed = schema.get("required", ())
     return [
-        {"name": name, "in": "query", "required": False, "schema": {k: v for k, v in each.items() if k != "title"}}
+        {
+            "name": name,
+            "in": "query",
+            "required": name in needed,
+            "schema": {k: v for k, v in each.items() if k != "title"},
+        }
         for name, each in schema.get("properties", {}).items()
     ]
 

@@ -225,7 +225,7 @@ class ReasonReply(Reply):
     """How many sessions wait for one thing."""
 
     reason: str = Field(
-        description="running, queue, person, child, service, provider, delay, held, no_worker or parked."
+        description="running, queue, person, child, service, provider, delay, held, paused, no_worker or parked."
     )
     count: int
     sentence: str = Field(description="The count in words, for people.")
@@ -239,6 +239,38 @@ class WaitingReply(Reply):
     is_complete: bool = Field(description="Whether all were looked at.")
     now: datetime = Field(description="The time of Redis.")
     reasons: list[ReasonReply] = Field(description="Each reason, also with 0.")
+
+
+class BucketReply(Reply):
+    """The requests to one model, at one address and with one key or group, which are counted together."""
+
+    model: str
+    endpoint: str = Field(description="Base URL; empty: the provider's own.")
+    group: str = Field(description="The group of agents, or ~ and digits that stand for a key.")
+    state: str = Field(description="open, slow, waiting, away, quota or closed.")
+    sentence: str = Field(description="The state in words, with what frees it.")
+    limit: dict[str, Any] | None = Field(description="As it was set, with by and since.")
+    learned: list[dict[str, Any]] = Field(description="What the workers have found: counts, per_minute, source, at.")
+    in_flight: int = Field(description="Requests that have not been answered.")
+    waiting: int = Field(description="Sessions that wait for their turn.")
+
+
+class LimitsReply(Reply):
+    """All buckets that have a limit or have learned one, and limits that nothing uses yet."""
+
+    limits: list[BucketReply]
+
+
+class PausesReply(Reply):
+    """The pauses that have not ended, the oldest first."""
+
+    pauses: list[dict[str, Any]] = Field(description="Each with kind, name, reason, since, until, by and tell.")
+
+
+class NotesReply(Reply):
+    """Sentences about what may not be meant; none when all is well."""
+
+    notes: list[str]
 
 
 class ChangedReply(Reply):

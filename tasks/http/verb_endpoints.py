@@ -14,10 +14,10 @@ from starlette.responses import Response
 
 from ...worker.errors import SessionConflict
 from ..client.client import AgentClient
-from ..client.json_values import found_value, timeline_value, waiting_value
+from ..client.json_values import bucket_value, found_value, pause_value, timeline_value, waiting_value
 from ..client.verbs import VERBS, Verb
 from . import replies
-from .bodies import Budget, Moment, TranscriptMessage, WaitQuery
+from .bodies import Budget, ModelLimit, Moment, TranscriptMessage, WaitQuery
 from .endpoints import IF_MATCH, KEY, Body, Call, Endpoint, Handler, NoQuery, send
 from .job_endpoints import reply_to
 from .problems import HttpProblem
@@ -36,6 +36,7 @@ WIRE: Final[Mapping[str, Any]] = {
     "datetime | None": Moment | None,  # pyright: ignore[reportOperatorIssue]
     "timedelta | None": float | None,
     "ExecutionBudget | None": Budget | None,
+    "ProviderLimit": ModelLimit,
     "Mapping[str, Any] | None": dict[str, Any] | None,
     "Sequence[Message]": list[TranscriptMessage],
     "GivenAnswer | Mapping[str, Any]": dict[str, Any],
@@ -45,10 +46,12 @@ WIRE: Final[Mapping[str, Any]] = {
 READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "timedelta | None": lambda seconds: timedelta(seconds=seconds),
     "ExecutionBudget | None": lambda budget: budget.value(),
+    "ProviderLimit": lambda limit: limit.value(),
     "Sequence[Message]": lambda messages: [message.value() for message in messages],
 }
 """How the value of a field becomes that of the parameter, where it differs."""
 
+_BY_QUERY: Final = ("GET", "DELETE")  # some proxies drop their bodies
 _HEADERS: Final = {"expected_version": IF_MATCH, "idempotency_key": KEY}
 
 
@@ -90,6 +93,13 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "Trace": Writer({200: replies.TraceReply}, lambda _, trace: send(trace.to_dict())),
     "WaitingCounts": Writer({200: replies.WaitingReply}, lambda _, counts: send(waiting_value(counts))),
     "Timeline": Writer({200: replies.TimelineReply}, lambda _, timeline: send(timeline_value(timeline))),
+    "tuple[str, ...]": Writer({200: replies.NotesReply}, lambda _, notes: send({"notes": notes})),
+    "tuple[Pause, ...]": Writer(
+        {200: replies.PausesReply}, lambda _, pauses: send({"pauses": [pause_value(each) for each in pauses]})
+    ),
+    "tuple[BucketStatus, ...]": Writer(
+        {200: replies.LimitsReply}, lambda _, buckets: send({"limits": [bucket_value(each) for each in buckets]})
+    ),
     "dict[str, dict[str, Any]]": Writer({200: replies.NamedReply}, lambda _, facts: send(facts)),
 }
 """How a response is written, by the annotation of what the verb returns."""
@@ -103,15 +113,15 @@ def make_endpoint(verb: Verb) -> Endpoint:
     """
     writer = _look_up(verb, "return", verb.call.__annotations__["return"], WRITERS)
     given = _make_model(verb) if verb.http else None
-    is_read = verb.method == "GET"
-    query = WaitQuery if writer.waits else given if is_read and given else NoQuery
+    has_query = verb.method in _BY_QUERY
+    query = WaitQuery if writer.waits else given if has_query and given else NoQuery
     return Endpoint(
         method=verb.method,
         path=verb.path,
         scope=verb.scope,
         handler=_make_handler(verb, writer),
         replies=writer.replies,
-        body=None if is_read else given,
+        body=None if has_query else given,
         query=query,
         headers={name: text for each in verb.headers for name, text in _HEADERS[each].items()},
         token=verb.token,
@@ -135,7 +145,7 @@ def _make_handler(verb: Verb, writer: Writer) -> Handler:
     readers = {name: READERS.get(verb.parameter(name).annotation) for name in verb.http}
 
     async def handle(call: Call) -> Response:
-        given = call.query if verb.method == "GET" else call.body
+        given = call.query if verb.method in _BY_QUERY else call.body
         call.access.check_fields(**{name: getattr(given, name) for name in verb.service_only})
         arguments = {
             **{name: call.path[name] for name in verb.path_names},
@@ -152,7 +162,8 @@ def _make_handler(verb: Verb, writer: Writer) -> Handler:
         )
         try:
             async with call.line() if is_long else contextlib.nullcontext():
-                result = await getattr(call.client, verb.name)(**arguments)
+                client = getattr(call.client, verb.part) if verb.part else call.client
+                result = await getattr(client, verb.name)(**arguments)
         except SessionConflict as conflict:
             if "expected_version" not in arguments:
                 raise

@@ -190,6 +190,18 @@ async function look() {
   assert.equal((await call("GET", "/v1/health")).value.ok, true);
 }
 
+async function limit() {
+  const body = { limit: { model: "openai:gpt-5-mini", rpm: 500 }, by: "node" };
+  assert.equal((await call("PUT", "/v1/limits", {}, { body })).value.notes.length, 1);
+  const { value: listed } = await call("GET", "/v1/limits");
+  assert.equal(listed.limits.find((each) => each.model === "openai:gpt-5-mini").limit.rpm, 500);
+  const query = { model: "openai:gpt-5-mini" };
+  assert.equal((await call("DELETE", "/v1/limits", {}, { query })).value.changed, true);
+  await call("POST", "/v1/pauses", {}, { body: { tool: "no such tool", reason: "a look" } });
+  assert.equal((await call("GET", "/v1/pauses")).value.pauses[0].reason, "a look");
+  assert.equal((await call("DELETE", "/v1/pauses", {}, { query: { tool: "no such tool" } })).value.changed, true);
+}
+
 async function talk() {
   await call("GET", "/agui/{agent}", { agent: "planned" });
   const body = {
@@ -213,5 +225,5 @@ async function live() {
 }
 
 await change(await workAndRead());
-await Promise.all([ask(), complete(), holdAndStop(), delegate(), talk(), live(), look()]);
+await Promise.all([ask(), complete(), holdAndStop(), delegate(), talk(), live(), look(), limit()]);
 console.log(JSON.stringify([...used].sort()));

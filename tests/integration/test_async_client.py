@@ -13,6 +13,8 @@ import redis
 import celery_agents
 from celery_agents import AgentClient, AsyncAgentClient, ExecutionBudget
 from celery_agents.config.settings import Settings
+from celery_agents.tasks.client.async_client import AsyncProviderLimits
+from celery_agents.tasks.client.providers import ProviderLimits
 from celery_agents.worker.errors import InvalidInput, SessionExpired, SessionNotFound
 from celery_agents.worker.state import LLMConfig
 
@@ -22,17 +24,18 @@ from support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore:no worker has registered")
 
-NOT_VERBS = {"store", "session_store", "settings", "stream_batches", "wait_for_agent"}
+NOT_VERBS = {"limits", "store", "session_store", "settings", "stream_batches", "wait_for_agent"}
 
 
 def test_every_verb_of_the_client_is_there_with_the_same_arguments() -> None:
-    for name, verb in inspect.getmembers(AgentClient):
-        if name.startswith("_") or name in NOT_VERBS:
-            continue
-        ours = inspect.signature(getattr(AsyncAgentClient, name)).parameters
-        assert {each: p.default for each, p in ours.items()} == {
-            each: p.default for each, p in inspect.signature(verb).parameters.items()
-        }, name
+    for of, mine in ((AgentClient, AsyncAgentClient), (ProviderLimits, AsyncProviderLimits)):
+        for name, verb in inspect.getmembers(of):
+            if name.startswith("_") or name in NOT_VERBS:
+                continue
+            ours = inspect.signature(getattr(mine, name)).parameters
+            assert {each: p.default for each, p in ours.items()} == {
+                each: p.default for each, p in inspect.signature(verb).parameters.items()
+            }, name
 
 
 def test_it_is_loaded_on_first_use_from_the_package() -> None:

@@ -16,7 +16,10 @@ from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from celery_agents import AgentClient
+from celery_agents.flow import ProviderLimit
 from celery_agents.tasks.observability.server_policy import parse_version
+from celery_agents.worker.errors import StoreForbidden
+from celery_agents.worker.store import keys
 
 from support.deployed import DEPLOY
 from support.deployment import ROLES, Deployment
@@ -144,6 +147,25 @@ def test_what_was_written_is_there_after_a_restart(users: Deployment) -> None:
         assert worker.exists(*there) == len(there)
         worker.delete(*there)
     assert find_restart(users.agents("monitor", "doctor", "--json").stdout)["level"] == "ok"
+
+
+@pytest.mark.parametrize("role", ["producer", "http"])
+def test_services_set_limits_and_pause_and_monitoring_sees_them(users: Deployment, role: str) -> None:
+    with AgentClient(users.url(role)) as client, AgentClient(users.url("monitor")) as looks:
+        with users.client("worker") as worker, worker.pubsub() as listening:
+            listening.subscribe(keys.FLOW_CHANNEL)
+            wait_until(lambda: listening.get_message(timeout=1) is not None, "it listens", 10)
+            client.limits.set(ProviderLimit("openai:gpt-5-mini", rpm=500), by=role)
+            wait_until(lambda: listening.get_message(timeout=1) is not None, "workers are told", 10)
+        client.pause(model="openai:gpt-5-mini", reason="a look at the invoice")
+        assert [each.limit.by for each in looks.limits.list() if each.limit is not None] == [role]
+        assert [each.name for each in looks.pauses()] == ["openai:gpt-5-mini"]
+        for forbidden in (lambda: looks.pause(agent="a", reason="x"), lambda: looks.limits.remove("openai:gpt-5-mini")):
+            with pytest.raises(StoreForbidden):
+                forbidden()
+        assert client.unpause(model="openai:gpt-5-mini")
+        assert client.limits.remove("openai:gpt-5-mini")
+        assert (looks.pauses(), looks.limits.list()) == ((), ())
 
 
 def find_restart(said: str) -> dict[str, str]:
