@@ -42,6 +42,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "Jobs": "job_commands",
     "People": "request_commands",
     "Sessions": "session_commands",
+    "Providers": "provider_commands",
     "Operation": "operation_commands",
 }
 """The sections of the help, each with its module. A command is a public function there, in the order of the help."""

@@ -1,0 +1,142 @@
+"""Commands on model providers: limits, and what is paused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from .options import AsJson, By, RedisUrl, client_for, login, time_option
+from .views import as_json, clean, one_line, print_table, print_values
+
+if TYPE_CHECKING:
+    from ...worker.flow.values import BucketStatus
+
+_LIMITS_HEAD: Final = ("MODEL", "GROUP", "LIMITS", "REQUESTS", "NOW")
+
+Kind = Annotated[Literal["provider", "model", "agent", "tool", "queue"], typer.Argument(help="What kind of thing.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name; of a model its id, of the common queue default.")]
+
+
+def limits(
+    action: Annotated[Literal["list", "set", "remove"], typer.Argument(help="What to do.")] = "list",
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Id of the model, with set and remove.")] = None,
+    rpm: Annotated[float | None, typer.Option(help="Requests a minute.")] = None,
+    tpm: Annotated[float | None, typer.Option(help="Tokens a minute, input and output together.")] = None,
+    input_tpm: Annotated[float | None, typer.Option(help="Input tokens a minute.")] = None,
+    output_tpm: Annotated[float | None, typer.Option(help="Output tokens a minute.")] = None,
+    group: Annotated[str | None, typer.Option(help="Of this group; default: each group that has none.")] = None,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """List, set and remove limits of model providers, for all workers together.
+
+    The list also shows what the workers have learned from the providers. A change holds at once.
+
+    \b
+    Examples:
+      celery-agents limits
+      celery-agents limits set openai:gpt-5-mini --rpm 500 --tpm 200000
+      celery-agents limits remove openai:gpt-5-mini --group batch
+    """
+    numbers = {"rpm": rpm, "tpm": tpm, "input_tpm": input_tpm, "output_tpm": output_tpm}
+    if (action == "list") != (model is None):
+        raise typer.BadParameter("give it with set and with remove, and not with list", param_hint="MODEL")
+    if action != "set" and any(value is not None for value in numbers.values()):
+        raise typer.BadParameter(f"--rpm, --tpm, --input-tpm and --output-tpm go with set, not with {action}")
+    client = client_for(redis_url)
+    if model is None:
+        _print_limits(client.limits.list(), json)
+    elif action == "remove":
+        removed = client.limits.remove(model, group)
+        _print_done({"changed": removed}, "removed" if removed else "no such limit was set", json)
+    else:
+        from ...worker.flow.values import ProviderLimit
+
+        _print_notes(client.limits.set(ProviderLimit(model, group=group, **numbers), by=by or login()), "set", json)
+
+
+def pause(
+    kind: Kind,
+    name: Name,
+    reason: Annotated[str, typer.Option("--reason", "-r", help="Shown with everything that it holds.")],
+    during: Annotated[timedelta | None, time_option("End it after this; default: by unpause.", "--for")] = None,
+    tell: Annotated[
+        bool, typer.Option("--tell", help="Of a tool: the model reads the reason instead of waiting.")
+    ] = False,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Hold what would use a provider, model, agent, tool or queue.
+
+    Such steps take no slot and count no attempt. They continue when the pause ends.
+
+    \b
+    Examples:
+      celery-agents pause tool refund --reason "the bank is down"
+      celery-agents pause provider openai --reason "the invoice is disputed" --for 2h
+    """
+    until = None if during is None else datetime.now(UTC) + during
+    named: dict[str, Any] = {kind: name}
+    notes = client_for(redis_url).pause(**named, reason=reason, until=until, by=by or login(), tell=tell)
+    _print_notes(notes, "paused", json)
+
+
+def unpause(kind: Kind, name: Name, by: By = None, json: AsJson = False, redis_url: RedisUrl = None) -> None:
+    """End a pause; what it held continues at once.
+
+    A used-up quota of a model counts as raised.
+
+    \b
+    Examples:
+      celery-agents unpause tool refund
+      celery-agents unpause model openai:gpt-5-mini
+    """
+    named: dict[str, Any] = {kind: name}
+    ended = client_for(redis_url).unpause(**named, by=by or login())
+    _print_done({"changed": ended}, "unpaused" if ended else "it was not paused", json)
+
+
+def pauses(json: AsJson = False, redis_url: RedisUrl = None) -> None:
+    """List what is paused, and why.
+
+    \b
+    Example:
+      celery-agents pauses --json | jq .reason
+    """
+    from ...worker.engine.flow_texts import describe_pause
+    from ..client.json_values import pause_value
+
+    for each in client_for(redis_url).pauses():
+        print(as_json(pause_value(each)) if json else one_line(describe_pause(each), 1000))
+
+
+def _print_limits(found: Sequence[BucketStatus], json: bool) -> None:
+    from ...worker.engine.flow_texts import bucket_state, describe_limits
+    from ..client.json_values import bucket_value
+
+    if json:
+        print_values([bucket_value(each) for each in found])
+        return
+    rows: list[list[str]] = []
+    for each in found:
+        place = f"{each.bucket.model} {each.bucket.endpoint}".rstrip()
+        counts = f"{each.in_flight} asked, {each.waiting} wait"
+        rows.append([place, each.bucket.group, describe_limits(each), counts, bucket_state(each)[1]])
+    print_table(_LIMITS_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
+
+
+def _print_notes(notes: Sequence[str], done: str, json: bool) -> None:
+    """Say that it is done; what may not be meant goes to standard error."""
+    for note in () if json else notes:
+        print(f"note: {one_line(note, 1000)}", file=sys.stderr)
+    _print_done({"notes": list(notes)}, done, json)
+
+
+def _print_done(value: Mapping[str, Any], text: str, json: bool) -> None:
+    print(as_json(value) if json else text)
