@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...config.brokers import shares_a_database
@@ -18,9 +18,11 @@ from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
 from ...worker.state.execution.inference import InferenceResponse
 from ..consumer.refusals import SOURCES, refusals
+from .provider_metrics import count_waits, measure_buckets
 
 if TYPE_CHECKING:
     from ...worker.engine.run import Run
+    from ...worker.flow.values import BucketStatus
     from ..runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -122,7 +124,7 @@ class Metrics(StepObserver):
             self._errors.labels(agent, self._kinds.of(error)).inc()
         if response is None:
             return
-        model = self._models.of(response.model or run.agent.model or "own driver")
+        model = self._models.of(response.model or (run.model if run.agent.models else "own driver"))
         usage = response.usage
         for kind in ("input", "output", "cache_write", "cache_read", "reasoning"):
             if count := getattr(usage, kind):
@@ -220,6 +222,17 @@ class _GaugeCollector:
             for key, value in values.items():
                 family.add_metric([key], value)
             yield family
+        yield from count_waits(runtime.gate)
+        yield from measure_buckets(self._read_buckets(runtime))
+
+    def _read_buckets(self, runtime: Runtime) -> Sequence[BucketStatus]:
+        if runtime.gate.view.is_empty:
+            return ()
+        try:
+            return runtime.store.flow.buckets()
+        except CeleryAgentsError as error:
+            log.debug("the buckets cannot be read: %s", error)
+            return ()
 
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:

@@ -188,7 +188,8 @@ ALERTED: dict[str, str | None] = {
     "check_backlog": "CeleryAgentsStepsWait", "check_delayed": "CeleryAgentsStepsPutOff",
     "check_requests": "CeleryAgentsRequestWaits", "check_queue": "CeleryAgentsQueueStandsStill",
     "check_dead": "CeleryAgentsStepsParked", "check_refused": "CeleryAgentsRefusedMessages",
-    "check_unacked": "CeleryAgentsRefusedMessages", "check_writes": "CeleryAgentsRedisProblem",
+    "check_unacked": "CeleryAgentsRefusedMessages", "check_providers": "CeleryAgentsProviderHeld",
+    "check_writes": "CeleryAgentsRedisProblem",
     # No worker waits for a Sentinel while the others agree; the log of each worker says when none names a primary.
     "check_sentinels": None,
     # These are about an installation that does not start, or about the machine on which doctor runs.
@@ -198,6 +199,8 @@ ALERTED: dict[str, str | None] = {
     "check_tools": None,
     # A sweep takes such entries out.
     "check_entries": None,
+    # An operator has paused it on purpose.
+    "check_pauses": None,
 }  # fmt: skip
 
 
@@ -243,7 +246,9 @@ def test_queries_ask_for_what_workers_count() -> None:
     labels: dict[str, set[str]] = {
         "celery_agents_refused_total": {"source"}, "celery_agents_queue_length": {"queue"},
         "celery_agents_unoffered_sessions": {"agent"},
+        "celery_agents_provider_held": {"model", "endpoint", "group", "why"},
     }  # fmt: skip
+    known |= set(labels)
     for metric in _described():
         stem = metric._name
         names = [f"{stem}_total"] if metric._type == "counter" else [f"{stem}_bucket", f"{stem}_sum", f"{stem}_count"]

@@ -13,7 +13,7 @@ from ....worker.redaction import describe_exception
 from ....worker.store.redis.outages import RedisIsAway
 from ....worker.store.store import Store, redis_store
 from ...app import create_app
-from . import environment, replication, server, stored_data, workers
+from . import environment, providers, replication, server, stored_data, workers
 from .findings import Check, Finding, Installation
 
 INFO_CHECKS: Final[tuple[Check, ...]] = (
@@ -41,6 +41,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     workers.check_unoffered,
     workers.check_backlog,
     workers.check_delayed,
+    providers.check_pauses,
+    providers.check_providers,
     workers.check_requests,
     workers.check_queue,
     workers.check_dead,

@@ -59,7 +59,7 @@ def _examine_agent(agent: Agent) -> Finding:
         agent.answering.check()
     except ConfigurationError as error:
         return Finding.fail(name, str(error), "set it in the environment of the workers")
-    return Finding.ok(name, f"{agent.model or agent.answering.name}, {len(agent.toolset.names())} tools")
+    return Finding.ok(name, f"{', '.join(agent.models) or agent.answering.name}, {len(agent.toolset.names())} tools")
 
 
 def check_app_settings(installation: Installation) -> Iterator[Finding]:

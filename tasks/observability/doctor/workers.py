@@ -137,9 +137,11 @@ def check_delayed(installation: Installation) -> Iterator[Finding]:
         yield Finding.ok("steps put off", "none")
         return
     now_ms = installation.store.housekeeping.now_ms()
-    for reason, count in Counter(each.reason for each in delayed).most_common(_REASONS_SHOWN):
-        first = min(each.next_try_ms for each in delayed if each.reason == reason)
-        what = f"{count} wait for a next try, the first in {max(0, first - now_ms) / 1000:.0f} s: {reason}"
+    causes = Counter(each.put_off or each.reason for each in delayed)  # a reason of what put it off names a time
+    for cause, count in causes.most_common(_REASONS_SHOWN):
+        first = next(each for each in delayed if cause == (each.put_off or each.reason))  # the next try comes first
+        seconds = max(0, first.next_try_ms - now_ms) / 1000
+        what = f"{count} wait for a next try, the first in {seconds:.0f} s: {first.reason}"
         yield Finding.warn("steps put off", what, "they go on by themselves when the cause is gone")
 
 

@@ -1,0 +1,41 @@
+"""Checks of what holds requests to model providers back: limits, outages, quotas, pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ....worker.engine.flow_texts import bucket_state, describe_limits, describe_pause
+from ...client.provider_notes import find_unused
+from .findings import Finding, Installation
+
+_ADVICE: Final[Mapping[str, str]] = {
+    "closed": "raise it with celery-agents limits set, or remove it; its sessions wait, without an attempt",
+    "quota": "raise the quota with the provider, then: celery-agents unpause model {model}",
+    "away": "its sessions continue by themselves; look at the provider's status page",
+}
+
+
+def check_pauses(installation: Installation) -> Iterator[Finding]:
+    """Pauses that have not ended; one without an end may have been forgotten."""
+    for pause in installation.store.flow.view().pauses.values():
+        what = describe_pause(pause)
+        if pause.until is None:
+            yield Finding.warn("paused", what, "end it, when its time has come: celery-agents unpause KIND NAME")
+        else:
+            yield Finding.ok("paused", what)
+
+
+def check_providers(installation: Installation) -> Iterator[Finding]:
+    """Providers that are away, used-up quotas, limits of 0, and limits of a model or group that no agent has."""
+    for status in installation.store.flow.buckets():
+        state, sentence = bucket_state(status)
+        group = f", group {status.bucket.group}" if status.bucket.group else ""
+        what = f"{status.bucket.model}{group}: {sentence}; {describe_limits(status) or 'no limit is known'}"
+        if state in _ADVICE:
+            yield Finding.warn("provider", what, _ADVICE[state].format(model=status.bucket.model))
+        else:
+            yield Finding.ok("provider", what)
+    for limit in installation.store.flow.view().limits.values():
+        for note in find_unused(limit, installation.workers):
+            yield Finding.warn("limit", f"{limit.field}: {note}", "correct it, or: celery-agents limits remove")
