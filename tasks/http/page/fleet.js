@@ -5,6 +5,7 @@ import { count, duration, inert, plural } from "./format.js";
 import { html, Table, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Ago, Empty, Glyph, Key, Meter, Problem, Status, useNow, useTitle } from "./parts.js";
+import { Providers } from "./providers.js";
 import { actor, linkTo } from "./state.js";
 
 const START = "celery-agents worker --agents MODULE";
@@ -15,9 +16,10 @@ const MEANING = {
   person: "they hold no worker until somebody answers",
   child: "sessions below them work",
   service: "a service brings a result",
-  provider: "the model's provider is away or refuses; their slots are free for others",
+  provider: "the model's provider is away, refuses or is limited; their slots are free for others",
   delay: "they begin later",
   held: "somebody has suspended them",
+  paused: "what they would use is paused; see below",
   no_worker: "no live worker offers their agent",
   parked: "no worker can carry them on; mend the cause, then retry them",
 };
@@ -50,6 +52,7 @@ export function Fleet() {
       <section class="part" aria-labelledby="agents-title"><header><h2 id="agents-title">Agents</h2></header>
         <${Agents} agents=${agents.value ?? {}} workers=${all} now=${now} /></section>
     </div>
+    <${Providers} now=${now} />
     <${Parked} page=${parked.value} onChanged=${parked.refresh} />`;
 }
 

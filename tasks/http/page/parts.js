@@ -130,7 +130,8 @@ export const Glyph = ({ of }) => html`<svg class="glyph" aria-hidden="true"><use
 
 /** What a bar or a key is filled with, by the kind of its meaning: a class, or a pattern of index.html. */
 const FILLS = {
-  running: "model", model: "model", tool: "tool", held: "tool", hold: "tool", person: "person", request: "person",
+  running: "model", model: "model", tool: "tool", held: "tool", hold: "tool", paused: "tool",
+  person: "person", request: "person",
   queue: "hatch", provider: "dots", delay: "dots", child: "child", service: "child", no_worker: "grid",
   parked: "lost", lost: "lost", failed: "failed",
 };

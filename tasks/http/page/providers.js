@@ -1,0 +1,147 @@
+// Model providers in the fleet: limits that were set and learned, what holds requests back, and pauses; with forms.
+import { get, request, serverNow } from "./api.js";
+import { ask } from "./dialog.js";
+import { count, inert } from "./format.js";
+import { html, Table, useState } from "./html.js";
+import { usePolled } from "./live.js";
+import { Ago, Clock, Glyph, Meter, Problem } from "./parts.js";
+import { ActingAs, actor } from "./state.js";
+
+const NUMBERS = [
+  ["rpm", "Requests a minute"], ["tpm", "Tokens a minute"], ["input_tpm", "Input tokens a minute"],
+  ["output_tpm", "Output tokens a minute"],
+];
+const COUNTED = { rpm: "requests", tpm: "tokens", input_tpm: "input tokens", output_tpm: "output tokens" };
+const KINDS = ["tool", "model", "provider", "agent", "queue"];
+const ENDS = [["", "until it is ended"], ["3600", "for an hour"], ["86400", "for a day"]];
+const SOURCES = { header: "its headers", text: "the text of a refusal", refusals: "its refusals" };
+const GLYPHS = {
+  open: "in_progress", slow: "pending", waiting: "waiting", away: "lost", quota: "failed", closed: "stopped",
+};
+
+export function Providers({ now }) {
+  const limits = usePolled((signal) => get("v1/limits", {}, signal), [], 3);
+  const pauses = usePolled((signal) => get("v1/pauses", {}, signal), [], 3);
+  const [problem, setProblem] = useState(null);
+  const [notes, setNotes] = useState([]);
+  const act = async (method, path, more) => {
+    try {
+      setNotes((await request(method, path, more)).notes ?? []);
+      setProblem(null);
+      return true;
+    } catch (refusal) {
+      setProblem(refusal);
+      return false;
+    } finally {
+      limits.refresh();
+      pauses.refresh();
+    }
+  };
+  const buckets = limits.value?.limits ?? [];
+  return html`<section class="part" aria-labelledby="providers-title">
+    <header><h2 id="providers-title">Model providers</h2><${ActingAs} /></header>
+    <${Problem} of=${problem ?? limits.problem ?? pauses.problem} />
+    ${notes.map((note) => html`<p class="small" role="status">${inert(note)}</p>`)}
+    ${buckets.length
+      ? html`<${Buckets} buckets=${buckets} act=${act} />`
+      : limits.value && html`<p class="dim">No limit is set, and none was learned within the last hour.</p>`}
+    <${Pauses} pauses=${pauses.value?.pauses ?? []} now=${now} act=${act} />
+    <details><summary>Set a limit</summary><${LimitForm} act=${act} /></details>
+    <details><summary>Pause something</summary><${PauseForm} act=${act} /></details></section>`;
+}
+
+function Buckets({ buckets, act }) {
+  const columns = [["Model", "full"], ["Now", "full own-words"], ["Requests"], ["Limits", "full"],
+    ["Actions", "own-words"]];
+  return html`<${Table} label="Model providers" columns=${columns} rows=${buckets.map((each) => [
+    [each.model, each.group, each.endpoint].join(" "), [
+      html`<span class="mono">${inert(each.model)}</span>
+        ${each.group && html`<div class="small dim">
+          ${each.group.startsWith("~") ? "key" : "group"} ${inert(each.group)}</div>`}
+        ${each.endpoint && html`<div class="small dim">${inert(each.endpoint)}</div>`}`,
+      html`<span class=${`status ${["away", "quota"].includes(each.state) ? "bad" : ""}`}>
+        <${Glyph} of=${GLYPHS[each.state] ?? "idle"} />${inert(each.sentence)}</span>`,
+      html`<span class="slots">
+        <${Meter} parts=${[[each.in_flight / Math.max(1, each.in_flight + each.waiting), "used"]]} />
+        ${count(each.in_flight)} asked, ${count(each.waiting)} wait</span>`,
+      limitsOf(each).map((text) => html`<div>${inert(text)}</div>`),
+      each.limit && html`<button class="button bare" type="button"
+        onClick=${() => removeLimit(each.limit, act)}>Remove the limit</button>`,
+    ]])} />`;
+}
+
+function limitsOf({ limit, learned }) {
+  const set = NUMBERS.filter(([name]) => limit?.[name] !== null && limit?.[name] !== undefined)
+    .map(([name]) => `${count(limit[name])} ${COUNTED[name]} a minute, set${limit.by ? ` by ${limit.by}` : ""}`);
+  const found = learned.map((each) => [count(Math.round(each.per_minute)), each.counts.replace("_", " "),
+    `a minute, learned from ${SOURCES[each.source] ?? each.source}`].join(" "));
+  return [...set, ...found];
+}
+
+async function removeLimit({ model, group }, act) {
+  const title = `Remove the limit of ${model}${group ? `, group ${group}` : ""}?`;
+  const text = "Steps that it holds continue at once, as fast as the provider lets them.";
+  if ((await ask({ title, text, action: "Remove it" })) === null) return;
+  await act("DELETE", "v1/limits", { query: { model, group } });
+}
+
+function Pauses({ pauses, now, act }) {
+  if (!pauses.length) return null;
+  const end = ({ kind, name }) => act("DELETE", "v1/pauses", { query: { [kind]: name, ...actor() } });
+  return html`<ul class="look" aria-label="Pauses">${pauses.map((each) => html`<li key=${`${each.kind} ${each.name}`}>
+    <${Glyph} of="suspended" /><span dir="auto"><b>${each.kind} ${inert(each.name)}</b> ${inert(each.reason)}
+      <div class="small dim">Paused <${Ago} at=${each.since} now=${now} />
+        ${` ago${each.by && ` by ${inert(each.by)}`}, until `}
+        ${each.until ? html`<${Clock} at=${each.until} now=${now} />` : "it is ended"}
+        ${each.tell && ". The model is told."}</div></span>
+    <button class="button bare" type="button" aria-label=${`End the pause of ${each.kind} ${each.name}`}
+      onClick=${() => end(each)}>End it</button></li>`)}</ul>`;
+}
+
+/** The values of a form by the names of its fields; those that are empty are left out. */
+const valuesOf = (form) => Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim() !== ""));
+
+function LimitForm({ act }) {
+  const submit = async (event) => {
+    event.preventDefault();
+    const form = event.target;
+    const { model, group, ...given } = valuesOf(form);
+    const numbers = Object.entries(given).map(([name, text]) => [name, Number.isFinite(+text) ? +text : text]);
+    const body = { limit: { model, group, ...Object.fromEntries(numbers) }, ...actor() };
+    if (await act("PUT", "v1/limits", { body })) form.reset();
+  };
+  return html`<form onSubmit=${submit}>
+    <p class="dim">It holds for all workers together, at once. 0 admits no request.</p>
+    <div class="fields"><${Field} name="model" label="Model" hint="openai:gpt-5-mini" required />
+      <${Field} name="group" label="Group" hint="each group" />
+      ${NUMBERS.map(([name, label]) =>
+        html`<${Field} name=${name} label=${label} hint="unlimited" mode="decimal" />`)}</div>
+    <div class="actions"><button class="button go" type="submit">Set this limit</button></div></form>`;
+}
+
+function PauseForm({ act }) {
+  const submit = async (event) => {
+    event.preventDefault();
+    const form = event.target;
+    const { kind, name, reason, seconds, tell } = valuesOf(form);
+    const until = seconds && new Date(serverNow() + 1000 * Number(seconds)).toISOString();
+    const body = { [kind]: name, reason, until: until || undefined, tell: tell ? true : undefined, ...actor() };
+    if (await act("POST", "v1/pauses", { body })) form.reset();
+  };
+  return html`<form onSubmit=${submit}>
+    <p class="dim">Steps that would use it wait without a slot, and continue when the pause ends.</p>
+    <div class="fields"><label class="field"><span class="label">What</span>
+        <select name="kind">${KINDS.map((kind) => html`<option>${kind}</option>`)}</select></label>
+      <${Field} name="name" label="Name" hint="refund" required />
+      <${Field} name="reason" label="Reason" hint="the bank is down" required />
+      <label class="field"><span class="label">How long</span>
+        <select name="seconds">
+          ${ENDS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
+      <label class="field whole"><input type="checkbox" name="tell" value="yes" />
+        Of a tool: the model reads the reason and does not wait</label></div>
+    <div class="actions"><button class="button go" type="submit">Pause it</button></div></form>`;
+}
+
+const Field = ({ name, label, hint, mode = "text", required = false }) =>
+  html`<label class="field"><span class="label">${label}</span><input name=${name} placeholder=${hint} inputmode=${mode}
+    autocomplete="off" required=${required} /></label>`;

@@ -1,0 +1,79 @@
+"""Limits of providers and pauses on the page: set, seen and taken back in a real browser, with a worker that keeps them."""
+
+from __future__ import annotations
+
+import pytest
+from browser.conftest import Watched, pictures
+from playwright.sync_api import expect
+
+from celery_agents.flow import ProviderLimit
+
+from support.lab import Lab
+from support.serve_process import ServeProcess
+from support.wait import wait_until
+
+pytestmark = [pytest.mark.timeout(300)]
+
+expect.set_options(timeout=30_000)
+
+
+def test_a_pause_is_set_and_ended_on_the_page_and_its_steps_go_on(
+    desk: Lab, served: ServeProcess, watched: Watched
+) -> None:
+    worker, page = desk.worker(), watched.page
+    desk.client.wait_for_agent("support")
+    page.goto(f"{served.url}/fleet")
+    providers = page.get_by_role("region", name="Model providers")
+    providers.get_by_label("You act as").fill("ann")
+    providers.get_by_text("Pause something").click()
+    providers.get_by_role("combobox", name="What").select_option("agent")
+    providers.get_by_label("Name", exact=True).fill("support")
+    providers.get_by_label("Reason", exact=True).fill("the <b>bank</b> is down")
+    providers.get_by_role("combobox", name="How long").select_option("for an hour")
+    providers.get_by_role("button", name="Pause it").click()
+    paused = providers.get_by_role("list", name="Pauses").get_by_role("listitem")
+    expect(paused).to_contain_text("agent support the <b>bank</b> is down")
+    expect(paused).to_contain_text("ago by ann, until")
+    job = desk.client.submit("support", "Where is order 4915?")
+    expect(page.get_by_role("row").filter(has_text="waits for the end of a pause")).to_contain_text("1")
+    if (folder := pictures()) is not None:
+        desk.client.limits.set(ProviderLimit("openai:gpt-5-mini", rpm=500, tpm=200_000, group="batch"), by="ann")
+        expect(providers.get_by_text("500 requests a minute, set by ann")).to_be_visible()
+        page.screenshot(path=folder / "page-fleet-providers.png", full_page=True)
+        desk.client.limits.remove("openai:gpt-5-mini", "batch")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    expect(page.get_by_text("agent support paused by ann").first).to_be_visible()
+
+    page.goto(f"{served.url}/fleet")
+    providers.get_by_role("button", name="End the pause of agent support").click()
+    expect(paused).to_have_count(0)
+    wait_until(lambda: desk.client.header(job.session_id).status == "completed", "it continues", 30)
+    assert watched.complaints == []
+    worker.end()
+
+
+def test_a_limit_is_set_and_removed_on_the_page_and_what_does_not_fit_is_said(
+    desk: Lab, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    page.goto(f"{served.url}/fleet")
+    providers = page.get_by_role("region", name="Model providers")
+    expect(providers.get_by_text("No limit is set")).to_be_visible()
+    providers.get_by_text("Set a limit").click()
+    providers.get_by_label("Model", exact=True).fill("openai:gpt-5-mini")
+    providers.get_by_label("Requests a minute").fill("many")
+    providers.get_by_role("button", name="Set this limit").click()
+    expect(providers.get_by_role("alert")).to_contain_text("limit.rpm")
+    providers.get_by_label("Requests a minute").fill("0")
+    providers.get_by_role("button", name="Set this limit").click()
+    expect(providers.get_by_role("status").first).to_contain_text("0 admits no request to openai:gpt-5-mini")
+    row = providers.get_by_role("row").filter(has_text="openai:gpt-5-mini")
+    expect(row).to_contain_text("takes no request: a limit is 0")
+    expect(row).to_contain_text("0 requests a minute, set")
+    assert desk.client.limits.get("openai:gpt-5-mini") is not None
+    row.get_by_role("button", name="Remove the limit").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove it").click()
+    expect(row).to_have_count(0)
+    assert desk.client.limits.get("openai:gpt-5-mini") is None
+    refused = "Failed to load resource: the server responded with a status of 422"
+    assert [each for each in watched.complaints if refused not in each] == []
