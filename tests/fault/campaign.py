@@ -36,6 +36,7 @@ from fault.real import (  # noqa: E402
     children,
     inputs,
     kills,
+    limits,
     live,
     long_task,
     messages,
@@ -268,6 +269,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "a provider refuses, fails, hangs, hangs up, or takes the money for an answer of no use",
         {"faults": "fault_*", "usable answers": "usable_answers", "answers paid in vain": "paid_in_vain", **_JOBS},
         ("usable_answers", "paid_in_vain"),
+    ),
+    "providers-limits": Scenario(
+        lambda d, s: limits.everything(d, 200, 60.0),
+        "a provider of five requests a second and model, with its limit unknown, set, changed while workers are killed, and "
+        "for two models; then one that is away for a minute",
+        {"requests": "requests", "refused": "refused", "probes of an outage, one at a time": "probes", **_JOBS},
+        ("unknown", "configured", "killed_and_changed", "two_models", "refused", "probes"),
     ),
     "redis-full": Scenario(
         lambda d, s: _again(redis_faults.full, d, 10),

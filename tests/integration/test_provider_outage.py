@@ -185,7 +185,7 @@ def test_a_rate_limit_with_a_time_is_known_at_once_and_kept_with_the_settings_as
         lab.worker()
         job = lab.client.submit("model", "hello")
         wait_until(lambda: len(provider.ledger()) == 1, "the first request", 20)
-        wait_until(lambda: _command_text(lab, "list", "--json").count("was delayed") == 1, "a reader knows", 4)
+        wait_until(lambda: _command_text(lab, "list", "--json").count("asked to wait until") == 1, "a reader knows", 4)
         findings = [each for each in examine(lab.client.settings) if each.name == "steps put off"]
         assert [each.level.value for each in findings] == ["warn"]
         delay = next(event for event in job.events(timeout=30) if event.type == EventType.STEP_DELAYED)
