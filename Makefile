@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
-.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-flat bench-page mutants clean
+.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-providers bench-flat bench-page mutants clean
 .DEFAULT_GOAL := help
 
 help:
@@ -102,7 +102,7 @@ soak: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-bench
 	failed=0; $(BIN)/python benchmarks/run.py $(ARGS) || failed=1; \
-	for part in waiting children pydantic_agents live http_streams flat_cost; do \
+	for part in waiting children pydantic_agents live http_streams providers flat_cost; do \
 	  $(BIN)/python benchmarks/$$part.py --write || failed=1; done; exit $$failed
 
 bench-waiting: $(VENV)/installed-bench
@@ -119,6 +119,9 @@ bench-http: $(VENV)/installed-bench
 
 bench-live: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/live.py --write $(ARGS)
+
+bench-providers: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/providers.py --write $(ARGS)
 
 bench-flat: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/flat_cost.py --write $(ARGS)

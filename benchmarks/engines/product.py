@@ -18,8 +18,12 @@ LOOK = 0.001
 LOOK_AT_MANY = 0.02
 
 
-def agents() -> tuple[Any, ...]:
-    """Agents that differ in their tool's class, and in whether driver and tool are plain or async functions."""
+def agents(driver_of: Callable[[Any], Any] | None = None) -> tuple[Any, ...]:
+    """Agents that differ in their tool's class, and in whether driver and tool are plain or async functions.
+
+    Args:
+        driver_of: Makes the driver of a function of the state. None: a function driver.
+    """
     from celery_agents import Agent, tool
     from celery_agents.worker.drivers import FunctionDriver
     from celery_agents.worker.state import AgentState, InferenceResponse, ToolCall
@@ -55,7 +59,7 @@ def agents() -> tuple[Any, ...]:
 
     def agent(name: str, effect: Any, driver: Any, function: Any) -> Agent:
         declared = tool(effect=effect, name=TOOL, description="Look it up.")(function)
-        return Agent(name, driver=FunctionDriver(driver), tools=[declared])
+        return Agent(name, driver=(driver_of or FunctionDriver)(driver), tools=[declared])
 
     return (
         agent("keyed", "keyed", async_model, look_up_async),

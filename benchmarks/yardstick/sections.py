@@ -26,6 +26,7 @@ _TITLES: Final = (
     "Agents of pydantic-ai",
     "Live text",
     "Streams over HTTP",
+    "Providers that limit",
     "Late steps",
 )
 """The sections of this kind, in the order of the page, before its last section."""
