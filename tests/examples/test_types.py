@@ -21,7 +21,7 @@ from support.types import check_with_mypy, check_with_pyright
 
 PAGES = ("README.md", *(f"docs/{name}.md" for name in (
     "quickstart", "agents", "capabilities", "runs", "people", "services", "testing", "replace-your-task", "sessions", "mcp",
-    "children", "smart", "live", "guards", "hooks", "results", "events", "operating", "pydantic-ai",
+    "children", "smart", "live", "guards", "hooks", "results", "events", "operating", "pydantic-ai", "providers",
 )))  # fmt: skip
 
 
@@ -81,7 +81,8 @@ NOT_EXPORTED = frozenset({
 
 def test_the_root_or_a_package_that_it_names_exports_what_its_signatures_name() -> None:
     homes = [
-        importlib.import_module(f"celery_agents.{each}") for each in (*celery_agents._MOVED, "tasks.client.pending")
+        importlib.import_module(f"celery_agents.{each}")
+        for each in (*celery_agents._MOVED, "tasks.client.pending", "flow")
     ]
     exported = {name for home in homes for name in dir(home)} | set(celery_agents.__all__)
     missing: set[str] = set()
