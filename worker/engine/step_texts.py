@@ -126,7 +126,8 @@ def summarize_step(run: Run, state: AgentState | None, next_step: int | None) ->
 def summarize_wait(requests: Sequence[Request]) -> str:
     """A wait in a line: "waits for 2 approvals and 1 question · refund ×2, ask_user_question"."""
     kinds = [request.kind.value for request in requests]
-    counts = [f"{kinds.count(kind)} {kind}{'s' if kinds.count(kind) != 1 else ''}" for kind in dict.fromkeys(kinds)]
+    plurals = {kind: "children" if kind == "child" else f"{kind}s" for kind in kinds}
+    counts = [f"{(n := kinds.count(kind))} {kind if n == 1 else plurals[kind]}" for kind in plurals]
     return f"waits for {' and '.join(counts)} · {', '.join(_count_names([each.tool for each in requests]))}"
 
 
