@@ -18,7 +18,8 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import AskUser
-from celery_agents.worker.drivers import CallTool
+from celery_agents.worker.capabilities.subagents import Subagents
+from celery_agents.worker.drivers import CallTool, ScriptedDriver
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import (
@@ -29,6 +30,7 @@ from celery_agents.worker.state import (
     Deny,
     ExecutionBudget,
     Fail,
+    FinishReason,
     InferenceResponse,
     InferenceUsage,
     LLMConfig,
@@ -38,6 +40,7 @@ from celery_agents.worker.state import (
 from celery_agents.worker.tools import (
     AgentTool,
     Ask,
+    LookupResult,
     NeedsAnswer,
     NeedsApproval,
     NeedsResult,
@@ -104,13 +107,13 @@ class Story:
             state = self.bench.state(name)
             for event in self.bench.store.sessions.events(name):
                 self._tell(f"event of {name} at step {event.step}: {event.type}", event.data)
-            for message in state.store.section().messages:
+            for message in state.store.section().messages[:20]:
                 kind = f"{'error ' if message.is_error else ''}{message.role}"
                 self._tell(
                     f"{kind} of {name}", {"text": message.content, "calls": [c.name for c in message.tool_calls]}
                 )
             for step in state.steps:
-                for made in step.tool_executions:
+                for made in step.tool_executions[:5]:
                     resolutions = [each.to_dict() for each in made.resolutions]
                     took = (made.completed_at - made.started_at).total_seconds()
                     self._tell(f"call {made.tool_call.name} {made.outcome} in {took:g} s", {"resolutions": resolutions})
@@ -169,7 +172,7 @@ def calling(*steps: Any, name: str = "teller", tools: Any = (), **fields: Any) -
         step = steps[number] if number < len(steps) else f"{name} is done"
         return step(state) if callable(step) else step
 
-    return Agent(name, driver=driver, tools=tools, **fields)
+    return Agent(name, driver=driver, tools=tools, **{"max_parallel_tools": 1, **fields})  # in order
 
 
 def told(text: str = "", *calls: Any, tokens: int = 10, cost: float | None = 0.01) -> InferenceResponse:
@@ -213,7 +216,11 @@ def consult(ctx: ToolContext, topic: str) -> Any:
         raise NeedsResult("the lab sends it", expires=MINUTE).with_memo({"lab": 8})
     if topic == "stop":
         raise StopExecution("nothing is left to do")
-    return f"consulted about {topic}"
+    if topic == "model":
+        answers = [ctx.ask_model_sync("why", "Why?").content for _ in range(2)]
+        return f"the model says {answers}"
+    left, calls = ctx.deadline - NOON, [each.name for each in ctx.calls]
+    return f"call {ctx.index} of {calls} in step {ctx.step} of {ctx.session_id}, {left} left, again: {ctx.is_repeated}"
 
 
 @tool(effect="unsafe", result="later", expires=MINUTE)
@@ -267,6 +274,85 @@ def a_tool_asks_in_all_ways() -> Story:
     topics = ("approval", "schema", "nothing")
     agent = calling(told("", *(CallTool("consult", topic=each) for each in topics)), tools=[consult])
     return Story(agent).begin().answer(Approve(), Answer(7), by="ada")
+
+
+@story
+def a_tool_asks_the_model() -> Story:
+    driver = ScriptedDriver(
+        [told("", CallTool("consult", topic="model"), CallTool("consult", topic="")), "done"],
+        auxiliary={"t0.why": told("because", tokens=7)},
+    )
+    return Story(Agent("asking", driver=driver, tools=[consult], max_parallel_tools=1)).begin()
+
+
+@story
+def policies_allow_deny_ask_and_fail() -> Story:
+    def decide(_ctx: Any, args: Mapping[str, Any]) -> Any:
+        decisions: dict[int, Any] = {
+            1: False,
+            2: Deny("two is too much"),
+            3: Ask(text="Three?", to="desk", edits=False),
+        }
+        return decisions.get(args["cents"], 7 if args["cents"] == 4 else True if args["cents"] == 5 else decisions)
+
+    agent = calling(told("", *(CallTool("pay", cents=cents) for cents in range(1, 6))), tools=[paying(approval=decide)])
+    return Story(agent).begin().answer(Approve(), Approve(), by="ada")
+
+
+@story
+def what_a_lookup_says_of_calls_that_were_interrupted() -> Story:
+    found = {
+        "a": LookupResult.happened("sent before"),
+        "b": LookupResult.unknown("no trace"),
+        "c": LookupResult.did_not_happen(),
+    }
+    died: set[str] = set()
+
+    def make(name: str) -> Any:
+        @tool(effect="lookup", lookup=lambda _key, _ctx: found[name], timeout=20, name=f"send_{name}")
+        def send() -> str:
+            """Send."""
+            if name not in died:
+                died.add(name)
+                raise WorkerDied
+            return f"sent {name}"
+
+        return send
+
+    agent = calling(*(told("", CallTool(f"send_{name}")) for name in "abc"), tools=[make(name) for name in "abc"])
+    return Story(agent).begin()
+
+
+@story
+def the_first_child_that_answers_stops_the_others() -> Story:
+    slow = calling(told("", CallTool("pay", cents=5)), name="slow", tools=[paying(approval=Ask())])
+    quick = calling(told("at once"), name="quick", description="Is quick.")
+    calls = [CallTool("spawn_subagent", subagent=each, prompt="go") for each in ("slow", "quick", "nobody")]
+    lead = calling(told("", *calls), name="lead", capabilities=[Subagents([quick, slow], join="first")])
+    return Story(lead, slow, quick).begin()
+
+
+@story
+def a_child_that_fails_ends_its_parent() -> Story:
+    broken = calling(lambda _state: (_ for _ in ()).throw(DriverError("away", "no", transient=False)), name="broken")
+    worker = calling(told("", CallTool("pay", cents=5)), name="worker", tools=[paying(approval=Ask())])
+    calls = (CallTool("ask_worker", prompt="a"), CallTool("ask_broken", prompt="b"))
+    tools = [AgentTool(agent="worker"), AgentTool(agent="broken", on_failure="fail_fast")]
+    return Story(calling(told("", *calls), name="lead", tools=tools), worker, broken).begin()
+
+
+@story
+def long_results_errors_and_answers_are_cut() -> Story:
+    @tool(effect="pure", max_result_chars=50)
+    def long(bad: bool) -> str:
+        """Give a long text."""
+        if bad:
+            raise ValueError("y" * 600)
+        return "x" * 200
+
+    calls = [CallTool("long", bad=False), CallTool("long", bad=True), *[CallTool("look", word="a")] * 100]
+    cut = told("a" * 700).model_copy(update={"finish_reason": FinishReason.LENGTH})
+    return Story(calling(told("", *calls), cut, tools=[long, look])).begin()
 
 
 @story
