@@ -80,7 +80,7 @@ MOST_TESTS: Final = 120
 """Tests that are run for a mutant: those of the module's own test file first, then those that run little else."""
 TUNING: Final = re.compile(r"_[A-Z_]*(SECONDS|PAUSE|SHOWN_[A-Z]+)")
 """Names of constants that tune."""
-SLOWEST_SECONDS: Final = 60.0
+SLOWEST_SECONDS: Final = 120.0
 """A mutant whose tests take longer is killed: it hangs."""
 
 
@@ -219,7 +219,7 @@ class Nets:
         else:
             found = {test for tests in by_line.values() for test in tests}
             found.update(test for test in self.seconds if own.search(test))
-        usable = [test for test in found if self.seconds.get(test, float("inf")) < SLOWEST_SECONDS / 4]
+        usable = [test for test in found if self.seconds.get(test, float("inf")) < SLOWEST_SECONDS / 8]
         usable.sort(key=lambda test: (-self._share(mutant.path, test), self.seconds[test]))
         seen, places = Counter[str](), dict[str, tuple[bool, int]]()
         for test in usable:  # of each test file in turn, since tests of one file are alike

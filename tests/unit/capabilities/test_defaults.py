@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import (
     AskUser,
     LoopDetection,
@@ -20,9 +22,13 @@ from celery_agents.worker.capabilities import (
     ToolCache,
     Tracing,
 )
-from celery_agents.worker.capabilities.smart.memory_facts import FactFiles
+from celery_agents.worker.capabilities.smart.memory_facts import FactFiles, MemoryFact
 from celery_agents.worker.capabilities.smart.reasoning_config import LEVELS, Cadence
+from celery_agents.worker.capabilities.subagents import Subagent
 from celery_agents.worker.errors import ConfigurationError
+from celery_agents.worker.tools import tool
+
+from support.states import NOON
 
 DEFAULTS: dict[type[Any], dict[str, Any]] = {
     AskUser: {"allow_free_text": True},
@@ -72,3 +78,30 @@ def test_the_levels_of_reflections() -> None:
         "high": (600, 2_000, Cadence.INITIAL_THEN_AFTER_TOOL),
     }
     assert [ReflectionConfig(keep_last=each).keep_last for each in (-1, 0, 1, 2)] == [1, 1, 1, 2]
+
+
+def test_the_tool_of_subagents_names_each_with_its_tools() -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        return ""
+
+    plain = Agent("plain", driver=lambda _state: "", description="Does it.", tools=[look])
+    (spawn,) = Subagents(
+        [plain, Subagent("silent"), Subagent("half", deny=["look"]), Subagent("own", tools=["look"])]
+    ).tools()
+    assert getattr(spawn, "description", "").splitlines()[1:] == [
+        "- plain: Does it. (tools: look)",
+        "- silent: no description",
+        "- half: no description (all tools but look)",
+        "- own: no description (tools: look)",
+    ]
+
+
+def test_files_of_facts_make_their_folder(tmp_path: Path) -> None:
+    files = FactFiles(tmp_path / "a" / "b")
+    assert list(files.load("default")) == []
+    for value in ("1", "2"):
+        files.save("default", MemoryFact(key="k", value=value, updated_at=NOON))
+    assert [(each.value, each.status) for each in files.load("default")] == [("1", "obsolete"), ("2", "active")]
+    assert files.load("other") == ()

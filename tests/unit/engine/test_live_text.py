@@ -354,3 +354,47 @@ def test_half_a_character_does_not_end_the_writer_for_all(new_bench: NewBench) -
     session_id = watched(bench)
     bench.run(session_id)
     wait_for_text(bench, session_id, "half � two")
+
+
+class SlowStore:
+    """A store whose writes wait until they may go on."""
+
+    def __init__(self) -> None:
+        self.may_write = threading.Event()
+        self.begun = threading.Event()
+        self.texts: list[str] = []
+        self.live = self
+
+    def write(self, texts: Any) -> int:
+        self.begun.set()
+        assert self.may_write.wait(30)
+        found = [each.text for deltas in texts.values() for each in deltas]
+        self.texts += found
+        return len(found)
+
+
+def test_what_waits_for_redis_has_a_limit_for_each_attempt_and_for_all() -> None:
+    store: Any = SlowStore()
+    writer, first = LiveWriter(store), an_attempt(0)
+    writer.add(first, 1, "text", "begins")
+    assert store.begun.wait(10)
+    writer.add(first, 1, "text", "x" * 63_699)  # with its piece of 300 bytes one byte below the limit
+    writer.add(first, 1, "text", "y")
+    assert (first.size, writer.dropped) == (64_000, 0)
+    writer.add(first, 1, "text", "z")
+    assert (first.size, writer.dropped) == (64_000, 1)
+    others = [an_attempt(number) for number in range(1, 63)]
+    for each in others[:61]:
+        writer.add(each, 1, "text", "x" * 63_700)
+    writer.add(others[61], 1, "text", "x" * 31_700)
+    assert writer.dropped == 1
+    writer.add(others[61], 1, "text", "x")
+    assert writer.dropped == 2
+    assert not writer.void(others[0], 1)  # nothing of it was written
+    writer.add(others[61], 1, "text", "again")
+    assert (others[0].size, writer.dropped) == (0, 2)
+    store.may_write.set()
+    writer.close()
+    assert sorted(map(len, store.texts)) == [5, 6, 31_700, *[63_700] * 61]
+    writer.add(first, 1, "text", "late")
+    assert writer.dropped == 3

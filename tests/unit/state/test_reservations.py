@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_agents.worker.state import BudgetWish, ExecutionBudget, Shortage, cover, keep_closing_step, reserve
+from celery_agents.worker.state.execution.reservations import subtract
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS, COSTS = st.none() | st.integers(0, 30), st.none() | st.floats(0, 5)
@@ -60,3 +61,52 @@ def test_a_reservation_that_is_made_is_covered_and_never_grows(wanted: Execution
     else:
         assert [getattr(granted, name) for name in SHARED] == values
         assert 0 not in values
+
+
+def test_what_is_taken_is_less_for_the_others() -> None:
+    left = ExecutionBudget(max_steps=5, max_tokens=50, max_cost=0.5, max_seconds=9.0)
+    assert subtract(left, ExecutionBudget()) == left
+    taken = ExecutionBudget(max_steps=2, max_tokens=20, max_cost=0.25, max_seconds=5.0)
+    assert subtract(left, taken) == ExecutionBudget(max_steps=3, max_tokens=30, max_cost=0.25, max_seconds=9.0)
+    assert left.remaining() == left
+
+
+def test_a_parent_keeps_its_closing_step_and_half_at_most() -> None:
+    left = ExecutionBudget(max_steps=5, max_tokens=50, max_cost=0.5)
+    assert keep_closing_step(left, 10, 0.125) == ExecutionBudget(max_steps=4, max_tokens=40, max_cost=0.375)
+    assert keep_closing_step(left, 40, 0.4) == ExecutionBudget(max_steps=4, max_tokens=25, max_cost=0.25)
+    assert keep_closing_step(ExecutionBudget(), 40, 0.4) == ExecutionBudget()
+
+
+def test_the_texts_of_what_does_not_fit() -> None:
+    left = ExecutionBudget(max_steps=2, max_tokens=10)
+    wanted = BudgetWish(wanted=ExecutionBudget(max_steps=3))
+    fitting = BudgetWish(wanted=ExecutionBudget(max_steps=2))
+    texts = [getattr(each, "message", each) for each in reserve(left, [wanted, fitting, BudgetWish()], NOW)]
+    assert texts == [
+        "it would need 3 steps, and 2 are left; ask for less",
+        ExecutionBudget(max_steps=2, max_tokens=5),
+        "no steps are left for it: 2 for all calls of this step",
+    ]
+    (short,) = reserve(ExecutionBudget(max_seconds=0.0), [BudgetWish()], NOW)
+    assert getattr(short, "message", "") == "no seconds are left for it: 0 for all calls of this step"
+    (short,) = reserve(ExecutionBudget(deadline=NOW), [BudgetWish()], NOW)
+    assert getattr(short, "message", "") == "its deadline has passed"
+    assert cover(ExecutionBudget(max_steps=3), ExecutionBudget(max_steps=0)) == Shortage(
+        "no steps are left for it: the calls before it used them"
+    )
+
+
+def test_a_child_ends_a_little_before_its_parent() -> None:
+    for seconds, margin in ((5, 0.5), (20, 2), (1000, 2)):
+        deadline = NOW + timedelta(seconds=seconds)
+        (granted,) = reserve(ExecutionBudget(deadline=deadline), [BudgetWish()], NOW)
+        assert isinstance(granted, ExecutionBudget)
+        assert granted.deadline == deadline - timedelta(seconds=margin)
+
+
+def test_a_remainder_goes_to_the_first_ones() -> None:
+    found = reserve(ExecutionBudget(max_steps=8, max_tokens=7), [BudgetWish()] * 3, NOW)
+    assert [(getattr(each, "max_steps", None), getattr(each, "max_tokens", None)) for each in found] == [
+        (3, 3), (3, 2), (2, 2),
+    ]  # fmt: skip

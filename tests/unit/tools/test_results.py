@@ -236,3 +236,7 @@ def test_a_limit_of_bytes_bounds_what_is_read_whatever_the_tool_allows():
     rows = _Rows(itertools.repeat("x" * 1000, 100_000))
     assert len(to_json_value(rows, 1_000_000_000, limit_bytes=10_000)) < 10_100
     assert rows.read < 2_000
+
+
+def test_a_key_that_is_a_member_of_an_enum_is_its_value() -> None:
+    assert to_json_value({Kind.A: 1, Level.ONE: 2, "b": 3}, None) == {"a": 1, "1": 2, "b": 3}
