@@ -39,9 +39,7 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
         prepared = run_before_hooks(run)
         if prepared.obtained.is_given and prepared.obtained.response is not None:
             check_answer_of_hook(prepared.obtained.response, services.settings.max_answer_bytes)
-        run = prepared
-        charged = charge(run, run.state)
-        run = run if charged is run.state else run.changed(state=charged)
+        run = prepared.changed(state=charge(prepared, prepared.state))
         if run.ending.is_stopping or run.obtained.is_given:  # a hook has ended it, or has answered
             return run
         verdict = ask_guards(run.agent.all_guards, _view_of(run))
