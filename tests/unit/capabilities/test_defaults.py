@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import (
     AskUser,
+    CallbackSink,
     LoopDetection,
     MemoryFacts,
     Planning,
@@ -30,29 +31,35 @@ from celery_agents.worker.tools import tool
 
 from support.states import NOON
 
-DEFAULTS: dict[type[Any], dict[str, Any]] = {
-    AskUser: {"allow_free_text": True},
-    FactFiles: {"max_facts": 1_000},
-    LoopDetection: {"threshold": 3},
-    MemoryFacts: {"namespace": "default", "read_limit": 16, "max_facts": 100},
-    Planning: {"is_shown": True},
-    ReflectionConfig: {"mode": "separate", "keep_last": 3, "summarize": False, "emit_events": True, "every_n_turns": 1},
-    Reflexion: {"every": 1, "diminishing": True, "guides": True, "ends_execution": True},
-    Subagents: {"max_depth": 3, "max_children": 8},
-    Summarization: {
-        "max_context_tokens": 96_000, "target_ratio": 0.45, "last_turns_to_keep": 16, "max_prompt_tokens": 12_000,
-        "max_summary_tokens": 2_000, "max_fetches": 8, "policy": "summarize_archive",
-    },
-    ToolArchive: {"max_context_tokens": 96_000, "max_fetches": 8},
-    ToolCache: {"max_entries": 200},
-    Tracing: {"log_data": True, "enabled": True},
-}  # fmt: skip
+DEFAULTS: list[tuple[Any, dict[str, Any]]] = [
+    (AskUser(), {"allow_free_text": True}),
+    (FactFiles("facts"), {"max_facts": 1_000}),
+    (LoopDetection(), {"threshold": 3}),
+    (MemoryFacts(), {"namespace": "default", "read_limit": 16, "max_facts": 100}),
+    (Planning(), {"is_shown": True}),
+    (
+        ReflectionConfig(),
+        {"mode": "separate", "keep_last": 3, "summarize": False, "emit_events": True, "every_n_turns": 1},
+    ),
+    (Reflexion(), {"every": 1, "diminishing": True, "guides": True, "ends_execution": True}),
+    (Subagents([Subagent("helper")]), {"max_depth": 3, "max_children": 8}),
+    (
+        Summarization(),
+        {
+            "max_context_tokens": 96_000, "target_ratio": 0.45, "last_turns_to_keep": 16, "max_prompt_tokens": 12_000,
+            "max_summary_tokens": 2_000, "max_fetches": 8, "policy": "summarize_archive", "trigger": 72_000,
+        },
+    ),
+    (ToolArchive(), {"max_context_tokens": 96_000, "max_fetches": 8, "trigger": 72_000}),
+    (ToolCache({"look"}), {"max_entries": 200, "ttl": None}),
+    (Tracing([CallbackSink(print)]), {"log_data": True, "enabled": True}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", DEFAULTS, ids=lambda kind: kind.__name__)
-def test_the_defaults_of_a_capability(kind: type[Any]) -> None:
-    found = {each.name: each.default for each in fields(kind) if each.default is not MISSING}
-    assert {name: found[name] for name in DEFAULTS[kind]} == DEFAULTS[kind]
+@pytest.mark.parametrize(("made", "defaults"), DEFAULTS, ids=lambda each: type(each).__name__)
+def test_the_defaults_of_a_capability(made: Any, defaults: dict[str, Any]) -> None:
+    again = type(made)(**{each.name: getattr(made, each.name) for each in fields(made) if each.init})
+    assert {name: getattr(again, name) for name in defaults} == defaults
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import InferenceRequest
-from celery_agents.worker.engine import RetryLater
+from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import DriverError, UnusableAnswer
 from celery_agents.worker.guards import PROCEED, Delay, GuardView, Verdict
 from celery_agents.worker.state import AgentState, ExecutionBudget, InferenceResponse, InferenceUsage, Role
@@ -163,6 +163,16 @@ def test_a_delayed_step_is_an_event_with_its_reason_and_the_next_try(new_bench: 
     assert bench.record(session_id).final_response == "back again"
     assert bench.events(session_id)[-3:] == ["step_resumed", "step_committed", "execution_completed"]
     assert bench.store.housekeeping.list_delayed() == []
+
+
+@pytest.mark.parametrize(("seconds", "waits_in_its_slot"), [(20.0, True), (20.001, False)])
+def test_a_step_keeps_its_slot_for_as_long_as_the_longest_delay(
+    new_bench: NewBench, seconds: float, waits_in_its_slot: bool
+) -> None:
+    bench = new_bench(Agent("away", driver=Away(1, retry_after=seconds)))
+    session_id = bench.submit()
+    (outcome,) = bench.run(session_id)
+    assert isinstance(outcome, Done if waits_in_its_slot else RetryLater)
 
 
 def test_a_stopped_session_is_not_counted_as_delayed(new_bench: NewBench) -> None:

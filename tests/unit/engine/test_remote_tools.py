@@ -169,9 +169,12 @@ def test_a_step_waits_for_a_server_that_is_away_and_does_without_after_its_patie
     assert 60 <= waited < 120
     assert isinstance(lab.step(), Done)  # the next steps do without at once
     assert lab.offered == [[], []]
+    notice = "The MCP servers crm cannot be reached: their tools are missing now."
+    assert [request.state.context.system_prompt for request in lab.driver.requests] == [notice] * 2
     lab.servers.lists["crm"] = listed("create")
     lab.step()
     assert lab.offered[2:] == [["crm_create"]]
+    assert not lab.driver.requests[2].state.context.system_prompt
 
 
 def test_a_step_keeps_its_list_when_another_worker_takes_it_over(new_bench: NewBench) -> None:

@@ -276,7 +276,8 @@ def _fact(item: object) -> StableFact | None:
     if not isinstance(item, dict):
         return None
     data = cast("dict[str, Any]", item)
-    key, value, confidence = data.get("key"), data.get("value"), data.get("confidence")
+    key, value = data.get("key"), data.get("value")
+    confidence: Any = data.get("confidence")
     if not isinstance(key, str) or not key or value is None:
         return None
     is_share = isinstance(confidence, int | float) and not isinstance(confidence, bool) and 0 <= confidence <= 1

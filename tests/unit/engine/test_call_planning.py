@@ -1,0 +1,90 @@
+"""What a call is given before it runs: its time, its place in the session, and what the session keeps of the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers import CallTool
+from celery_agents.worker.hooks import Hook, HookContext, HookPoint
+from celery_agents.worker.state import AgentState
+from celery_agents.worker.tools import ToolContext, tool
+
+from support.engine import Bench, WorkerDied
+
+NewBench = Callable[..., Bench]
+
+
+def calling(*tools: Any, **fields: Any) -> Agent:
+    """An agent that calls each of its tools in its first step."""
+
+    def driver(state: AgentState) -> Any:
+        return "done" if state.step_count else [CallTool(each.name) for each in tools]
+
+    return Agent("calling", driver=driver, tools=tools, **fields)
+
+
+@pytest.mark.parametrize(
+    ("of_tool", "of_agent", "seconds"), [(7.0, 9.0, 7.0), (None, 9.0, 9.0), (None, None, 300.0), (5_000.0, None, 900.0)]
+)
+def test_a_call_has_the_time_of_its_tool_its_agent_or_the_setting_and_ends_with_its_step(
+    new_bench: NewBench, of_tool: float | None, of_agent: float | None, seconds: float
+) -> None:
+    seen: list[float] = []
+
+    @tool(effect="pure", timeout=of_tool)
+    def look(ctx: ToolContext) -> str:
+        """Look."""
+        seen.append((ctx.deadline - bench.clock.now).total_seconds())
+        return ""
+
+    bench = new_bench(calling(look, tool_timeout=of_agent), tool_timeout_seconds=300.0, step_timeout_seconds=900.0)
+    bench.ran()
+    assert seen == [pytest.approx(seconds, abs=0.01)]
+
+
+def test_a_session_keeps_the_definition_of_the_agent_that_began_it(new_bench: NewBench) -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        return ""
+
+    agent = calling(look, system_prompt="Be brief.")
+    bench = new_bench(agent)
+    session_id = bench.submit()
+    bench.step(session_id)
+    kept = bench.store.sessions.definition(session_id)
+    assert kept["name"] == "calling"
+    later = bench.another_worker(calling(look, system_prompt="Be kind."), name="newer")
+    bench.step(session_id, later)
+    assert bench.store.sessions.definition(session_id) == kept
+
+
+@pytest.mark.parametrize("point", [HookPoint.BEFORE_TOOL, HookPoint.AFTER_TOOL])
+def test_a_call_that_runs_again_says_so(new_bench: NewBench, point: HookPoint) -> None:
+    seen: list[tuple[bool, bool]] = []
+    deaths = [1]
+
+    @tool(effect="keyed")
+    def pay(ctx: ToolContext) -> str:
+        """Pay."""
+        again.append(ctx.is_repeated)
+        if deaths:
+            deaths.pop()
+            raise WorkerDied
+        return "paid"
+
+    def note(context: HookContext) -> None:
+        seen.append((context.is_repeated, context.tool_call is not None))
+
+    again: list[bool] = []
+    bench = new_bench(calling(pay, hooks=[Hook(point, note)]))
+    session_id = bench.submit()
+    bench.worker_died(session_id)
+    bench.run(session_id)
+    assert again == [False, True]
+    assert seen[-1] == (True, True)
+    assert bench.record(session_id).status == "completed"
