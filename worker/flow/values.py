@@ -234,7 +234,6 @@ class BucketStatus:
             used up, else "not_before".
         away_since_ms: Since when the breaker is open.
         probe_ms: The next probe, while the breaker is open or `not_before_ms` is ahead.
-        failures: Failed calls of the last minute.
     """
 
     bucket: ModelEndpoint
@@ -247,7 +246,6 @@ class BucketStatus:
     why: str = ""
     away_since_ms: int = 0
     probe_ms: int = 0
-    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +282,6 @@ class FlowView:
         """The pause of what has this name, unless it has ended by itself; None: it is not paused."""
         found = self.pauses.get(pause_field(kind, name))
         return found if found is not None and found.holds(now_ms) else None
-
-    def pause_of_model(self, model: str, now_ms: int) -> Pause | None:
-        """The pause of a model or of its provider; None: neither is paused."""
-        return self.pause_of("model", model, now_ms) or self.pause_of("provider", provider_of(model), now_ms)
 
 
 EMPTY_VIEW: Final = FlowView()

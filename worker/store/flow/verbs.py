@@ -87,7 +87,7 @@ class FlowVerbs(ReservationVerbs):
         view, known = _read_view(self._context)
         reads = [command for bucket in known for command in _status_reads(BucketKeys(bucket.digest), view.at_ms)]
         replies = self._context.database.pipeline("flow.buckets", reads) if reads else []
-        found = [_status(bucket, view, replies[i * 4 : i * 4 + 4]) for i, bucket in enumerate(known)]
+        found = [_status(bucket, view, replies[i * 3 : i * 3 + 3]) for i, bucket in enumerate(known)]
         used = {status.limit.field for status in found if status.limit is not None}
         unused = (limit for field, limit in view.limits.items() if field not in used)
         found += [BucketStatus(ModelEndpoint(each.model, "", each.group or ""), limit=each) for each in unused]
@@ -179,12 +179,11 @@ def _is_limited(bucket: ModelEndpoint, model: str, group: str | None) -> bool:
 
 
 def _status_reads(keys: BucketKeys, now_ms: int) -> list[Command]:
-    counts: list[Command] = [("ZCARD", keys.line), ("ZCOUNT", keys.failures, now_ms - 60_000, "+inf")]
-    return [("HGETALL", keys.bucket), ("ZCOUNT", keys.held, now_ms, "+inf"), *counts]
+    return [("HGETALL", keys.bucket), ("ZCOUNT", keys.held, now_ms, "+inf"), ("ZCARD", keys.line)]
 
 
 def _status(bucket: ModelEndpoint, view: FlowView, replies: Sequence[Reply]) -> BucketStatus:
-    flat, in_flight, waiting, failures = replies
+    flat, in_flight, waiting = replies
     stored, now_ms = {name: fields.any_text(raw) for name, raw in fields.named_pairs(flat).items()}, view.at_ms
 
     def number(name: str) -> int:
@@ -203,7 +202,6 @@ def _status(bucket: ModelEndpoint, view: FlowView, replies: Sequence[Reply]) -> 
         why=stored.get("why", "") if not_before_ms else "",
         away_since_ms=number("away"),
         probe_ms=number("probe_at") if is_held_back else 0,
-        failures=failures,
     )
 
 
