@@ -29,6 +29,7 @@ LONGEST_SHARE: Final = 1.15
 """All jobs have to be done in so many times the time that the limit itself takes."""
 BACK_SECONDS: Final = 10.0
 """All jobs have to be done so soon after an outage."""
+BUSY_SECONDS: Final = 5.0
 _PATIENCE: Final = 120.0
 
 
@@ -196,13 +197,19 @@ def two_models(directory: Path, jobs: int) -> Played:
         return played.wait(jobs / 2 / PER_SECOND)
 
 
-def judge_limits(name: str, played: Played) -> Verdict:
-    """They were done in time."""
+def judge_limits(name: str, played: Played, *, is_busy: bool = False) -> Verdict:
+    """They were done in time.
+
+    Args:
+        is_busy: Other tests run on the machine: a few seconds are theirs, and a request may be late for its turn.
+    """
     verdict = played.judge(name)
-    in_time = played.share <= LONGEST_SHARE
+    in_time = played.seconds <= LONGEST_SHARE * played.ideal + (BUSY_SECONDS if is_busy else 0)
     verdict.expect(in_time, name, f"{played.seconds:.1f} s are {played.share:.2f} times the ideal time")
     if name in ("configured", "two_models"):
-        verdict.expect(not played.refusals, name, f"{len(played.refusals)} requests were refused under a known limit")
+        most = 2 if is_busy else 0
+        count = len(played.refusals)
+        verdict.expect(count <= most, name, f"{count} requests were refused under a known limit")
     return verdict
 
 
