@@ -128,7 +128,8 @@ def find_silent_lines(text: str) -> Mapping[str, set[int]]:
     """The lines on which a change by an operator says nothing about the tests, by operator.
 
     - `*` in a signature, which the operator takes for a product: `/` refuses callers that pyright refuses, too.
-    - `frozen`, `slots` and `kw_only` of a dataclass, and `TYPE_CHECKING`: pyright checks what they forbid.
+    - `frozen`, `slots` and `kw_only` of a dataclass, `total` of a TypedDict, and `TYPE_CHECKING`: pyright checks what
+      they forbid.
     - Private constants of a module for a duration, or for how much of a text or a list is shown: they
       tune, the documents do not name them, and a test could only repeat the number.
     """
@@ -139,6 +140,8 @@ def find_silent_lines(text: str) -> Mapping[str, set[int]]:
         elif isinstance(node, ast.ClassDef):
             for each in node.decorator_list:
                 found["ReplaceTrueWithFalse"].update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+            if any(ast.unparse(each) == "TypedDict" for each in node.bases):
+                found["ReplaceFalseWithTrue"].add(node.lineno)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             found["AddNot"].add(node.lineno)
         elif isinstance(node, ast.AnnAssign) and TUNING.fullmatch(ast.unparse(node.target)):
@@ -210,21 +213,20 @@ class Nets:
         """The tests that run a mutant's statement; where it runs at the import alone, those of the file.
 
         A line that runs at the import is noted for the test that imports it first, if any: that says nothing. And a test
-        may read a constant without running a line of its file, so all tests of the module's own test file count.
+        may read a constant without running a line of its file, so all tests of files about the module count.
         """
-        by_line = self.lines.get(mutant.path, {})
-        own = re.compile(rf"test_(\w+_)?{Path(mutant.path).stem}\.py")
-        if statement := find_statement(mutant):
+        by_line, statement = self.lines.get(mutant.path, {}), find_statement(mutant)
+        own = {test for test in self.seconds if _is_about(test.partition("::")[0], mutant.path)}
+        if statement is not None:
             found = {test for line in statement for test in by_line.get(str(line), ())}
         else:
-            found = {test for tests in by_line.values() for test in tests}
-            found.update(test for test in self.seconds if own.search(test))
+            found = own.union(*by_line.values())
         usable = [test for test in found if self.seconds.get(test, float("inf")) < SLOWEST_SECONDS / 8]
         usable.sort(key=lambda test: (-self._share(mutant.path, test), self.seconds[test]))
         seen, places = Counter[str](), dict[str, tuple[bool, int]]()
         for test in usable:  # of each test file in turn, since tests of one file are alike
             file = test.partition("::")[0]
-            places[test] = (not own.search(test), seen[file])
+            places[test] = (test not in own, seen[file])
             seen[file] += 1
         return sorted(usable, key=places.__getitem__)[:MOST_TESTS]
 
@@ -240,6 +242,15 @@ class Nets:
             for tests in by_line.values():
                 found.update(key for test in tests for key in ((path, test), ("", test)))
         return found
+
+
+@cache
+def _is_about(test_file: str, path: str) -> bool:
+    """Whether a file of tests has the name of a module, or imports it by its name."""
+    module = ".".join(Path(path).with_suffix("").parts)
+    stem = Path(path).stem
+    has_name = re.fullmatch(rf"test_(\w+_)?{stem}\.py", Path(test_file).name) is not None
+    return has_name or f"{module} import" in (ROOT / "tests" / test_file).read_text(encoding="utf-8")
 
 
 def find_statement(mutant: Mutant) -> range | None:
