@@ -15,6 +15,7 @@ from celery_agents.worker.capabilities import (
     LoopDetection,
     MemoryFacts,
     Planning,
+    Reasoning,
     ReflectionConfig,
     Reflexion,
     Subagents,
@@ -23,11 +24,21 @@ from celery_agents.worker.capabilities import (
     ToolCache,
     Tracing,
 )
-from celery_agents.worker.capabilities.smart.memory_facts import FactFiles, MemoryFact
+from celery_agents.worker.capabilities.guardrails.findings import JudgedMessages
+from celery_agents.worker.capabilities.smart.compacted import Compaction, StableFact
+from celery_agents.worker.capabilities.smart.limits import LimitsUsed
+from celery_agents.worker.capabilities.smart.memory_facts import FactFiles, Memory, MemoryFact
+from celery_agents.worker.capabilities.smart.planning import Plan
 from celery_agents.worker.capabilities.smart.reasoning_config import LEVELS, Cadence
+from celery_agents.worker.capabilities.smart.reflection import ReflectionProgress, ReflectionSummary
+from celery_agents.worker.capabilities.smart.tokens import ReflectionUsage
+from celery_agents.worker.capabilities.smart.tool_archive import ArchiveUse
+from celery_agents.worker.capabilities.smart.tool_cache import CachedResult, CachedResults
 from celery_agents.worker.capabilities.subagents import Subagent
+from celery_agents.worker.capabilities.termination import ObservedSteps
+from celery_agents.worker.capabilities.tracing.capability import TraceReport
 from celery_agents.worker.errors import ConfigurationError
-from celery_agents.worker.tools import tool
+from celery_agents.worker.tools import InvalidArguments, tool
 
 from support.states import NOON
 
@@ -112,3 +123,49 @@ def test_files_of_facts_make_their_folder(tmp_path: Path) -> None:
         files.save("default", MemoryFact(key="k", value=value, updated_at=NOON))
     assert [(each.value, each.status) for each in files.load("default")] == [("1", "obsolete"), ("2", "active")]
     assert files.load("other") == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "fits", "wrong"),
+    [
+        ("key", ["k", "k" * 100], ["", "k" * 101]),
+        ("value", ["v", "v" * 1_000], ["", "v" * 1_001]),
+        ("confidence", [0, 1], [-0.001, 1.001]),
+        ("ttl_seconds", [0.001, 1, None], [0, -1]),
+    ],
+)
+def test_what_the_model_may_remember(field: str, fits: list[Any], wrong: list[Any]) -> None:
+    remember: Any = MemoryFacts().tools()[0]
+    given = {"key": "k", "value": "v"}
+    assert (remember.bind(given)["confidence"], remember.bind(given)["ttl_seconds"]) == (0.5, None)
+    for value in fits:
+        assert remember.bind({**given, field: value})[field] == value
+    for value in wrong:
+        with pytest.raises(InvalidArguments, match=field):
+            remember.bind({**given, field: value})
+
+
+def test_the_model_fetches_from_the_beginning_or_behind_it() -> None:
+    fetch: Any = ToolArchive().tools()[0]
+    assert fetch.bind({"execution_id": "x"})["offset"] == 0
+    assert fetch.bind({"execution_id": "x", "offset": 0})["offset"] == 0
+    with pytest.raises(InvalidArguments, match="offset"):
+        fetch.bind({"execution_id": "x", "offset": -1})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ArchiveUse, CachedResults, Compaction, JudgedMessages, LimitsUsed, Memory, ObservedSteps,
+        Plan, ReflectionProgress, ReflectionSummary, ReflectionUsage, TraceReport,
+    ],
+)  # fmt: skip
+def test_a_part_that_holds_nothing_counts_nothing(kind: Any) -> None:
+    assert {name: value for name, value in kind() if value} == {}
+
+
+def test_what_a_stored_value_is_where_it_does_not_say() -> None:
+    assert StableFact(key="k", value="v").confidence == 0.8
+    assert (MemoryFact(key="k", value="v", updated_at=NOON).confidence, Reasoning().max_result_chars) == (0.5, 500)
+    cached = CachedResult(key="k", index=1, at=NOON)
+    assert (cached.generation, cached.is_text) == (0, True)

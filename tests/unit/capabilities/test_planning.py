@@ -9,7 +9,7 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import Plan, PlanEvent, Planning, PlanStatus, PlanStepRecord, smart_event
-from celery_agents.worker.capabilities.smart.planning import MANAGE, MAX_EVIDENCE_CHARS, MAX_PLAN_STEPS, apply_calls
+from celery_agents.worker.capabilities.smart.planning import MANAGE, apply_calls
 from celery_agents.worker.drivers import CallTool, ScriptedDriver
 from celery_agents.worker.state import AgentState, ToolCall
 
@@ -107,9 +107,9 @@ REFUSED: dict[str, tuple[Mapping[str, Any], str]] = {
     "no status": (write(item(1, None)), "step 1 needs a status"),
     "no text": (write({"id": 1, "status": "blocked"}), "step 1 needs a title"),
     "no list": ({"operation": "update"}, "give todo_list"),
-    "long evidence": (update({"id": 1, "evidence": "x" * (MAX_EVIDENCE_CHARS + 1)}), "evidence of step 1 is longer"),
+    "long evidence": (update({"id": 1, "evidence": "x" * 301}), "evidence of step 1 is longer"),
     "a long text": (update({"id": 1, "owner": "x" * 2001}), "owner of step 1 is longer"),
-    "too many steps": (write(*(item(n + 1) for n in range(MAX_PLAN_STEPS + 1))), "are too many"),
+    "too many steps": (write(*(item(n + 1) for n in range(101))), "are too many"),
     "too large": (write(*(item(n + 1, description="x" * 1900) for n in range(20))), "write shorter texts"),
 }
 
@@ -128,8 +128,19 @@ def test_l2_an_update_without_a_plan_is_refused() -> None:
     assert plan(update(item(1))) == Plan()
 
 
-def test_evidence_at_its_limit_is_taken() -> None:
-    assert plan(write(item(1, evidence="x" * MAX_EVIDENCE_CHARS))).version == 1
+def test_what_is_at_its_limit_is_taken() -> None:
+    assert plan(write(item(1, evidence="x" * 300, owner="x" * 2_000, description="x" * 2_000))).version == 1
+    assert plan(write(*(item(n + 1) for n in range(100)))).version == 1
+
+
+def test_a_plan_has_24_000_bytes_at_most() -> None:
+    def made(chars: int) -> Plan:
+        full = [item(n + 1, description="x" * 2_000) for n in range(5)]
+        return plan(write(*full, item(6, description="x" * 1_300, exit_criteria="x" * chars)))
+
+    room = 24_000 - sum(len(each.to_json()) for each in made(1).steps)
+    assert 0 < room < 1_999
+    assert [made(1 + room).version, made(2 + room).version] == [1, 0]
 
 
 @pytest.mark.parametrize(("statuses", "score"), [((), 1.0), ((0, 0), 0.0), ((1, 0, 0), 0.33), ((1, 1), 1.0)])

@@ -88,3 +88,24 @@ def test_a_call_that_runs_again_says_so(new_bench: NewBench, point: HookPoint) -
     assert again == [False, True]
     assert seen[-1] == (True, True)
     assert bench.record(session_id).status == "completed"
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_as_many_calls_of_an_answer_run_as_it_may_hold(new_bench: NewBench, most: int) -> None:
+    ran: list[int] = []
+
+    @tool(effect="pure")
+    def look(number: int) -> str:
+        """Look."""
+        ran.append(number)
+        return "seen"
+
+    def driver(state: AgentState) -> Any:
+        return "done" if state.step_count else [CallTool("look", number=number) for number in range(3)]
+
+    bench = new_bench(Agent("a", driver=driver, tools=[look], max_parallel_tools=1), max_calls=most)
+    session_id = bench.submit()
+    bench.run(session_id)
+    assert ran == list(range(most))
+    surplus = [made for made in bench.state(session_id).steps[0].tool_executions if made.error is not None]
+    assert [made.error.kind for made in surplus if made.error is not None] == ["too_many_calls"] * (3 - most)

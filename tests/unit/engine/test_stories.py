@@ -123,6 +123,8 @@ class Story:
             told |= {"usage": execution.usage.to_dict(), "budget": execution.budget.to_dict()}
             told |= {"signals": [each.to_dict() for each in execution.continuation.stop_signals]}
             self._tell(f"execution of {name}", told)
+        for entry in self.bench.store.housekeeping.list_dead():
+            self._tell("dead", {name: value for name, value in entry.items() if name != "id"})
         self.bench.close()
         return self.lines
 

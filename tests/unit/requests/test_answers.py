@@ -9,7 +9,6 @@ from pydantic import BaseModel
 
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.requests import check_answer, check_remember, check_schema, schema_of
-from celery_agents.worker.requests.answers import MAX_REASON_CHARS, MAX_RESULT_BYTES
 from celery_agents.worker.state import (
     MAX_REQUEST_BYTES,
     Answer,
@@ -91,19 +90,22 @@ def test_arguments_are_refused_where_the_request_takes_none() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [Deny("x" * (MAX_REASON_CHARS + 1)), Deny(7), Deny("\ud800")],  # type: ignore[arg-type]
+    [Deny("x" * 10_001), Deny(7), Deny("\ud800")],  # type: ignore[arg-type]
 )
 def test_a_reason_is_a_text_of_bounded_length(answer: Deny) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_answer(request(RequestKind.APPROVAL), answer)
     assert refused.value.field == "reason"
+    longest = Deny("x" * 10_000)
+    assert check_answer(request(RequestKind.APPROVAL), longest) == longest
 
 
 def test_a_result_is_json_of_bounded_size() -> None:
     asked = request(RequestKind.EXTERNAL)
-    for value in (object(), {"deep": {1: 2}}, float("inf"), "x" * MAX_RESULT_BYTES):
+    for value in (object(), {"deep": {1: 2}}, float("inf"), "x" * 262_143):
         with pytest.raises(InvalidInput, match="value"):
             check_answer(asked, Complete(value))
+    assert check_answer(asked, Complete("x" * 262_142))  # with its quotation marks at the limit
     assert check_answer(asked, Complete({"a": [1, None]})) == Complete(FrozenDict({"a": [1, None]}))
 
 

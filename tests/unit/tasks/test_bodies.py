@@ -44,6 +44,7 @@ def test_tokens_of_sessions_last_an_hour_at_most_and_allow_something() -> None:
     assert bodies.NewSessionToken(scopes=["read"]).ttl_seconds == 3600
     for right in (
         {"ttl_seconds": 1},
+        {"ttl_seconds": 3600},
         {"answer_to": "x" * 200},
         {"subject": "x" * 200},
         {"answer_to": "x"},
