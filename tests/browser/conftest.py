@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from celery_agents.tasks.client.job import Job
+
 from support.lab import Lab
 from support.serve_process import ServeProcess
+from support.wait import wait_until
+from support.worker_process import WorkerProcess
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 SECRET = {"CELERY_AGENTS_TOKEN_SECRET": "not-a-secret-but-long-enough"}
@@ -47,6 +51,14 @@ def served(desk: Lab) -> Iterator[ServeProcess]:
     process.start()
     yield process
     process.end()
+
+
+@pytest.fixture(scope="module")
+def worker(desk: Lab) -> Iterator[WorkerProcess]:
+    """The worker of the stories that kill none."""
+    started = desk.worker()
+    yield started
+    started.end()
 
 
 class Watched:
@@ -90,3 +102,31 @@ def pictures() -> Path | None:
     """Where pictures for the documentation go: the folder in PICTURES; None: nowhere."""
     folder = os.environ.get("PICTURES")
     return None if folder is None else Path(folder)
+
+
+def submit(desk: Lab, message: str) -> Job:
+    return desk.client.submit("support", message)
+
+
+def wait_for(desk: Lab, job: Job, status: str) -> None:
+    wait_until(lambda: desk.client.header(job.session_id).status == status, f"the session is {status}", 60)
+
+
+def wait_for_request(desk: Lab, job: Job) -> str:
+    """Wait until a session asks for an approval; the id of its request."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found[:] = [each.summary.id for each in desk.client.requests() if each.summary.session_id == job.session_id]
+        return bool(found)
+
+    wait_until(look, "it asks", 60)
+    return found[0]
+
+
+def take_picture(page: Page, name: str) -> None:
+    """Take a picture for the documentation where one is wanted."""
+    folder = pictures()
+    if folder is not None:
+        page.wait_for_timeout(500)
+        page.screenshot(path=folder / f"page-{name}.png")

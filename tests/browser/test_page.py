@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from browser.conftest import WRITTEN, Watched, pictures
+from browser.conftest import WRITTEN, Watched, submit, take_picture, wait_for, wait_for_request
 from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
 from celery_agents.tasks.client.job import Job
@@ -20,30 +21,6 @@ pytestmark = [pytest.mark.timeout(300)]
 expect.set_options(timeout=30_000)
 A_REQUEST = "**/v1/sessions/*/requests/*"
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-
-
-@pytest.fixture(scope="module")
-def worker(desk: Lab) -> Iterator[WorkerProcess]:
-    """The worker of the stories that kill none."""
-    started = desk.worker()
-    yield started
-    started.end()
-
-
-def submit(desk: Lab, message: str) -> Job:
-    return desk.client.submit("support", message)
-
-
-def wait_for(desk: Lab, job: Job, status: str) -> None:
-    wait_until(lambda: desk.client.header(job.session_id).status == status, f"the session is {status}", 60)
-
-
-def take_picture(page: Page, name: str) -> None:
-    """Take a picture for the documentation where one is wanted."""
-    folder = pictures()
-    if folder is not None:
-        page.wait_for_timeout(500)
-        page.screenshot(path=folder / f"page-{name}.png")
 
 
 def running_tools(served: ServeProcess, job: Job) -> list[str]:
@@ -146,29 +123,6 @@ def test_a_failed_child_is_seen_from_above_and_says_why(
     assert watched.complaints == []
 
 
-def test_a_refusal_names_every_field_that_the_server_names(
-    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
-) -> None:
-    page = watched.page
-    job = submit(desk, "Thanks")
-    wait_for(desk, job, "completed")
-    page.goto(f"{served.url}/sessions/{job.session_id}")
-    problem = {
-        "detail": "The body cannot be used. message: too long.",
-        "errors": [
-            {"field": "message", "message": "too long"},
-            {"field": "budget.max_steps", "message": "a whole number"},
-        ],
-    }
-    page.route("**/messages", lambda route: route.fulfill(status=422, json=problem))
-    page.get_by_label("Message to support").fill("Again")
-    page.get_by_role("button", name="Send message").click()
-    alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("The body cannot be used. message: too long.")
-    expect(alert.get_by_role("listitem")).to_have_text(["budget.max_steps a whole number"])
-    expect(page.get_by_label("Message to support")).to_have_value("Again")
-
-
 def test_many_are_retried_at_once_and_each_refusal_is_said(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
@@ -191,6 +145,10 @@ def test_many_are_retried_at_once_and_each_refusal_is_said(
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert all(desk.client.header(job.session_id) for job in (*failed, done))
+    page.get_by_role("button", name="Suspend 4…").click()
+    page.get_by_label("Why? It is shown wherever the session is.").fill("the bank is closed")
+    page.get_by_role("button", name="Suspend 4", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="Suspend: 4 of 4 done.")).to_be_visible()
     # The refusal itself is the only complaint: the browser's console names it.
     assert [each for each in watched.complaints if "409" not in each] == []
 
@@ -268,19 +226,6 @@ def test_a_newcomers_questions_are_answered(
     assert watched.complaints == []
 
 
-def test_what_cannot_be_shown_is_said_with_what_to_do(served: ServeProcess, watched: Watched) -> None:
-    page = watched.page
-    title = page.get_by_role("heading", level=1)
-    page.goto(f"{served.url}/sessions/gone")
-    expect(title).to_have_text("There is no such session")
-    expect(page.get_by_role("main")).to_contain_text("celery-agents list")
-    page.goto(f"{served.url}/sessions?status=unheard-of&agent=%00%3Cb%3E")
-    expect(page.get_by_role("alert")).to_contain_text("there are pending, in_progress, waiting")
-    page.goto(f"{served.url}/sessions#token=wrong")
-    expect(title).to_have_text("This server asks for a token")
-    expect(page.get_by_role("alert")).to_contain_text("This token is not known, or its time is over.")
-
-
 # --- what it looks like, and what it withstands ---------------------------------------------------------------------------
 
 
@@ -290,37 +235,41 @@ def test_every_place_is_accessible_and_fits(
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     job = submit(desk, "My cup, order 4700, is cracked")
-    wait_until(lambda: any(each.summary.session_id == job.session_id for each in desk.client.requests()), "it asks", 60)
+    wait_for_request(desk, job)
     options = PHONE if look == "phone" else {"color_scheme": look}
     page = context_of(**options).new_page()
     watched = Watched(page)
-    for place in ("sessions", f"sessions/{job.session_id}", "requests", f"tree/{job.session_id}", "fleet"):
+    shown = {"sessions": "4700", f"sessions/{job.session_id}": "Approve a refund?", "requests": "4700"}
+    for place, text in {**shown, f"tree/{job.session_id}": "research", "fleet": "works"}.items():
         page.goto(f"{served.url}/{place}")
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-        page.wait_for_timeout(1500)
-        found = axe.run(page).response["violations"]
-        assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == [], place
+        expect(page.get_by_role("main").get_by_text(text).first).to_be_visible()
+        page.wait_for_timeout(700)
+        assert violations(axe, page) == [], place
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
         take_picture(page, f"{place.split('/')[0]}{'-one' if 'sessions/' in place else ''}-{look}")
+    if look == "dark":
+        check_what_opens(axe, page, f"{served.url}/sessions/{job.session_id}")
     assert watched.complaints == []
 
 
-def test_a_restart_of_the_server_is_survived(
-    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
-) -> None:
-    page = watched.page
-    job = submit(desk, "Thanks")
-    wait_for(desk, job, "completed")
-    page.goto(f"{served.url}/sessions/{job.session_id}")
-    box = page.get_by_label("Message to support")
-    box.fill("What I have typed stays")
-    served.end()
-    expect(page.get_by_text("No connection; trying again")).to_be_visible()
-    served.start()
-    expect(page.get_by_text("No connection; trying again")).to_have_count(0)
-    expect(box).to_have_value("What I have typed stays")
-    desk.client.send_message(job.session_id, "Where is order 4915?")
-    expect(page.get_by_role("log", name="Messages").get_by_text("It was delivered on the 23rd.")).to_be_visible()
+def violations(axe: Any, page: Page) -> list[tuple[str, list[str]]]:
+    """What axe finds: rules, and the elements that break them."""
+    found = axe.run(page).response["violations"]
+    return [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found]
+
+
+def check_what_opens(axe: Any, page: Page, session: str) -> None:
+    """A span, the dialog of an action, and the list of keys are accessible, too."""
+    page.goto(session)
+    page.get_by_role("row").get_by_role("button", name="find_order").click()
+    expect(page.locator("tr.opened").get_by_text("Arguments")).to_be_visible()
+    assert violations(axe, page) == [], "an opened span"
+    for button in ("Suspend…", "Keys: ?"):
+        page.get_by_role("button", name=button).click()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        assert violations(axe, page) == [], button
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_a_token_of_a_session_sees_its_session_and_nothing_else(

@@ -4,7 +4,8 @@ import { callText, count, duration, firstLine, inert } from "./format.js";
 import { drawnWhen, html, useLayoutEffect, useMemo, useRef } from "./html.js";
 import { LiveText } from "./live_text.js";
 import { Glyph, Long, Problem, Status } from "./parts.js";
-import { RequestForm } from "./request_form.js";
+import { isBegun, RequestForm } from "./request_form.js";
+import { keyOf } from "./request_words.js";
 import { reasonOf } from "./session_head.js";
 
 const MOST_CALLS = 3;
@@ -22,7 +23,8 @@ export function Chat({ view, feed, isChat }) {
   const execution = timeline?.execution_id ?? "";
   const entries = useMemo(() => entriesOf(messages, from, execution), [messages, from, execution]);
   const answered = useMemo(() => answeredIn(steps), [steps]);
-  const asked = requests.filter((each) => each.kind !== "child" && each.status === "open");
+  const asked = [...requests, ...view.gone.filter((each) => isBegun(keyOf(each)))]
+    .filter((each) => each.kind !== "child");
   const touch = () => {
     touchedAt.current = performance.now();
   };
@@ -75,7 +77,7 @@ export function Chat({ view, feed, isChat }) {
       ${["failed", "stopped"].includes(header.status) && html`<p class="end-note"><${Status} status=${header.status} />
         <span dir="auto"> ${reasonOf(view)}</span></p>`}
       <${LiveText} transcript=${feed.transcript} agent=${header.agent} isQuiet=${isChat} />
-      ${asked.map((each) => html`<${Asked} key=${each.id} request=${each} session=${header.session_id}
+      ${asked.map((each) => html`<${Asked} key=${keyOf(each)} request=${each} session=${header.session_id}
         onDone=${onAnswered} />`)}
       <${Problem} of=${problems.requests} />
     </div></div>
@@ -133,7 +135,7 @@ function Answered({ span, tool }) {
 
 function Asked({ request, session, onDone }) {
   const isOwn = request.session_id === session;
-  return html`<section class="asked" aria-label=${`Open request of ${request.tool}`}>
+  return html`<section class="asked" aria-label=${`Request of ${request.tool}`}>
     ${!isOwn && html`<p class="small dim">Asked by
       <span dir="auto"> ${inert(request.agent)}</span>, a session below this one</p>`}
     ${request.kind === "external"

@@ -128,7 +128,8 @@ export function MessageBox({ view, feed, onSent }) {
   };
   if (isChild && !isActive(header)) {
     return html`<p class="small dim after">
-      This session was started by another one and has ended: it takes no further messages.</p>`;
+      This session was started by another one and has ended: it takes no further messages.${text && html`
+      What you have typed was not sent: <span dir="auto">${inert(text)}</span>`}</p>`;
   }
   const since = (known) => messages.slice(Math.max(0, known - view.from));
   const isRead = ({ text: said, known }) =>

@@ -2,24 +2,28 @@
 // second, and less often where the reads take long.
 import { get, Refusal, serverNow, sessionPath } from "./api.js";
 import { isActive, readEarlier, readMessages } from "./conversation.js";
-import { followEvents } from "./live.js";
+import { followEvents, staleAfter } from "./live.js";
 import { Transcript } from "./live_text.js";
+import { keyOf } from "./request_words.js";
 import { readSteps } from "./spans.js";
 
 const SOONEST_MS = 500;
 const LONGEST_MS = 15_000;
 const CLOCK_MS = 1000; // what the server's clock is known to
 const HEADER_MS = 5_000;
+const READ = ["messages", "timeline", "requests", "results"];
 
 /**
  * The data of one session. `view` is a new object after each change: header, problem (why nothing is known),
  * streamProblem, first (message), messages, from (index of the first one), total, steps, timeline (without its steps),
- * isPartial (steps are still being read), requests, results, result (of the latest execution), tree, state, problems.
+ * isPartial (steps are still being read), requests, gone (requests that were open), results, result (of the latest
+ * execution), tree, state, problems.
  * With isChat the token allows the conversation alone, and nothing else is asked for.
  */
 export class Feed {
   view = { header: null, problem: null, streamProblem: null, first: null, messages: [], from: 0, total: null, steps: [],
-    timeline: null, isPartial: true, requests: [], results: null, result: null, tree: null, state: null, problems: {} };
+    timeline: null, isPartial: true, requests: [], gone: [], results: null, result: null, tree: null, state: null,
+    problems: {} };
   transcript = new Transcript();
   #id;
   #isChat;
@@ -44,7 +48,7 @@ export class Feed {
     this.#dirty.add("header");
     await this.#run();
     if (!this.view.problem) {
-      for (const each of this.#allowed(["messages", "timeline", "requests", "results"])) this.#dirty.add(each);
+      for (const each of this.#allowed(READ)) this.#dirty.add(each);
       await this.#run();
       this.#took = 0; // what is still missing of the head is read at once
     }
@@ -61,7 +65,10 @@ export class Feed {
     this.#followedAt = serverNow();
     const after = latest ? `${Date.parse(latest) - 1}-0` : "";
     this.#endFollowing = followEvents(this.#id, (frame) => this.#hear(frame),
-      (streamProblem) => this.#set({ streamProblem }), after);
+      (streamProblem) => {
+        this.#set({ streamProblem });
+        if (streamProblem) this.refresh("header", ...READ);
+      }, after);
   }
 
   stop() {
@@ -95,13 +102,7 @@ export class Feed {
     if (type === "step_committed" && this.#isRead(data)) this.transcript.settle(data.execution_id, data.step);
     else this.transcript.apply(frame);
     if (type === "live") return;
-    const names = ["header", "timeline"];
-    if (/^step_committed|^message_|^execution_|^snapshot|^session_saved/.test(type)) names.push("messages");
-    if (/^request_|^child_|^execution_|^snapshot/.test(type)) names.push("requests");
-    if (/^execution_(completed|stopped|failed)|^snapshot/.test(type)) names.push("results");
-    if (this.view.tree && /^child_|^step_committed/.test(type)) names.push("tree");
-    if (/^step_committed|^execution_|^snapshot/.test(type)) names.push("state");
-    this.refresh(...names);
+    this.refresh(...staleAfter(type).filter((each) => each !== "tree" || this.view.tree));
   }
 
   /** Whether a commit that is told was there before the conversation was read. */
@@ -113,9 +114,10 @@ export class Feed {
 
   #poll() {
     const timer = setInterval(() => {
-      if (document.hidden) return;
+      if (document.hidden || this.view.problem) return;
       if (!this.#endFollowing) this.#follow();
-      if (isActive(this.view.header) || !this.#endFollowing) this.refresh("header");
+      if (this.view.streamProblem) this.refresh("header", ...READ);
+      else if (isActive(this.view.header) || !this.#endFollowing) this.refresh("header");
     }, HEADER_MS);
     this.#stopped.signal.addEventListener("abort", () => clearInterval(timer));
   }
@@ -177,7 +179,12 @@ export class Feed {
       const hasChildren = this.view.steps.some((step) => step.spans.some((each) => each.kind === "child"));
       if (hasChildren && !this.view.tree) this.#dirty.add("tree");
     },
-    requests: async () => this.#set({ requests: (await this.#get("/requests", { limit: 100 })).requests }),
+    requests: async () => {
+      const { requests } = await this.#get("/requests", { limit: 100 });
+      const open = new Set(requests.map(keyOf));
+      const gone = [...this.view.gone, ...this.view.requests].filter((each) => !open.has(keyOf(each)));
+      this.#set({ requests, gone });
+    },
     results: async () => {
       const { executions } = await this.#get("/executions", {});
       this.#set({ results: executions, result: this.#latest(this.view.header, executions) });

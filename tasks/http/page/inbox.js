@@ -95,7 +95,7 @@ export function Inbox({ query }) {
       <div role="status">${waiting > 0 && html`<button class="button ask-new" type="button" onClick=${show}>
         Show ${plural(waiting, "new request")}</button>`}</div>
       <${Addressee} to=${to} /></div>
-    <${Problem} of=${problem} onRetry=${refresh} />
+    <${Problem} of=${problem} onRetry=${refresh}>${to && html`<${ToEverybody} />`}</${Problem}>
     ${!isWide && open && !isListed && form}
     <div class=${shown.length || open ? "inbox" : ""}><nav class="ask-list" ref=${list} aria-label="Open requests">
       ${groups.map(([agent, each]) => html`<${Part} key=${agent} title=${agent}
@@ -119,10 +119,11 @@ function Summary({ value, people, putAway, told }) {
     ${value ? number : "Reading …"}${putAway.length > 0 && ` ${count(putAway.length)} put away.`}</p>`;
 }
 
+const ToEverybody = () => html`<a href=${linkTo("requests")}>Show those to everybody</a>`;
+
 function Nothing({ to }) {
   if (to) {
-    return html`<${Empty}>No open request is for ${inert(to)}.${" "}
-      <a href=${linkTo("requests")}>Show those to everybody</a></${Empty}>`;
+    return html`<${Empty}>No open request is for ${inert(to)}. <${ToEverybody} /></${Empty}>`;
   }
   return html`<${Empty} command="celery-agents requests">
     No agent asks for anything now. What is asked comes here by itself. In a terminal the same list is:</${Empty}>`;

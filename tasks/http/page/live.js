@@ -112,7 +112,8 @@ export function followEvents(id, onItem, onProblem, after = "") {
         const problem = error instanceof Refusal ? error : new Refusal(0, "");
         if (problem.status === 0) tell(false);
         onProblem(problem);
-        if (!problem.isTemporary) return;
+        if ([401, 404, 410].includes(problem.status)) return; // it would be refused again
+        if (!problem.isTemporary) failures = 9; // it may be mended; not soon
       }
       failures += 1;
       await new Promise((resolve) => setTimeout(resolve, Math.min(500 * 2 ** failures, LONGEST_MS)));
@@ -129,6 +130,17 @@ export function followEvents(id, onItem, onProblem, after = "") {
     reading?.abort();
     document.removeEventListener("visibilitychange", onVisible);
   };
+}
+
+/** What is to be read of a session again after an event of this type. */
+export function staleAfter(type) {
+  const names = ["header", "timeline"];
+  if (/^step_committed|^message_|^execution_|^snapshot|^session_saved/.test(type)) names.push("messages");
+  if (/^request_|^child_|^execution_|^snapshot/.test(type)) names.push("requests");
+  if (/^execution_(completed|stopped|failed)|^snapshot/.test(type)) names.push("results");
+  if (/^child_|^step_committed/.test(type)) names.push("tree");
+  if (/^step_committed|^execution_|^snapshot/.test(type)) names.push("state");
+  return names;
 }
 
 /** Read frames of Server-Sent Events: {type, id, data}, data parsed as JSON. */

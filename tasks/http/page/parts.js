@@ -59,12 +59,13 @@ export function Ago({ at, now, suffix = "" }) {
 /** The time of a day; its exact time on hover. */
 export const Clock = ({ at, now }) => html`<time datetime=${at} title=${exactTime(at)}>${clockTime(at, now)}</time>`;
 
-/** A refusal as a sentence where it happened; nothing without one. */
-export function Problem({ of, onRetry }) {
+/** A refusal as a sentence where it happened; nothing without one. `children`: what helps where a retry does not. */
+export function Problem({ of, onRetry, children }) {
   if (!of) return null;
-  const again = onRetry && html` <button class="button" type="button" onClick=${onRetry}>Try again</button>`;
+  const again = onRetry && html`<button class="button" type="button" onClick=${onRetry}>Try again</button>`;
   return html`<div class="problem" role="alert"><${Glyph} of="failed" />
-    <div><p><span dir="auto">${inert(of.message)}</span>${again}</p><${Wrong} of=${of} /></div></div>`;
+    <div><p><span dir="auto">${inert(of.message)}</span> ${of.isTemporary ? again : children}</p>
+      <${Wrong} of=${of} /></div></div>`;
 }
 
 /** The fields of a refused request with what is wrong of each, but for those that its sentence names. */

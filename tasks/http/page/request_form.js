@@ -101,6 +101,7 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
   const errors = new Map([...marked, ...filled.shown]);
 
   const send = async (given, remember) => {
+    change({}); // it is begun
     setRefused(NO_REFUSAL);
     setSending({ done: 0, of: targets.length });
     const about = { digest: found.digest, note: draft.note, remember };
@@ -126,9 +127,14 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
     else if (found.kind === "question") send({ answer: filled.value }, "call");
     else send({ approve: filled.changes ? { args: filled.value } : true }, draft.remember);
   };
+  const leave = () => {
+    dropDraft(keyOf(found));
+    onDone?.({ done: [found], text: "" });
+  };
   const hasContent = !isPast(found) || hasDraft(keyOf(found));
   return html`<div ref=${place} class="ask-rest">
-    ${!isOpen && hasDraft(keyOf(found)) && html`<${Unsent} draft=${draft} />`}
+    ${!isOpen && !sending && isBegun(keyOf(found)) && html`<${Unsent} ...${{ found, draft }}
+      isTyped=${hasDraft(keyOf(found))} onLeave=${leave} />`}
     ${hasContent && html`<fieldset class="plain" disabled=${!isOpen || sending !== null}>
       <legend class="unseen">What is asked</legend>
       <${Content} ...${{ found, form, values, errors, isOpen }} onChange=${(changed) => change({ values: changed })} />
@@ -163,6 +169,9 @@ export function hasDraft(key) {
   const { note, reason, values } = drafts.get(key) ?? {};
   return Boolean(note || reason || values);
 }
+
+/** Whether something was typed or sent for a request, and its answer was not taken yet. */
+export const isBegun = (key) => drafts.has(key);
 
 /** Forget what was typed: the request is answered. */
 const dropDraft = (key) => drafts.delete(key);

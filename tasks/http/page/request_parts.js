@@ -83,12 +83,14 @@ export function Refused({ target, refusal, isAlone, hasFields }) {
   return html`<div class="ask-refused"><${SessionLink} id=${target.session_id} /><${Problem} of=${refusal} /></div>`;
 }
 
-/** What was typed for a request that has another answer now. */
-export function Unsent({ draft }) {
+/** What was typed for a request that has another answer now, until it is left. */
+export function Unsent({ found, draft, isTyped, onLeave }) {
   const texts = [["Your note", draft.note], ["Your reason", draft.reason]].filter(([, text]) => text);
-  return html`<div><p class="small">What you have typed was not sent. It is still here.</p>
+  return html`<div>${isTyped && html`<p class="small">What you have typed was not sent. It is still here. Where it
+      matters now, write it to <${SessionLink} id=${found.session_id} /> as a message.</p>`}
     ${texts.map(([name, text]) => html`<p>
-      <span class="dim">${name}:</span> <span dir="auto">${inert(text)}</span></p>`)}</div>`;
+      <span class="dim">${name}:</span> <span dir="auto">${inert(text)}</span></p>`)}
+    <button class="button" type="button" onClick=${onLeave}>Close</button></div>`;
 }
 
 /** The questions of a request; null when it asks by a schema. */

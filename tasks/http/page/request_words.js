@@ -170,6 +170,7 @@ function Said({ message, agent }) {
 /** The times of the messages that wait in a session's inbox since a request was asked; events tell of each. */
 function useReceived(request) {
   const [received, setReceived] = useState([]);
+  const [problem, setProblem] = useState(null);
   const { session_id: session, id, asked_at_ms: asked } = request;
   useEffect(() => {
     setReceived([]);
@@ -177,19 +178,21 @@ function useReceived(request) {
       if (frame.type !== "message_received" || !frame.data.data?.queued) return;
       setReceived((before) => [...before.filter((each) => each.id !== frame.id), { id: frame.id, at: frame.data.at }]);
     };
-    return followEvents(session, hear, () => {}, `${Math.max(0, asked - 1)}-0`);
+    return followEvents(session, hear, setProblem, `${Math.max(0, asked - 1)}-0`);
   }, [session, id]);
-  return received;
+  return [received, problem];
 }
 
 /** Tells of messages that came after a request was asked: the agent has not seen them. Nothing without one. */
 export function Since({ request }) {
-  const received = useReceived(request);
+  const [received, problem] = useReceived(request);
   const now = useNow();
   const last = received.at(-1);
   const [it, first] = received.length === 1 ? ["it", "It came"] : ["them", "The last one came"];
   return html`<div role="status">${last && html`<div class="ask-since">
     <h3>${plural(received.length, "message")} came after this was asked</h3>
     <p>${first} <${Ago} at=${last.at} now=${now} suffix=" ago" />. The agent has not read ${it}, and the conversation
-      does not show ${it} before this step has ended.</p></div>`}</div>`;
+      does not show ${it} before this step has ended.</p></div>`}
+    ${problem && html`<p class="small">It is not known whether messages came since: ${inert(problem.message)}</p>`}
+  </div>`;
 }

@@ -9,11 +9,14 @@ import { Copy, Problem, Status, useNow } from "./parts.js";
 import { sumUp } from "./spans.js";
 import { ActingAs, actor, go, linkTo } from "./state.js";
 
+export const WHY = "Why? It is shown wherever the session is.";
+export const SUSPENDED = "suspended on the page";
+
 export function SessionHead({ view, feed, words, isChat }) {
   const { header } = view;
   const id = header.session_id;
   const isVisitor = tokenClaims() !== null;
-  const unknown = view.problems.header ?? view.streamProblem;
+  const unknown = view.problems.header ?? lostStream(view.streamProblem);
   return html`<div class="heading"><div>
       <p class="path">${!isVisitor && html`<a href=${linkTo("sessions")}>Sessions</a><span class="dim"> / <a
         href=${linkTo("sessions", "", { agent: header.agent })}>${inert(header.agent)}</a> / </span>`}
@@ -26,6 +29,13 @@ export function SessionHead({ view, feed, words, isChat }) {
       && html`<${ActingAs} />`}</div>`}</div>
     <${Problem} of=${unknown} />
     ${!isChat && header.status !== "unreadable" && html`<${Facts} view=${view} />`}`;
+}
+
+/** Why nothing new is told of, and what is done about it; null while events arrive. */
+function lostStream(problem) {
+  if (!problem) return null;
+  const what = problem.status === 0 ? "cut off. Look whether a proxy ends it." : `refused: ${problem.message}`;
+  return { message: `The stream of events is ${what} This page reads every 5 seconds until it is open again.` };
 }
 
 /** Why it has not ended, or how it has, in a sentence; "" where there is nothing to say. */
@@ -105,10 +115,10 @@ function Actions({ view, feed }) {
   const suspend = async () => {
     const text = "Its running step ends. Nothing begins after it, here and in the sessions below, until it is resumed.";
     const reason = await ask({ title: "Suspend this session?", text,
-      field: "Why? It is shown wherever the session is.", action: "Suspend" });
+      field: WHY, action: "Suspend" });
     if (reason === null) return;
     await act("suspend", async () => {
-      await post(sessionPath(id, "/suspend"), { reason: reason.trim() || "suspended on the page", ...actor() });
+      await post(sessionPath(id, "/suspend"), { reason: reason.trim() || SUSPENDED, ...actor() });
     });
   };
   const stop = async () => {
@@ -116,7 +126,10 @@ function Actions({ view, feed }) {
     if ((await ask({ title: "Stop this execution?", text, action: "Stop it" })) === null) return;
     await act("stop", async () => {
       const { stopped } = await post(sessionPath(id, "/stop"), { timeout_seconds: 0, ...actor() });
-      return stopped ? "Stopped." : "A stop was asked for.";
+      if (stopped) return "Stopped.";
+      const { status } = await get(sessionPath(id));
+      return isActive({ status }) ? "A stop was asked for." : status === "stopped" ? "Stopped."
+        : `It was ${status.replaceAll("_", " ")} already. Nothing was stopped.`;
     });
   };
   const resume = () => act("resume", async () => {

@@ -5,6 +5,7 @@ import { count, firstLine, inert, money, plural, shortId } from "./format.js";
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Ago, Status } from "./parts.js";
+import { SUSPENDED, WHY } from "./session_head.js";
 import { actor, go, linkTo } from "./state.js";
 
 const PAGE = 50;
@@ -61,11 +62,11 @@ export function useSessions(agent, status) {
   const end = polled.value?.cursor ? polled.value.sessions.at(-1)?.updated_at : "";
   const isGone = (row) => row.updated_at > end && !fresh.includes(row.session_id);
   return {
-    isGone, rows, isRead, isReadingOlder, showNewer, readOlder,
+    isGone, rows, isRead, isReadingOlder, showNewer, readOlder, refresh: polled.refresh,
     newer: isRead ? fresh.filter((id) => !known.has(id)).length : 0,
     hasOlder: isRead && kept.cursor !== null,
     problem: polled.problem ?? olderProblem,
-    refresh: polled.refresh,
+    retry: polled.problem ? polled.refresh : readOlder,
   };
 }
 
@@ -124,7 +125,11 @@ const ACTIONS = {
       `What runs in ${plural(number, "session")} is ended, with the sessions below. What they have done is kept, `
       + "and retry goes on from there.",
   },
-  suspend: { word: "Suspend", send: (id) => post(sessionPath(id, "/suspend"), { ...actor() }) },
+  suspend: {
+    word: "Suspend", field: WHY,
+    send: (id, given) => post(sessionPath(id, "/suspend"), { reason: given.trim() || SUSPENDED, ...actor() }),
+    question: () => "Running steps end. Nothing begins after them, there and below, until they are resumed.",
+  },
   resume: { word: "Resume", send: (id) => post(sessionPath(id, "/resume"), { ...actor() }) },
   delete: {
     word: "Delete",
@@ -144,7 +149,8 @@ export function Bulk({ selected, rows, onClear, onChanged }) {
     const number = chosen.length;
     const title = `${action.word} ${plural(number, "session")}?`;
     const text = action.question?.(number);
-    if (text && (await ask({ title, text, action: `${action.word} ${number}` })) === null) return;
+    const given = text && await ask({ title, text, field: action.field, action: `${action.word} ${number}` });
+    if (given === null) return;
     isStopped.current = false;
     const told = { action, number, done: 0, refused: [], isOver: false };
     setReport({ ...told });
@@ -153,7 +159,7 @@ export function Bulk({ selected, rows, onClear, onChanged }) {
       while (rest.length && !isStopped.current) {
         const id = rest.shift();
         try {
-          await action.send(id);
+          await action.send(id, given);
           told.done += 1;
         } catch (problem) {
           if (!(problem instanceof Refusal)) throw problem;

@@ -13,6 +13,7 @@ const STATUSES = ["pending", "in_progress", "waiting", "completed", "stopped", "
 const GIVEN = [["Failed", { status: "failed" }], ["Waiting", { status: "waiting" }], ["Parked", { status: "parked" }]];
 const NUMBERS = ["Steps", "Tokens", "Cost", "Age"].map((each) => [each, "number"]);
 const GAP = 0.3; // percent between two shares
+const FULL = 40; // sessions that fill the band; fewer fill a part of it
 const STATUS_OF = {
   running: "in_progress", queue: "pending", person: "waiting", child: "waiting", service: "waiting", parked: "parked",
 };
@@ -68,7 +69,8 @@ export function Sessions({ query }) {
           ${STATUSES.map((name) => html`<option value=${name}>${name.replace("_", " ")}</option>`)}</select></label>
       <${SavedFilters} query=${query} />
     </div>
-    <${Problem} of=${list.problem} onRetry=${list.refresh} />
+    <${Problem} of=${list.problem} onRetry=${list.retry}>${(agent || status)
+      && html`<a href=${linkTo("sessions")}>Show all sessions</a>`}</${Problem}>
     <${Bulk} selected=${selected} rows=${rows} onClear=${() => setSelected(new Set())} onChanged=${list.refresh} />
     ${list.isRead && !rows.length && !list.problem
       ? html`<${NoSessions} isFiltered=${agent || status || text} />`
@@ -131,7 +133,7 @@ function Reasons({ waiting }) {
   const present = waiting.reasons.filter((each) => each.count);
   if (!present.length) return null;
   const all = present.reduce((sum, each) => sum + each.count, 0);
-  const room = 100 - GAP * (present.length - 1);
+  const room = Math.min(1, all / FULL) * 100 - GAP * (present.length - 1);
   let left = 0;
   const shares = present.map((each) => {
     const width = Math.max(0.4, (each.count / all) * room);
