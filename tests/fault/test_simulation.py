@@ -51,6 +51,7 @@ RARE = {
     "answer submit again",
 }
 RARE_IN_WAITING = {
+    "answer expired approve",
     "answer expired answer",
     "answer expired pass_on",
     "answer answer refused denied",

@@ -20,6 +20,7 @@ class Points:
     CLAIM_READ: Final = "claim.read"
     CLAIM_LEASE: Final = "claim.lease"
     CLAIM_UPTIME: Final = "claim.uptime"
+    CLAIM_PRIMARY: Final = "claim.primary"
     CLAIM_EXEC: Final = "claim.exec"
     LOAD_ALL: Final = "load.all"
     LOAD_READ: Final = "load.read"
@@ -38,6 +39,7 @@ class Points:
     JOURNAL_OWN: Final = "journal.own"
     JOURNAL_UNBEGIN: Final = "journal.unbegin"
     JOURNAL_PAST: Final = "journal.past"
+    JOURNAL_PRIMARY: Final = "journal.primary"
     JOURNAL_BURY: Final = "journal.bury"
     JOURNAL_RESULT: Final = "journal.result"
     JOURNAL_FAILURE: Final = "journal.failure"
@@ -57,6 +59,7 @@ class Points:
     RELOAD_CHECK: Final = "reload.check"
     SWEEP_NOW: Final = "sweep.now"
     SWEEP_PASS: Final = "sweep.pass"
+    SWEEP_PRIMARY: Final = "sweep.primary"
     SUBMIT_ATTEMPT: Final = "submit.attempt"
     SUBMIT_READ: Final = "submit.read"
     SUBMIT_EXEC: Final = "submit.exec"
@@ -140,7 +143,7 @@ OF_CLIENTS: Final = (
 # Small or seldom round trips: no fault is planned for them, and many seeds pass each of them.
 BESIDE: Final = (
     Points.CLAIM_UPTIME, Points.JOURNAL_FULL, Points.JOURNAL_AGAIN, Points.JOURNAL_OWN, Points.JOURNAL_PAST,
-    Points.ACT_JOURNAL, Points.STOP_NOW, Points.UNWATCH,
+    Points.JOURNAL_PRIMARY, Points.SWEEP_PRIMARY, Points.ACT_JOURNAL, Points.STOP_NOW, Points.UNWATCH,
 )  # fmt: skip
 
 # Those of a step that waits, and of whoever answers it, holds it or resumes it.
@@ -164,5 +167,5 @@ ELSEWHERE: Final = (
     Points.SESSION_MARK, Points.DELETE_FULL, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
-    *OF_WAITING, *OF_READERS, Points.JOURNAL_AUXILIARY,
+    *OF_WAITING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,
 )  # fmt: skip

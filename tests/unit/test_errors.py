@@ -22,6 +22,7 @@ from celery_agents.worker.errors import (
     InvalidTransition,
     MissingExtra,
     ModelCallRefused,
+    PutOff,
     RequestNotFound,
     RequestNotOpen,
     SessionConflict,
@@ -66,6 +67,7 @@ EXAMPLES: tuple[CeleryAgentsError, ...] = (
     ModelCallRefused("maxTokens of 100 reached"),
     DriverError("rate_limit", transient=True, status=429, code="slow", request_id="r1", retry_after=2.5),
     UnusableAnswer(request_id="r2"),
+    PutOff("openai:gpt-5-mini is paused: an audit", 2.5, "pause:model:openai:gpt-5-mini"),
     StepDelayed("the model failed (HTTP 500)", 15.0),
     ExecutionFailed("e1", ("first", "the model did not answer")),
 )

@@ -24,6 +24,7 @@ from celery_agents.worker.store import (
     Transition,
 )
 from celery_agents.worker.store.context import StoreContext
+from celery_agents.worker.store.flow.records import Settlement
 
 from .world import Actor, Crashed, Process, World
 
@@ -159,8 +160,8 @@ class SimSteps(StepStore):
             actor.facts.setdefault("claims", []).append(claim_id)
         return answer
 
-    def record_answer(self, claim: Claim, raw: bytes) -> bytes:
-        stored = super().record_answer(claim, raw)
+    def record_answer(self, claim: Claim, raw: bytes, settlement: Settlement | None = None) -> bytes:
+        stored = super().record_answer(claim, raw, settlement)
         if stored != raw:
             self.world.tally.answers["adopted"] += 1
         return stored
