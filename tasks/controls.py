@@ -28,6 +28,9 @@ from .names import CONTROL, PREFIX, RETRY, SUBMIT
 
 _NAME_CHARS: Final = 64
 _PAYLOAD_CHARS: Final = 2_000
+# A task that tries again sends its message to a broker that may fail over with the store at this moment. A message that
+# is not taken comes again after the visibility timeout only.
+_PUBLISH_RETRIES: Final = {"max_retries": 40, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1}
 _AS_THEY_ARE: Final = (
     "Any",
     "str",
@@ -70,6 +73,7 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
         "bind": True,
         "autoretry_for": (StoreUnavailable, StoreFull), "retry_backoff": True, "retry_backoff_max": 30,
         "max_retries": 20,
+        "retry_kwargs": {"retry_policy": _PUBLISH_RETRIES},
         # Celery gives shared tasks to each app of the process, in any order: the settings are those of this app.
         "shared": False,
     }  # fmt: skip

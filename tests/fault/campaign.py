@@ -34,6 +34,7 @@ from fault.real import (  # noqa: E402
     answers,
     capable,
     children,
+    failovers,
     inputs,
     kills,
     limits,
@@ -78,6 +79,10 @@ class Scenario:
 
 
 _JOBS: Final = {"jobs completed": "jobs_completed"}
+_FAILOVERS: Final = {
+    "primaries lost": "failovers", **_JOBS, "accepted jobs lost": "jobs_lost", "unsafe calls made twice": "unsafe_doubled",
+    "answers paid again": "answers_paid_again", "workers ended": "workers_ended",
+}  # fmt: skip
 _CALLS: Final = {"model calls beyond the minimum": "model_calls_extra"}
 
 # The longest first, so that the two that run at once end at about the same time.
@@ -294,6 +299,30 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "under load, Redis loses up to its last second with the machine it runs on, and workers elsewhere have seen it",
         {"losses": "losses", "jobs completed after a loss": "jobs_after_a_loss"},
         ("losses", "bytes_lost"),
+    ),
+    "failover-kill": Scenario(
+        lambda d, s: failovers.lose_primaries(d, "kill", 5),
+        "under load, the primary of three servers with three Sentinels is killed, and comes back as a replica",
+        _FAILOVERS,
+        ("failovers", "jobs_completed"),
+    ),
+    "failover-stop": Scenario(
+        lambda d, s: failovers.lose_primaries(d, "stop", 2),
+        "the same, while the primary stands still for 27 s and goes on",
+        _FAILOVERS,
+        ("failovers", "jobs_completed"),
+    ),
+    "failover-three": Scenario(
+        lambda d, s: failovers.lose_primaries(d, "three", 2),
+        "three primaries are killed in a row, each as soon as the others follow it",
+        _FAILOVERS,
+        ("failovers", "jobs_completed"),
+    ),
+    "failover-restart": Scenario(
+        lambda d, s: failovers.lose_primaries(d, "restart", 5),
+        "the primary is killed and started again at once, while the Sentinels may have begun a failover",
+        _FAILOVERS,
+        ("failovers", "jobs_completed"),
     ),
     "redis-everysec": Scenario(
         lambda d, s: redis_faults.storm(d, _STORM[:4] * 2, s, append_only="everysec"),

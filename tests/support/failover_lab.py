@@ -48,6 +48,11 @@ class FailoverLab(Lab):
         assert port is None, "no proxy stands in front of Sentinels"
         return self._client(self.group.url)
 
+    def connect_again(self) -> None:
+        """Let the lab's own clients ask the Sentinels."""
+        self.redis.connection_pool.disconnect()
+        self.client = self.new_client()
+
     def kill_primary(self) -> RedisServer:
         """End the primary at once, and wait for the next; the one that was killed."""
         before = self.group.primary

@@ -128,6 +128,18 @@ class SentinelGroup:
         wanted = len(self.servers) - 1 if count is None else count
         wait_until(lambda: self._following() >= wanted, "the replicas follow", timeout, ignoring=(redis.RedisError,))
 
+    def wait_until_settled(self, timeout: float = 90.0) -> None:
+        """Wait until all Sentinels name one primary, and every other server follows it."""
+
+        def is_settled() -> bool:
+            named: set[int] = set()
+            for number in range(len(self.ports)):
+                with self.sentinel_client(number) as client:
+                    named.add(int(client.sentinel_master(MASTER)["port"]))
+            return len(named) == 1 and self._following() == len(self.servers) - 1
+
+        wait_until(is_settled, "the group has settled", timeout, ignoring=(redis.RedisError,))
+
     def _following(self) -> int:
         with self.primary.client() as client:
             found = client.info("replication")

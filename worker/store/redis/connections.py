@@ -112,6 +112,7 @@ class RedisConnections:
         if server != self._server:
             self._server = server
             self.on_lost()
+            self._close_idle()  # they lead to a former primary, which may take writes for a while yet
         return connection
 
     def _share(self, fiber: fibers.Fiber) -> MultiplexedConnection | None:

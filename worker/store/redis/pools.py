@@ -5,7 +5,8 @@ redis-py's own retries are off: after a lost reply they would do something twice
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from redis import connection
@@ -22,6 +23,8 @@ from .outages import RedisIsAway
 # redis-py's classes are not typed far enough for a strict check.
 _ConnectionPool: Final[Any] = ConnectionPool
 _Sentinel: Final[Any] = Sentinel
+# A host that is gone lets each look at its Sentinel take a second.
+_AWAY_SECONDS: Final = 5.0
 _SentinelConnectionPool: Final[Any] = SentinelConnectionPool
 _connection: Final[Any] = connection
 
@@ -75,31 +78,50 @@ def make_sentinels(url: SentinelUrl) -> Sentinels:
         "socket_timeout": SENTINEL_SECONDS, "username": url.username, "password": url.password,
         "retry": None, "protocol": 2, **({"ssl": True, **tls} if url.is_tls else {}),
     }  # fmt: skip
-    return Sentinels(url.sentinels, sentinel_kwargs=options)
+    return Sentinels(url.sentinels, options)
 
 
 class Sentinels(_Sentinel):
-    """Sentinels, of which each is asked in turn until one knows the primary."""
+    """Sentinels, all of which are asked: one that lags behind still names a former primary that is back."""
+
+    def __init__(self, places: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> None:
+        """
+        Args:
+            places: Host and port of each.
+            options: redis-py's, for the connections to them.
+        """
+        _Sentinel.__init__(self, places, sentinel_kwargs=options)
+        self._away: dict[str, float] = {}
 
     def discover_master(self, service_name: str) -> Any:
-        """Ask for the address of the primary.
+        """Find the address of the primary by the newest configuration that a Sentinel has.
 
         Raises:
             MasterNotFoundError: None of them names one; the sentence says why, and what to set.
         """
-        try:
-            return _Sentinel.discover_master(self, service_name)
-        except MasterNotFoundError:
-            raise MasterNotFoundError(_explain(service_name, [*self.ask_all()])) from None
+        answers = [*self.ask_all(patient=False)] or [*self.ask_all()]
+        states = [found for _, answer in answers if not isinstance(answer, str) and (found := answer.get(service_name))]
+        usable = [state for state in states if self.check_master_state(state, service_name)]
+        if not usable:
+            raise MasterNotFoundError(_explain(service_name, answers))
+        newest = max(usable, key=lambda state: state["config-epoch"])
+        return newest["ip"], newest["port"]
 
-    def ask_all(self) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Ask each Sentinel what it watches: its address, with the states by name, or with why it does not answer."""
+    def ask_all(self, *, patient: bool = True) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Ask each Sentinel what it watches: its address, with the states by name, or with why it does not answer.
+
+        Args:
+            patient: Ask those too that did not answer a short time ago.
+        """
         for client in self.sentinels:
             place = client.get_connection_kwargs()
             address = f"{place['host']}:{place['port']}"
+            if not patient and time.monotonic() < self._away.get(address, 0.0):
+                continue
             try:
                 yield address, client.sentinel_masters()
             except RedisError as error:
+                self._away[address] = time.monotonic() + _AWAY_SECONDS
                 yield address, f"{type(error).__name__}: {error}"
 
 
