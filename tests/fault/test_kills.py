@@ -24,6 +24,7 @@ def test_a_worker_killed_around_the_publication_costs_seconds_and_nothing_else(t
     assert verdict.counts["kills"] == 10
 
 
+@pytest.mark.long
 def test_a_worker_killed_around_a_wait_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
     verdict = waiting.kill_waiting(tmp_path / "lab", 1, 5, timeout=300)
     assert not verdict.violations, str(verdict)

@@ -100,6 +100,7 @@ def test_a_lost_message_of_an_agents_queue_is_published_to_it_again(
 
 
 @pytest.mark.alone
+@pytest.mark.long
 def test_two_services_on_one_redis_run_at_full_speed(
     new_worker: NewWorker, new_redis: Callable[[], RedisServer], redis_url: str
 ) -> None:
