@@ -50,6 +50,7 @@ NETS: Final = (
     "unit/tools",
     "unit/tasks",
     "unit/mcp",
+    "unit/flow",
     "unit/session",
 )
 OPERATORS: Final = (
