@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,7 +112,8 @@ class ProviderVerbs(ClientConnection):
         flow = self.store.flow
         ended = flow.unpause(kind, name)
         held = flow.put_off_by(name) if kind == "model" else ()
-        _publish_all(flow.bring_forward(pause_field(kind, name), *held), self._publish)
+        for step in flow.bring_forward(pause_field(kind, name), *held):
+            self._publish(step)
         log.info("the pause of %s %s was ended by %s", kind, name, by)
         return ended
 
@@ -125,7 +126,7 @@ class ProviderVerbs(ClientConnection):
 class ProviderLimits:
     """Limits of model providers that hold for all workers together, and change while they run: `client.limits`."""
 
-    def __init__(self, store: Callable[[], Store], publish: Callable[[StepRef], None]) -> None:
+    def __init__(self, store: Callable[[], Store], publish: Callable[[StepRef | None], None]) -> None:
         self._store = store
         self._publish = publish
 
@@ -179,13 +180,8 @@ class ProviderLimits:
 
     def _bring_forward(self, model: str, group: str | None) -> None:
         flow = self._store().flow
-        _publish_all(flow.bring_forward(*flow.put_off_by(model, group)), self._publish)
-
-
-def _publish_all(steps: Iterable[StepRef | None], publish: Callable[[StepRef], None]) -> None:
-    for step in steps:
-        if step is not None:
-            publish(step)
+        for step in flow.bring_forward(*flow.put_off_by(model, group)):
+            self._publish(step)
 
 
 def _read_selector(**named: str | None) -> tuple[PauseKind, str]:

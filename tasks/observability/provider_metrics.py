@@ -47,6 +47,7 @@ def measure_buckets(buckets: Sequence[BucketStatus]) -> Iterator[Any]:
         key = (each.bucket.model, each.bucket.endpoint, each.bucket.group)
         for counts, limit, source in bucket_limits(each):
             limits.add_metric((*key, counts, source), limit)
+        state, _ = bucket_state(each)
         for why in HELD:
-            held.add_metric((*key, why), bucket_state(each)[0] == why)
+            held.add_metric((*key, why), state == why)
     yield from (limits, held)

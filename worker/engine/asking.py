@@ -18,7 +18,6 @@ from .services import EngineServices
 
 R = TypeVar("R")
 
-SHORTEST_TIMEOUT_SECONDS: Final = 0.001
 _MOST_DOUBLINGS: Final = 16
 
 
@@ -78,7 +77,7 @@ def _ask_model(
             note(error, pause)
         if run.lease.wait(min(pause, services.keeper.time_left(run.lease))):
             raise CallInterrupted
-        request = replace(request, timeout=max(SHORTEST_TIMEOUT_SECONDS, services.keeper.time_left(run.lease)))
+        request = replace(request, timeout=services.keeper.call_timeout(run.lease))
     raise AssertionError("the loop ends with an answer or an error")
 
 
@@ -91,8 +90,13 @@ def _pause_after(error: DriverError, attempts: int, settings: Settings) -> float
     requested, longest = error.retry_after or 0.0, settings.retry_delay_max_seconds
     if attempts >= settings.driver_attempts or not (error.is_limited or (error.transient and requested <= longest)):
         return None
-    backoff = settings.retry_delay_seconds * 2 ** min(attempts - 1, _MOST_DOUBLINGS)
-    return 0.0 if error.is_limited else max(requested, random.uniform(0.0, min(backoff, longest)))
+    backoff = doubled(settings.retry_delay_seconds, attempts - 1, longest)
+    return 0.0 if error.is_limited else max(requested, random.uniform(0.0, backoff))
+
+
+def doubled(seconds: float, times: int, longest: float) -> float:
+    """Double a pause for each one before it, up to the longest."""
+    return min(seconds * 2 ** min(times, _MOST_DOUBLINGS), longest)
 
 
 def _questions(run: Run, request: InferenceRequest) -> Iterator[InferenceRequest]:

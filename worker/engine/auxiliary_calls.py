@@ -114,7 +114,7 @@ class AuxiliaryCalls:
             session_id=run.ref.session_id,
             execution_id=run.ref.execution_id,
             step=run.ref.step,
-            timeout=max(0.001, self._keeper.time_left(run.lease)),
+            timeout=self._keeper.call_timeout(run.lease),
             settings=asked.settings or run.state.llm_config,
             replaced_messages=asked.messages,
             purpose=key,

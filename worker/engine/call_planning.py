@@ -188,7 +188,7 @@ class CallPlanner:
             return self._refuse(run, requested, "invalid_arguments", redact(str(error)))
         key = idempotency_key(run.ref.execution_id, run.ref.step, index, call.name, call.args)
         seconds = tool.timeout or run.agent.tool_timeout or self._services.settings.tool_timeout_seconds
-        timeout = min(seconds, max(0.001, self._services.keeper.time_left(run.lease)))
+        timeout = min(seconds, self._services.keeper.call_timeout(run.lease))
         return PlannedCall(index=index, call=call, tool=tool, bound=bound, key=key, timeout=timeout)
 
     def _refuse_surplus(self, run: Run, index: int, call: ToolCall) -> CallRecord:

@@ -33,8 +33,8 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
         delays the step, or where people have paused its agent or its queue.
     """
     run = _decide_at_once(run, services)
-    if run.ending.is_stopping or run.outcome is not None:
-        return run if run.outcome is not None else _repeat_before_hooks(run)
+    if run.outcome is not None or run.ending.is_stopping:
+        return _repeat_before_hooks(run)
     try:
         prepared = run_before_hooks(run)
         if prepared.obtained.is_given and prepared.obtained.response is not None:
@@ -91,9 +91,10 @@ def run_before_hooks(run: Run) -> Run:
 def _repeat_before_hooks(run: Run) -> Run:
     """Repeat what hooks have changed before the answer that the journal has, though the execution ends.
 
-    Nothing new is asked. A step that has killed its processes is left alone: a hook may be what kills them.
+    Nothing new is asked. A step that is put off runs them when it comes back; one that has killed its processes is left
+    alone: a hook may be what kills them.
     """
-    if run.journal.answer is None or run.is_poison:
+    if run.outcome is not None or run.journal.answer is None or run.is_poison:
         return run
     try:
         return run_before_hooks(run)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from .. import crash_points
 from ..drivers.protocol import InferenceRequest
@@ -22,7 +21,7 @@ from ..state.execution.inference import InferenceResponse
 from ..state.execution.signals import StopReason
 from ..state.values.error_info import ErrorInfo
 from ..tools.stop import StopExecution
-from .asking import SHORTEST_TIMEOUT_SECONDS, ask_models, check_prices
+from .asking import ask_models, check_prices, doubled
 from .charges import as_response, charge_execution, check_budget, with_corrections
 from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, parse_answer
 from .endings import adopt_hook_context, put_off, release_and_retry, resolve_interruption, user_stop_signal
@@ -31,8 +30,6 @@ from .outcome import TakenOver
 from .run import Run
 from .run_values import RejectedAnswer
 from .services import EngineServices
-
-_MOST_DOUBLINGS: Final = 16
 
 
 class Inference:
@@ -94,7 +91,7 @@ class Inference:
             execution_id=run.ref.execution_id,
             step=run.ref.step,
             tools=run.agent.toolset.specs(),
-            timeout=self._timeout(run),
+            timeout=self._keeper.call_timeout(run.lease),
             compiler=run.agent.messages_from,
             settings=run.state.llm_config,
             max_answer_bytes=self._settings.max_answer_bytes,
@@ -103,9 +100,6 @@ class Inference:
             return run, request
         context = run.agent.hook_stack.run(run.hook_context(HookPoint.BEFORE_INFERENCE, run.state, request=request))
         return adopt_hook_context(run, context), context.request or request
-
-    def _timeout(self, run: Run) -> float:
-        return max(SHORTEST_TIMEOUT_SECONDS, self._keeper.time_left(run.lease))
 
     # --- attempts ---------------------------------------------------------------------------------------------
 
@@ -252,8 +246,8 @@ class Inference:
         waited_ms = loaded.now_ms - loaded.delayed_since_ms if loaded.delayed_since_ms else 0
         if waited_ms >= settings.retry_later_limit_seconds * 1000:
             return run.failing(described, StopReason.RETRY_LIMIT_REACHED)
-        seconds = settings.retry_later_seconds * 2 ** min(loaded.delays, _MOST_DOUBLINGS)
-        seconds = max(min(seconds, settings.retry_later_max_seconds), error.retry_after or 0.0)
+        seconds = doubled(settings.retry_later_seconds, loaded.delays, settings.retry_later_max_seconds)
+        seconds = max(seconds, error.retry_after or 0.0)
         seconds = min(seconds, settings.retry_later_limit_seconds)
         left = time_left(run.execution, moment(run.redis_ms(self._services.monotonic())))
         seconds = seconds if left is None else min(seconds, left)

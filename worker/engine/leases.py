@@ -116,6 +116,7 @@ log = logging.getLogger(__name__)
 
 # No call begins later than this share of a lease after its last renewal.
 _FRESH_SHARE: Final = 0.75
+_SHORTEST_TIMEOUT_SECONDS: Final = 0.001
 # How long a plain function may continue after an interruption before its step is given to another worker.
 _PATIENCE_SECONDS: Final = 0.5
 _LAST_MOMENT_SECONDS: Final = 0.1
@@ -188,6 +189,10 @@ class LeaseKeeper:
         """Seconds that a call may take: until the step's deadline, or until the budget's time is over."""
         ends = lease.deadline if lease.budget_ends is None else min(lease.deadline, lease.budget_ends)
         return max(0.0, ends - self._monotonic())
+
+    def call_timeout(self, lease: ActiveLease) -> float:
+        """Seconds that a call which begins now may take; above 0, as libraries want it."""
+        return max(_SHORTEST_TIMEOUT_SECONDS, self.time_left(lease))
 
     def abandon(self, call: Future[Any]) -> None:
         """Count a plain function that its step has left running, until it returns."""

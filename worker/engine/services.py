@@ -71,7 +71,6 @@ class EngineServices:
         sleep: Waits a number of seconds.
         connections: The connections to MCP servers; its maker closes them.
         observer: Is told what steps do; None where neither metrics nor traces are wanted.
-        publish: Publishes a step, where the store does not; None leaves it to the sweep.
         live: Writes what steps emit while they run; its maker closes it.
         gate: Keeps what people and providers allow.
     """

@@ -23,6 +23,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = get_args(Dimension)
 PauseKind = Literal["provider", "model", "agent", "tool", "queue"]
 PAUSE_KINDS: Final[tuple[PauseKind, ...]] = get_args(PauseKind)
 
+_PAUSE: Final = "pause:"
 _NAME_CHARS: Final = 200
 _REASON_CHARS: Final = 500
 _LIMITS: Final[Mapping[str, Dimension]] = {
@@ -299,7 +300,12 @@ def limit_field(model: str, group: str | None) -> str:
 
 def pause_field(kind: PauseKind, name: str) -> str:
     """The name of a pause among the stored values of flow."""
-    return f"pause:{kind}:{name}"
+    return f"{_PAUSE}{kind}:{name}"
+
+
+def is_pause(put_off: str) -> bool:
+    """Whether a name among the stored values, or what puts a step off, is a pause."""
+    return put_off.startswith(_PAUSE)
 
 
 def _check_name(place: str, value: Any, advice: str, *, may_be_empty: bool = False) -> None:

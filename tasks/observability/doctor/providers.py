@@ -28,7 +28,8 @@ def check_pauses(installation: Installation) -> Iterator[Finding]:
 
 def check_providers(installation: Installation) -> Iterator[Finding]:
     """Providers that are away, used-up quotas, limits of 0, and limits of a model or group that no agent has."""
-    for status in installation.store.flow.buckets():
+    statuses = installation.store.flow.buckets()
+    for status in statuses:
         state, sentence = bucket_state(status)
         group = f", group {status.bucket.group}" if status.bucket.group else ""
         what = f"{status.bucket.model}{group}: {sentence}; {describe_limits(status) or 'no limit is known'}"
@@ -36,6 +37,6 @@ def check_providers(installation: Installation) -> Iterator[Finding]:
             yield Finding.warn("provider", what, _ADVICE[state].format(model=status.bucket.model))
         else:
             yield Finding.ok("provider", what)
-    for limit in installation.store.flow.view().limits.values():
+    for limit in {status.limit.field: status.limit for status in statuses if status.limit is not None}.values():
         for note in find_unused(limit, installation.workers):
             yield Finding.warn("limit", f"{limit.field}: {note}", "correct it, or: celery-agents limits remove")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from ....config.redis_urls import uses_sentinels
 from ....worker.errors import StoreForbidden, StoreUnavailable
@@ -11,8 +10,7 @@ from ....worker.store.redis.outages import ADVICE
 from ....worker.store.redis.sentinel_views import SentinelView, ask_sentinels, replica_times
 from ..server_policy import following_replicas
 from .findings import Finding, Installation
-
-_CLOCK_TOLERANCE_SECONDS: Final = 5.0
+from .server import CLOCK_TOLERANCE_SECONDS
 
 
 def check_role(installation: Installation) -> Iterator[Finding]:
@@ -78,6 +76,6 @@ def _check_clocks(installation: Installation) -> Iterator[Finding]:
     primary = int(installation.server_facts["now_ms"]) / 1000
     for address, seconds in replica_times(installation.settings.redis_url):
         ahead = seconds - primary
-        if abs(ahead) > _CLOCK_TOLERANCE_SECONDS:
+        if abs(ahead) > CLOCK_TOLERANCE_SECONDS:
             what = f"the clock of replica {address} is {ahead:+.0f} s off the primary's"
             yield Finding.warn("clock", what, "run NTP on all servers; after a failover this one counts")

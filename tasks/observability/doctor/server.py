@@ -16,7 +16,7 @@ from .findings import Finding, Installation
 _OLDEST_REDIS: Final = (6, 2)
 # From here on some releases of Redis replay transactions without looking at rights.
 _REPLAY_MENDED: Final = (8, 4)
-_CLOCK_TOLERANCE_SECONDS: Final = 5.0
+CLOCK_TOLERANCE_SECONDS: Final = 5.0
 _MEMORY_SHARE: Final = 0.9
 
 
@@ -82,7 +82,7 @@ def check_memory(installation: Installation) -> Iterator[Finding]:
 def check_clock(installation: Installation) -> Iterator[Finding]:
     """This machine's clock agrees with Redis's."""
     ahead = time.time() - int(installation.server_facts["now_ms"]) / 1000
-    if abs(ahead) > _CLOCK_TOLERANCE_SECONDS:
+    if abs(ahead) > CLOCK_TOLERANCE_SECONDS:
         what = f"this machine is {ahead:+.0f} s off Redis"
         advice = "run NTP; only Redis's clock counts for steps, but logs and deadlines will look odd"
         yield Finding.warn("clock", what, advice)

@@ -16,8 +16,8 @@ BUCKET = ModelEndpoint("openai:gpt-5-mini", "", "~1f0c9a2b")
 AT_MS = 1_000_000_000_000
 
 
-def found(check: Any, *, buckets: Any = (), pauses: Any = (), limits: Any = (), workers: Any = None) -> list[Finding]:
-    view = SimpleNamespace(pauses={each.field: each for each in pauses}, limits={each.field: each for each in limits})
+def found(check: Any, *, buckets: Any = (), pauses: Any = (), workers: Any = None) -> list[Finding]:
+    view = SimpleNamespace(pauses={each.field: each for each in pauses})
     flow = SimpleNamespace(view=lambda: view, buckets=lambda: list(buckets))
     return list(check(SimpleNamespace(store=SimpleNamespace(flow=flow), workers=workers or {})))
 
@@ -51,7 +51,14 @@ def test_a_limit_that_nothing_uses_is_said_once_and_one_that_an_agent_has_is_not
     workers = {"w": {"models": [BUCKET.model], "groups": ["batch"]}}
     used = ProviderLimit(BUCKET.model, rpm=5, group="batch")
     unused = ProviderLimit("openai:gone", rpm=5)
-    (finding,) = found(check_providers, limits=[used, unused], workers=workers)
+    endpoints = (
+        ModelEndpoint(BUCKET.model, "", "batch"),
+        ModelEndpoint(unused.model, "a", ""),
+        ModelEndpoint(unused.model),
+    )
+    statuses = [BucketStatus(each, limit) for each, limit in zip(endpoints, (used, unused, unused), strict=True)]
+    *known, finding = found(check_providers, buckets=statuses, workers=workers)
+    assert [each.level for each in known] == [Level.OK] * 3
     assert finding.level is Level.WARN
     assert "no live worker has openai:gone" in finding.what
     assert "celery-agents limits remove" in finding.advice

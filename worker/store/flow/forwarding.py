@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator
 
 from ...errors import StateUnreadable, StoreUnavailable
+from ...flow.values import is_pause
 from ..context import SessionScope, StoreContext, TooManyConflicts
 from ..control import ControlFields, control_command
 from ..database import Command
@@ -47,7 +48,7 @@ def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
         The step to publish, where the transaction could not publish it.
     """
     held_by: Command = ("ZSCORE", BucketKeys(put_off).line, scope.session_id)
-    if put_off.startswith("pause:"):
+    if is_pause(put_off):
         held_by = ("HGET", FLOW, put_off)
     with contextlib.suppress(StoreUnavailable, TooManyConflicts):  # it comes at its own time
         if scope.database.pipeline("release.look", [held_by])[0] is None:

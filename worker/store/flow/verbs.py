@@ -22,6 +22,7 @@ from ...flow.values import (
     Pause,
     PauseKind,
     ProviderLimit,
+    is_pause,
     limit_field,
     pause_field,
 )
@@ -129,7 +130,7 @@ def forget_past_flow(context: StoreContext) -> None:
             keys = BucketKeys(name.removeprefix("bucket:"))
             unused = (("EXISTS", keys.bucket, keys.line), ("0",))
         else:
-            pause = _parse(Pause, raw) if name.startswith("pause:") else None
+            pause = _parse(Pause, raw) if is_pause(name) else None
             is_past, unused = pause is not None and not pause.holds(now_ms), None
         if is_past:
             guards = [(("HGET", FLOW, name), (raw,)), *([unused] if unused else [])]
