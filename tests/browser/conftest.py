@@ -112,6 +112,13 @@ def wait_for(desk: Lab, job: Job, status: str) -> None:
     wait_until(lambda: desk.client.header(job.session_id).status == status, f"the session is {status}", 60)
 
 
+def completed(desk: Lab, message: str) -> Job:
+    """A job that has completed."""
+    job = submit(desk, message)
+    wait_for(desk, job, "completed")
+    return job
+
+
 def wait_for_request(desk: Lab, job: Job) -> str:
     """Wait until a session asks for an approval; the id of its request."""
     found: list[str] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browser.conftest import WRITTEN, Watched, submit, take_picture, wait_for, wait_for_request
+from browser.conftest import WRITTEN, Watched, completed, submit, take_picture, wait_for, wait_for_request
 from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
 from celery_agents.tasks.client.job import Job
@@ -110,8 +110,7 @@ def test_a_failed_child_is_seen_from_above_and_says_why(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
     page = watched.page
-    job = submit(desk, "Ask the archive about order 4100")
-    wait_for(desk, job, "completed")
+    job = completed(desk, "Ask the archive about order 4100")
     page.goto(f"{served.url}/sessions/{job.session_id}")
     expect(step_row(page, "research")).to_contain_text("1 below failed")
     page.get_by_role("button", name="Spans of research").click()
@@ -157,8 +156,7 @@ def test_a_message_is_sent_and_its_answer_is_seen_while_it_is_written(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
     page = watched.page
-    job = submit(desk, "Thanks")
-    wait_for(desk, job, "completed")
+    job = completed(desk, "Thanks")
     page.goto(f"{served.url}/sessions/{job.session_id}")
     page.get_by_label("Message to support").fill("write 200")
     page.evaluate(f"setInterval(() => window.half ||= /word9 (?!.*word199)/.test({WRITTEN}), 0)")
@@ -276,8 +274,7 @@ def test_a_token_of_a_session_sees_its_session_and_nothing_else(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
     page = watched.page
-    job = submit(desk, "Where is order 4915?")
-    wait_for(desk, job, "completed")
+    job = completed(desk, "Where is order 4915?")
     token = desk.client.session_token(job.session_id, ["chat"], subject="jo@example.com")
     page.add_init_script(f"setInterval(() => window.again ||= /delivered/.test({WRITTEN}), 0)")
     page.goto(f"{served.url}/sessions/{job.session_id}#token={token}")

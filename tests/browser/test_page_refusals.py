@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from browser.conftest import Watched, submit, wait_for, wait_for_request
+from browser.conftest import Watched, completed, submit, wait_for, wait_for_request
 from playwright.sync_api import Route, expect
 
 from celery_agents.tasks.client.job import Job
@@ -22,8 +22,7 @@ def test_a_refusal_names_every_field_that_the_server_names(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
     page = watched.page
-    job = submit(desk, "Thanks")
-    wait_for(desk, job, "completed")
+    job = completed(desk, "Thanks")
     page.goto(f"{served.url}/sessions/{job.session_id}")
     problem = {
         "detail": "The body cannot be used. message: too long.",
@@ -63,8 +62,7 @@ def test_a_restart_of_the_server_is_survived(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
     page = watched.page
-    job = submit(desk, "Thanks")
-    wait_for(desk, job, "completed")
+    job = completed(desk, "Thanks")
     page.goto(f"{served.url}/sessions/{job.session_id}")
     box = page.get_by_label("Message to support")
     box.fill("What I have typed stays")
@@ -81,8 +79,7 @@ def test_a_session_is_read_while_its_stream_is_refused_or_cut_off(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
     page = watched.page
-    job = submit(desk, "Thanks")
-    wait_for(desk, job, "completed")
+    job = completed(desk, "Thanks")
     page.clock.install()
     refusal = {"detail": "This gateway lets no stream through."}
     page.route("**/events?*", lambda route: route.fulfill(status=403, json=refusal))

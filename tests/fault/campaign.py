@@ -211,8 +211,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         ("raced_redis", "raced_files", "raced_memory"),
     ),
     "models": Scenario(
-        lambda d, s: models.search_waiting(),
-        "every interleaving of the larger models of waiting",
+        lambda d, s: models.search_models(),
+        "every interleaving of the larger models of waiting, children and limits",
         {"states": "states"},
         ("states",),
     ),
