@@ -113,13 +113,11 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
 # More than the test suite has time for; `make faults` searches them.
 LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
     "three sessions, an outage": Config(sessions=3, outage=True),
-    "three sessions, an outage, refusals": Config(sessions=3, limit=2, outage=True, refusals=1),
-    "three sessions, all that may happen": Config(
-        sessions=3, limit=1, new_limit=2, outage=True, paused=True, refusals=1
-    ),
-    "two sessions, all that may happen, two faults": Config(
-        limit=1, new_limit=2, outage=True, paused=True, refusals=1, faults=2, crashes=2, replies=2
-    ),
+    "three sessions, an outage, refusals, no fault": Config(sessions=3, limit=2, outage=True, refusals=1, faults=0),
+    "three sessions, a pause, a limit is raised": Config(sessions=3, limit=1, new_limit=2, paused=True),
+    "all that may happen": Config(limit=1, new_limit=2, outage=True, paused=True, refusals=1),
+    "refusals, a limit is raised, two faults": Config(limit=1, new_limit=2, refusals=1, faults=2, crashes=2, replies=2),
+    "an outage, two faults": Config(limit=2, outage=True, faults=2, crashes=2, replies=2),
 }
 
 

@@ -38,7 +38,7 @@ def moves_of_session(state: State, config: Config, number: int) -> Moves:
     yield from _STEPS[session.at](state, config, number, session)
     if session.at in AT_WORK and state.faults.crashes:
         dead = with_session(state, number, session._replace(at=DEAD))
-        if session.at == TELLING:
+        if session.at == TELLING or (session.at == GOT and state.bucket.closed_by == number):
             dead = dead._replace(ghost=dead.ghost._replace(is_excused=True))
         yield "fault.crash", 0, spend(dead, "crashes")
 
