@@ -29,7 +29,7 @@ needs_sentinel = pytest.mark.skipif(find_sentinel() is None, reason=SENTINEL_MIS
 @needs_sentinel
 @pytest.mark.timeout(120)
 def test_jobs_survive_the_loss_of_the_primary(tmp_path: Path) -> None:
-    with FailoverLab(tmp_path / "lab") as lab:
+    with FailoverLab(tmp_path / "lab", group={"down_after_ms": 500}) as lab:
         workers = [lab.worker(wait=False) for _ in range(2)]
         for worker in workers:
             wait_until(worker._is_registered, "it has registered", 40, details=worker.tail)
@@ -93,7 +93,9 @@ def test_doctor_names_a_sentinel_that_is_away_and_sentinels_that_disagree(group:
     ("path", "sentence"),
     [
         ("127.0.0.1:{port}/main/0", "the Sentinels watch mymaster and no 'main'; correct the name in CELERY_AGENTS"),
-        ("127.0.0.1:1/mymaster/0", "no Sentinel answers (127.0.0.1:1: ConnectionError"),
+        pytest.param(
+            "127.0.0.1:1/mymaster/0", "no Sentinel answers (127.0.0.1:1: ConnectionError", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_url_that_leads_nowhere_is_a_sentence_for_client_and_worker(
@@ -121,6 +123,7 @@ def test_a_worker_that_is_pointed_at_a_replica_waits_and_says_so(
     assert "Traceback" not in worker.text()
 
 
+@pytest.mark.long  # it waits for a failover of its own
 @pytest.mark.timeout(60)
 def test_failed_and_former_connections_use_up_no_pool(group: SentinelGroup) -> None:
     """redis-py before 8.1 counts each of them for ever, until the pool may make no connection any more."""
@@ -145,6 +148,7 @@ def test_failed_and_former_connections_use_up_no_pool(group: SentinelGroup) -> N
     group.wait_for_replicas()
 
 
+@pytest.mark.long  # it refuses for longer than a worker's drain
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("refusal", ["NOREPLICAS", "READONLY"])
 def test_a_redis_that_refuses_everything_for_a_while_ends_no_worker(tmp_path: Path, refusal: str) -> None:
