@@ -37,6 +37,14 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     opened.close()
 
 
+@pytest.fixture
+def cached_bench(database: Database) -> Bench:
+    """A bench whose process caches sessions."""
+    found = Bench(database)
+    found.submit()
+    return found
+
+
 @pytest.fixture(params=["as expected", "the long way"])
 def bench(request: pytest.FixtureRequest, database: Database) -> Bench:
     """What a claim and a commit do in one script each, and by WATCH and a transaction; both keep the promises."""

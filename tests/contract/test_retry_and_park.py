@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-from collections.abc import Iterator
-
 import pytest
 
 from celery_agents.tasks.client.job import Job
@@ -18,8 +14,8 @@ from celery_agents.worker.store import (
     Claimed,
     StepRef,
 )
-from celery_agents.worker.store.memory.database import MemoryDatabase
 
+from support.lost_writes import lost_afterwards
 from support.points import Points
 from support.store import Bench, an_operation, step_transition
 
@@ -29,27 +25,9 @@ pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an exec
 # --- Redis loses what it had acknowledged -----------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _lost_afterwards(bench: Bench) -> Iterator[None]:
-    """What is written meanwhile is gone, as with an append-only file that is synced every second."""
-    database = bench.spy.inner
-    if isinstance(database, MemoryDatabase):
-        before = {name: copy.deepcopy(getattr(database, name)) for name in ("_values", "_expiry")}
-        yield
-        for name, value in before.items():
-            setattr(database, name, value)
-        return
-    pattern = bench.store.context.keys(bench.session).session + "*"
-    dumped = {key: bench.database("DUMP", key) for key in bench.database("KEYS", pattern)}
-    yield
-    bench.database("DEL", *bench.database("KEYS", pattern))
-    for key, value in dumped.items():
-        bench.database("RESTORE", key, 0, value)
-
-
 @pytest.mark.parametrize(("lost", "stored"), [(1, 0), (3, 0), (1, 1), (2, 1), (1, 2), (3, 2), (2, 4)])
 def test_a_worker_that_saw_what_redis_lost_goes_on_from_what_is_stored(bench: Bench, lost: int, stored: int) -> None:
-    with _lost_afterwards(bench):
+    with lost_afterwards(bench):
         for number in range(1, lost + 1):
             bench.commit(bench.claim(number), text="lost")
     for number in range(1, stored + 1):
@@ -64,7 +42,7 @@ def test_a_worker_that_saw_what_redis_lost_goes_on_from_what_is_stored(bench: Be
 
 
 def test_a_message_that_redis_lost_is_not_taken_for_the_one_that_came_in_its_place(bench: Bench) -> None:
-    with _lost_afterwards(bench):
+    with lost_afterwards(bench):
         bench.message("lost")
     bench.another().sessions.act(bench.session, an_operation("stored"), operation_transition)
     seen = bench.claim().loaded.state

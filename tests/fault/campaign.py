@@ -80,8 +80,9 @@ class Scenario:
 
 _JOBS: Final = {"jobs completed": "jobs_completed"}
 _FAILOVERS: Final = {
-    "primaries lost": "failovers", **_JOBS, "accepted jobs lost": "jobs_lost", "unsafe calls made twice": "unsafe_doubled",
-    "answers paid again": "answers_paid_again", "workers ended": "workers_ended",
+    "faults": "faults", **_JOBS, "acts of clients": "acts", "accepted acts lost": "acts_lost",
+    "deletions undone": "deletions_undone", "unsafe calls made twice": "unsafe_doubled",
+    "answers paid again": "answers_paid_again", "processes ended": "processes_ended",
 }  # fmt: skip
 _CALLS: Final = {"model calls beyond the minimum": "model_calls_extra"}
 
@@ -304,25 +305,43 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         lambda d, s: failovers.lose_primaries(d, "kill", 5),
         "under load, the primary of three servers with three Sentinels is killed, and comes back as a replica",
         _FAILOVERS,
-        ("failovers", "jobs_completed"),
+        ("faults", "jobs_completed", "acts"),
     ),
     "failover-stop": Scenario(
         lambda d, s: failovers.lose_primaries(d, "stop", 2),
         "the same, while the primary stands still for 27 s and goes on",
         _FAILOVERS,
-        ("failovers", "jobs_completed"),
+        ("faults", "jobs_completed", "acts"),
     ),
     "failover-three": Scenario(
         lambda d, s: failovers.lose_primaries(d, "three", 2),
         "three primaries are killed in a row, each as soon as the others follow it",
         _FAILOVERS,
-        ("failovers", "jobs_completed"),
+        ("faults", "jobs_completed", "acts"),
     ),
     "failover-restart": Scenario(
         lambda d, s: failovers.lose_primaries(d, "restart", 5),
         "the primary is killed and started again at once, while the Sentinels may have begun a failover",
         _FAILOVERS,
-        ("failovers", "jobs_completed"),
+        ("faults", "jobs_completed", "acts"),
+    ),
+    "failover-replica-first": Scenario(
+        lambda d, s: failovers.lose_primaries(d, "replica-first", 2),
+        "a replica is killed first, then the primary",
+        _FAILOVERS,
+        ("faults", "jobs_completed", "acts"),
+    ),
+    "failover-part-primary": Scenario(
+        lambda d, s: failovers.lose_primaries(d, "part-primary", 1),
+        "the primary is cut off for 20 s, with one worker and one client; the others choose another one",
+        _FAILOVERS,
+        ("faults", "jobs_completed", "acts"),
+    ),
+    "failover-part-pair": Scenario(
+        lambda d, s: failovers.lose_primaries(d, "part-pair", 1),
+        "primary and replica are cut off together for 20 s, with their Sentinels, one worker and one client",
+        _FAILOVERS,
+        ("faults", "jobs_completed", "acts"),
     ),
     "redis-everysec": Scenario(
         lambda d, s: redis_faults.storm(d, _STORM[:4] * 2, s, append_only="everysec"),

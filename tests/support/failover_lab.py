@@ -13,6 +13,8 @@ from redis.sentinel import Sentinel
 
 from celery_agents import AgentClient
 
+from .hosts import Hosts
+from .http_service import ServiceProcess
 from .lab import Lab
 from .redis_server import RedisServer
 from .sentinels import MASTER, SentinelGroup
@@ -23,19 +25,27 @@ class FailoverLab(Lab):
 
     Args:
         group: More arguments of `SentinelGroup`.
+        apart: Each server with its Sentinel on a host of its own; the lab is on another one.
         options: Those of `Lab`.
     """
 
-    def __init__(self, directory: Path, *, group: Mapping[str, Any] | None = None, **options: Any) -> None:
+    def __init__(
+        self, directory: Path, *, group: Mapping[str, Any] | None = None, apart: bool = False, **options: Any
+    ) -> None:
         super().__init__(directory, **options)
-        self.group = SentinelGroup(directory / "group", **(group or {}))
+        self.hosts = Hosts(directory / "hosts") if apart else None
+        if self.hosts is not None:
+            self.service = ServiceProcess("support.ledger", directory / "ledger", self.hosts.service)
+            self.settings_env["NO_PROXY"] = "*"
+        self.group = SentinelGroup(directory / "group", hosts=self.hosts, **(group or {}))
 
     def _start_redis(self) -> redis.Redis:
+        if self.hosts is not None:
+            self._closing.append(self.hosts.end)
+            self.hosts.start()
         self._closing.append(self.group.end)
         self.group.start()
-        sentinel = Sentinel(
-            [("127.0.0.1", port) for port in self.group.ports], sentinel_kwargs={"socket_timeout": 1, "retry": None}
-        )
+        sentinel = Sentinel(self.group.places, sentinel_kwargs={"socket_timeout": 1, "retry": None})
         return sentinel.master_for(MASTER, decode_responses=True, socket_timeout=2, retry=Retry(NoBackoff(), 0))
 
     @property

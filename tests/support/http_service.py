@@ -173,16 +173,17 @@ class _Server(ThreadingHTTPServer):
 
 
 def serve(handler: type[Handler], make_space: Callable[[Path], Any]) -> None:
-    """Run a service until it is killed: the body of `python -m support.<service> --directory DIR [--port N]`.
+    """Run a service until it is killed: the body of `python -m support.<service> --directory DIR [--port N] [--host H]`.
 
     The port is written to `DIR/port` once it listens.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--host", default="127.0.0.1")
     options = parser.parse_args()
     handler.spaces = Spaces(options.directory, make_space)
-    server = _Server(("127.0.0.1", options.port), handler)
+    server = _Server((options.host, options.port), handler)
     staged = options.directory / "port.part"
     staged.write_text(str(server.server_port))
     staged.rename(options.directory / "port")
@@ -211,14 +212,16 @@ class ServiceProcess:
     Args:
         module: For example "support.ledger".
         directory: Home of its log and its records.
+        host: The address at which it listens.
     """
 
-    def __init__(self, module: str, directory: Path) -> None:
+    def __init__(self, module: str, directory: Path, host: str = "127.0.0.1") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
+        self.host = host
         self.process = Process(
             module.rpartition(".")[2],
-            [sys.executable, "-m", module, "--directory", str(directory)],
+            [sys.executable, "-m", module, "--directory", str(directory), "--host", host],
             directory,
             {"PYTHONPATH": str(TESTS)},
         )
@@ -234,7 +237,7 @@ class ServiceProcess:
         return self
 
     def space(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.port}/{name}"
+        return f"http://{self.host}:{self.port}/{name}"
 
     def records(self, name: str) -> list[Entry]:
         """What is on the disk, read past the service."""

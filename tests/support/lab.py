@@ -135,17 +135,21 @@ class Lab:
         names = {name: value for name, value in names.items() if name in Settings.model_fields}
         return AgentClient(settings=Settings.build(**names, redis_url=url, broker_url=self.broker_url))
 
-    def worker(self, *, wait: bool = True, crash: str = "", url: str | None = None, **env: str) -> WorkerProcess:
+    def worker(
+        self, *, wait: bool = True, crash: str = "", url: str | None = None, prefix: Sequence[str] = (), **env: str
+    ) -> WorkerProcess:
         """Start a worker.
 
         Args:
             crash: A crash plan, `point:probability:seed[:stop=seconds]`.
             url: Another way to the store, for example through a proxy.
+            prefix: As of `Process`.
         """
         name = f"worker-{next(self._numbers)}"
         worker = WorkerProcess(
             self.directory / name, url or self.store_url, self.agents, env=self.worker_env(crash, **env), name=name
         )
+        worker.prefix = prefix
         self.workers.append(worker)
         worker.start(wait=wait, timeout=60)
         return worker

@@ -100,6 +100,9 @@ class Process:
         argv: The command.
         directory: Working directory and home of the log `<name>.log`, to which stdout and stderr are appended.
         env: Added to this process's environment; a value None takes a name away.
+
+    Attributes:
+        prefix: Words before the command, such as those that run it on another host.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Process:
     ) -> None:
         self.name = name
         self.argv = list(argv)
+        self.prefix: Sequence[str] = ()
         self.directory = directory
         self.env = dict(env or {})
         self.log = directory / f"{name}.log"
@@ -122,7 +126,7 @@ class Process:
         env = {**os.environ, **self.env}
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
-                self.argv,
+                [*self.prefix, *self.argv],
                 cwd=self.directory,
                 env={name: value for name, value in env.items() if value is not None},
                 stdin=subprocess.DEVNULL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -56,6 +56,10 @@ class RedisServer:
         config: More settings, as in redis.conf: {"maxmemory": "20mb"}.
         binary: A redis-server; by default the one that `find_binary` finds.
         port: The port to use; by default a free one.
+        host: Its address, where it is not on the loopback interface.
+
+    Attributes:
+        prefix: As of `Process`; set it before the start.
     """
 
     def __init__(
@@ -66,10 +70,13 @@ class RedisServer:
         config: Mapping[str, str] | None = None,
         binary: str | None = None,
         port: int | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
+        self.host = host
         self.port = port or free_port()
+        self.prefix: Sequence[str] = ()
         self._binary = binary or find_binary()
         self._append_only = append_only
         self._config = dict(config or {})
@@ -82,6 +89,7 @@ class RedisServer:
             AssertionError: It did not answer in time; with the end of its log.
         """
         for _ in range(5):
+            self._process.prefix = self.prefix
             self._process.start()
             wait_until(self._answers_or_ended, "redis-server answers", 30.0, details=self._process.tail)
             if self._process.alive:
@@ -127,11 +135,12 @@ class RedisServer:
 
     def url(self, db: int = 0, *, port: int | None = None) -> str:
         """The address of one database; `port` when a proxy stands in front."""
-        return f"redis://127.0.0.1:{port or self.port}/{db}"
+        return f"redis://{self.host}:{port or self.port}/{db}"
 
     def client(self, db: int = 0) -> redis.Redis:
         """A plain client without retries, answers decoded (undecodable bytes stay visible as escapes)."""
         return redis.Redis(
+            host=self.host,
             port=self.port,
             db=db,
             decode_responses=True,
@@ -151,7 +160,8 @@ class RedisServer:
     def _new_process(self) -> Process:
         options = {
             "port": str(self.port),
-            "bind": "127.0.0.1",
+            "bind": self.host,
+            "protected-mode": "no",
             "dir": str(self.directory),
             "daemonize": "no",
             "save": "",
@@ -177,8 +187,9 @@ class RedisServer:
     def _probe(self) -> redis.Redis:
         password = self._config.get("requirepass")
         return redis.Redis(
-            port=self.port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=1, socket_connect_timeout=1
-        )
+            host=self.host, port=self.port, password=password, retry=Retry(NoBackoff(), 0), socket_timeout=1,
+            socket_connect_timeout=1,
+        )  # fmt: skip
 
     def __enter__(self) -> RedisServer:
         return self.start()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from .hosts import Hosts
 from .processes import Process, free_port
 from .redis_server import RedisServer
 from .wait import wait_until
@@ -32,6 +35,7 @@ class SentinelGroup:
         down_after_ms: A server that does not answer for this long is down to a Sentinel.
         failover_ms: A failover that takes longer is tried again, after twice this time.
         config: More settings of each server.
+        hosts: Where they are: a server and a Sentinel on each, as many as there are hosts. None: on this one.
     """
 
     def __init__(
@@ -43,38 +47,46 @@ class SentinelGroup:
         down_after_ms: int = 1_000,
         failover_ms: int = 5_000,
         config: Mapping[str, str] | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self.directory = directory
+        self.hosts = hosts
         self._timing = (down_after_ms, failover_ms)
         settings = {"repl-diskless-sync-delay": "0", "repl-timeout": "5", "repl-ping-replica-period": "1"}
         self.servers = [
             RedisServer(
-                directory / f"redis-{number + 1}", append_only="everysec", config={**settings, **(config or {})}
+                directory / f"redis-{number}", append_only="everysec", config={**settings, **(config or {})},
+                host=self._address(number),
             )
-            for number in range(servers)
-        ]
+            for number in range(1, servers + 1)
+        ]  # fmt: skip
         self.ports = [free_port() for _ in range(sentinels)]
         self.sentinels: list[Process] = []
 
     def start(self) -> SentinelGroup:
         """Start all, and wait until the Sentinels know each other and the replicas follow."""
+        for number, server in enumerate(self.servers, 1):
+            server.prefix = self.hosts.prefix(number) if self.hosts is not None else ()
         first, *others = (server.start() for server in self.servers)
         for server in others:
             with server.client() as client:
-                client.replicaof("127.0.0.1", str(first.port))
+                client.replicaof(first.host, str(first.port))
         for number, port in enumerate(self.ports, 1):
-            self.sentinels.append(self._start_sentinel(number, port, first.port))
+            self.sentinels.append(self._start_sentinel(number, port, first))
         wait_until(self._is_ready, "the Sentinels know servers and each other", 30, ignoring=(redis.RedisError,))
         return self
 
-    def _start_sentinel(self, number: int, port: int, primary: int) -> Process:
+    def _address(self, number: int) -> str:
+        return "127.0.0.1" if self.hosts is None else self.hosts.address(number)
+
+    def _start_sentinel(self, number: int, port: int, primary: RedisServer) -> Process:
         folder = self.directory / f"sentinel-{number}"
         folder.mkdir(parents=True, exist_ok=True)
         down_after, failover = self._timing
         quorum = len(self.ports) // 2 + 1
         (folder / "sentinel.conf").write_text(
-            f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
-            f"sentinel monitor {MASTER} 127.0.0.1 {primary} {quorum}\n"
+            f"port {port}\nbind {self._address(number)}\nprotected-mode no\ndir {folder}\n"
+            f"sentinel monitor {MASTER} {primary.host} {primary.port} {quorum}\n"
             f"sentinel down-after-milliseconds {MASTER} {down_after}\n"
             f"sentinel failover-timeout {MASTER} {failover}\n"
             f"sentinel parallel-syncs {MASTER} 2\n"
@@ -82,27 +94,35 @@ class SentinelGroup:
         binary = find_sentinel()
         assert binary is not None, SENTINEL_MISSING
         sentinel = Process("redis-sentinel", [binary, str(folder / "sentinel.conf")], folder)
+        sentinel.prefix = self.hosts.prefix(number) if self.hosts is not None else ()
         sentinel.start()
         return sentinel
 
     @property
+    def places(self) -> list[tuple[str, int]]:
+        """Host and port of each Sentinel."""
+        return [(self._address(number), port) for number, port in enumerate(self.ports, 1)]
+
+    @property
     def url(self) -> str:
         """The group's address."""
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        hosts = ",".join(f"{host}:{port}" for host, port in self.places)
         return f"redis+sentinel://{hosts}/{MASTER}/0"
 
     def sentinel_client(self, number: int = 0) -> redis.Redis:
         """A client of one Sentinel."""
-        return redis.Redis(
-            port=self.ports[number], decode_responses=True, socket_timeout=2, retry=Retry(NoBackoff(), 0)
-        )
+        host, port = self.places[number]
+        return redis.Redis(host=host, port=port, decode_responses=True, socket_timeout=1, retry=Retry(NoBackoff(), 0))
 
     @property
     def primary(self) -> RedisServer:
-        """The server that the first Sentinel names."""
-        with self.sentinel_client() as client:
-            _, port = client.sentinel_get_master_addr_by_name(MASTER)  # type: ignore[misc]
-        return next(server for server in self.servers if server.port == int(port))
+        """The server that the newest configuration of a Sentinel names."""
+        states: list[dict[str, Any]] = []
+        for number in range(len(self.ports)):
+            with contextlib.suppress(redis.RedisError), self.sentinel_client(number) as client:
+                states.append(client.sentinel_master(MASTER))
+        newest = max(states, key=lambda state: state["config-epoch"])
+        return next(each for each in self.servers if (each.host, each.port) == (newest["ip"], newest["port"]))
 
     @property
     def replicas(self) -> list[RedisServer]:
@@ -132,10 +152,11 @@ class SentinelGroup:
         """Wait until all Sentinels name one primary, and every other server follows it."""
 
         def is_settled() -> bool:
-            named: set[int] = set()
+            named: set[tuple[str, int]] = set()
             for number in range(len(self.ports)):
                 with self.sentinel_client(number) as client:
-                    named.add(int(client.sentinel_master(MASTER)["port"]))
+                    state = client.sentinel_master(MASTER)
+                    named.add((state["ip"], int(state["port"])))
             return len(named) == 1 and self._following() == len(self.servers) - 1
 
         wait_until(is_settled, "the group has settled", timeout, ignoring=(redis.RedisError,))

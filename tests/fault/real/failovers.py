@@ -1,69 +1,144 @@
-"""A primary with two replicas and three Sentinels is lost in several ways, under load, without confirmations.
+"""A primary with two replicas and three Sentinels is lost in several ways, under load.
 
-Replication is behind the replies of Redis, so a failover may forget what was acknowledged. How much it forgot is counted;
-that every job it knows ends, that no worker ends and that no keyed effect is doubled is judged.
+Replication is behind the replies of Redis, so a failover without confirmations may forget what was acknowledged. How much it
+forgot is counted; that every job it knows ends, that no process ends and that no keyed effect is doubled is judged. With
+confirmations, nothing that was acknowledged may be forgotten.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
+from celery_agents.worker.errors import StoreUnavailable
+
+from support.acting_clients import ActingClient, ReadingClient
 from support.failover_lab import FailoverLab
+from support.hosts import HOSTS_MISSING, can_make_hosts
+from support.serve_process import ServeProcess
 from support.verdict import Submitted, Verdict
 from support.wait import wait_until
-from support.worker_process import WorkerProcess
+from support.waiting_agents import TOKEN_SECRET
 
-_JOBS = 40
+_KINDS = ("keyed", "unsafe")
+_JOBS = 200  # of each kind
 _STOPPED_SECONDS = 27.0
+_PARTED_SECONDS = 20.0
 # Longer than the Sentinels need to agree on a failover that they have begun.
 _NOTICED_SECONDS = 4.0
+_TOKEN = "token-of-failovers-0123456789"
+_ENV = {
+    "CELERY_AGENTS_TOKEN_SECRET": TOKEN_SECRET,
+    "CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{_TOKEN}:admin",
+}
 # What a failover without confirmations may do, by a text of the judge: effects of a part of history that it forgot.
 _FORGOTTEN = {
     "I3: unsafe ": "unsafe_doubled",
     "had an effect that the history does not know": "effects_forgotten",
     "I4: ": "answers_paid_again",
 }
+_ACTS_LOST = ("jobs_lost", "submits_lost", "answers_lost", "stops_lost", "deletions_undone")
 
 
-def lose_primaries(directory: Path, fault: str, times: int) -> Verdict:
-    """The same fault several times, each while jobs are under way. Faults are named as in `_FAULTS`."""
+def lose_primaries(directory: Path, fault: str, times: int = 1, *, replicas: int = 0) -> Verdict:
+    """The same fault several times, each while jobs are under way. Faults are named as in `_FAULTS`.
+
+    Args:
+        replicas: `CELERY_AGENTS_REPLICAS`. From 1 on, an acknowledged act that is lost is a violation.
+    """
     verdict = Verdict()
-    with FailoverLab(directory) as lab:
-        workers = [lab.worker(wait=False) for _ in range(2)]
+    apart = fault in _APART
+    if apart and not can_make_hosts():
+        pytest.skip(HOSTS_MISSING)
+    env = {**_ENV, **({"CELERY_AGENTS_REPLICAS": str(replicas)} if replicas else {})}
+    with FailoverLab(directory, apart=apart, agents="support.waiting_agents", env=env) as lab:
+        hosts = [lab.hosts.prefix(1), ()] if lab.hosts is not None else [(), ()]
+        workers = [lab.worker(wait=False, prefix=prefix) for prefix in hosts]
         for worker in workers:
             wait_until(worker._is_registered, "it has registered", 60, details=worker.tail)
-        for _ in range(times):
-            jobs = [lab.submit(["keyed", "unsafe"], ["keyed"], ["pure"], after=0.3) for _ in range(_JOBS)]
-            before = lab.ledger.deliveries().total()
-            wait_until(lambda before=before: lab.ledger.deliveries().total() > before + 20, "the work is under way", 60)
-            verdict.recoveries += _FAULTS[fault](lab)
-            lab.group.wait_until_settled()
-            lab.connect_again()  # one that was idle meanwhile may lead to the former primary
-            _judge(lab, jobs, verdict)
+        serve = ServeProcess(lab.directory / "serve", lab.store_url, lab.settings_env)
+        lab._closing.append(serve.end)
+        serve.start()
+        with _clients(lab, serve) as (acting, reading):
+            for _ in range(times):
+                _submit(lab, _JOBS // times)
+                verdict.recoveries += _FAULTS[fault](lab)
+                lab.group.wait_until_settled()
+                lab.connect_again()  # one that was idle meanwhile may lead to the former primary
+                lab.wait_for_jobs(180, _known(lab, lab.jobs))
+        _judge(lab, acting, reading, verdict, forgets=not replicas)
         verdict.counts["faults"] += times
-        verdict.counts["failovers"] += len(verdict.recoveries)
-        _expect_alive(workers, verdict)
+        ended = [process.name for process in (*workers, serve) if not process.alive]
+        verdict.counts["processes_ended"] += len(ended)
+        verdict.expect(not ended, "processes", f"{ended} have ended")
     return verdict
 
 
-def _judge(lab: FailoverLab, jobs: list[Submitted], verdict: Verdict) -> None:
-    known = [job for job in jobs if lab.redis.exists(f"ca:{{0}}:s:{job.session_id}")]
-    verdict.counts["jobs_lost"] += len(jobs) - len(known)
-    lab.wait_for_jobs(90, known)
+@contextmanager
+def _clients(lab: FailoverLab, serve: ServeProcess) -> Iterator[tuple[list[ActingClient], ReadingClient]]:
+    """Clients that act all the while: one at each place where a worker is, and one of the HTTP interface."""
+    acting = [ActingClient("outside", lab.new_client)]
+    hosts = lab.hosts
+    if hosts is not None:
+        acting.append(ActingClient("inside", lab.new_client, lambda: hosts.enter(1)))
+    else:
+        acting.append(ActingClient("second", lab.new_client))
+    with ExitStack() as stack:
+        reading = ReadingClient(stack.enter_context(serve.http(_TOKEN)))
+        for client in (*acting, reading):
+            client.start()
+            stack.callback(client.close)
+        yield acting, reading
+
+
+def _submit(lab: FailoverLab, count: int) -> None:
+    """Submit so many jobs of each kind, and wait until they are under way."""
+    before = lab.ledger.deliveries().total()
+    for _ in range(count):
+        for kind in _KINDS:
+            lab.submit([kind], [kind], ["pure"], agent="asking", after=0.5)
+    wait_until(lambda: lab.ledger.deliveries().total() > before + count, "the work is under way", 60)
+
+
+def _known(lab: FailoverLab, jobs: Sequence[Submitted]) -> list[Submitted]:
+    return [job for job in jobs if lab.redis.exists(f"ca:{{0}}:s:{job.session_id}")]
+
+
+def _judge(
+    lab: FailoverLab, acting: Sequence[ActingClient], reading: ReadingClient, verdict: Verdict, *, forgets: bool
+) -> None:
+    lost: Counter[str] = Counter()
+    for client in acting:
+        lost += client.count_lost(lab.client)
+        verdict.counts["acts"] += client.acknowledged
+        verdict.counts.update({f"acts_{name}": count for name, count in client.acted.items()})
+        verdict.violations += [f"clients: {problem}" for problem in client.problems[:5]]
+    known = _known(lab, lab.jobs)
+    lost["jobs_lost"] += len(lab.jobs) - len(known)
+    gone = [session for session in reading.submitted if not lab.redis.exists(f"ca:{{0}}:s:{session}")]
+    lost["submits_lost"] += len(gone)
+    verdict.counts["acts"] += len(reading.submitted)
+    verdict.counts.update({f"http_{status}": count for status, count in reading.replies.items()})
+    verdict.expect(not {500, 502} & set(reading.replies), "http", f"replies by status: {dict(reading.replies)}")
+    verdict.expect(not lost.pop("never_ended", 0), "I2", "a session of the clients has not ended")
+    wait_until(lambda: lab.client.store.housekeeping.backlog()[0] == 0, "all have ended", 60)
+    verdict.counts.update(lost)
+    verdict.counts["acts_lost"] += sum(lost[name] for name in _ACTS_LOST if name != "deletions_undone")
     found = lab.verdict(jobs=known)
-    for violation in list(found.violations):
-        name = next((name for text, name in _FORGOTTEN.items() if text in violation), None)
-        if name is not None:
-            found.violations.remove(violation)
-            found.counts[name] += 1
+    if forgets:
+        for violation in list(found.violations):
+            name = next((name for text, name in _FORGOTTEN.items() if text in violation), None)
+            if name is not None:
+                found.violations.remove(violation)
+                found.counts[name] += 1
+    else:
+        verdict.expect(not lost.total(), "I8", f"acknowledged and lost: {dict(lost)}")
     verdict.add(found)
-
-
-def _expect_alive(workers: list[WorkerProcess], verdict: Verdict) -> None:
-    verdict.counts["workers_ended"] += sum(not worker.alive for worker in workers)
-    verdict.expect(verdict.counts["workers_ended"] == 0, "workers", "a worker has ended")
 
 
 def _first_step(lab: FailoverLab) -> float:
@@ -71,6 +146,21 @@ def _first_step(lab: FailoverLab) -> float:
     began, before = time.monotonic(), lab.ledger.deliveries().total()
     wait_until(
         lambda: lab.ledger.deliveries().total() > before, "the first step behind the failover", 10, interval=0.02
+    )
+    return time.monotonic() - began
+
+
+def _first_new_step(lab: FailoverLab) -> float:
+    """Seconds until a job of a client on this side begins: a worker on the other side may do steps all the while."""
+    began, job = time.monotonic(), None
+    while job is None:
+        try:
+            job = lab.submit(["keyed"], agent="asking")
+        except StoreUnavailable:
+            assert time.monotonic() < began + 30, "no client gets through"
+    execution = job.execution_id
+    wait_until(
+        lambda: any(execution in entry["key"] for entry in lab.ledger.entries()), "a new job begins", 30, interval=0.05
     )
     return time.monotonic() - began
 
@@ -97,10 +187,8 @@ def _three(lab: FailoverLab) -> list[float]:
     """Three primaries in a row, each as soon as a replica follows it."""
     found: list[float] = []
     for _ in range(3):
-        jobs = [lab.submit(["keyed"], ["keyed"], after=0.3) for _ in range(10)]
         found += _kill(lab)
         lab.group.wait_for_replicas()
-        lab.wait_for_jobs(90, [job for job in jobs if lab.redis.exists(f"ca:{{0}}:s:{job.session_id}")])
     return found
 
 
@@ -114,9 +202,46 @@ def _restart(lab: FailoverLab) -> list[float]:
     return [first]
 
 
+def _replica_first(lab: FailoverLab) -> list[float]:
+    """A replica is killed, then the primary; the replica that is left takes over."""
+    replica = lab.group.replicas[0]
+    replica.kill()
+    time.sleep(1)
+    found = _kill(lab)
+    replica.start()
+    return found
+
+
+def _part_primary(lab: FailoverLab) -> list[float]:
+    """The primary is cut off, with one worker and one client; the others choose another one."""
+    assert lab.hosts is not None
+    before, began = lab.group.primary, time.monotonic()
+    lab.hosts.part(1)
+    lab.group.wait_for_failover(before)
+    lab.connect_again()
+    first = _first_new_step(lab)
+    time.sleep(max(0.0, _PARTED_SECONDS - (time.monotonic() - began)))
+    lab.hosts.join()
+    return [first]
+
+
+def _part_pair(lab: FailoverLab) -> list[float]:
+    """Primary and replica are cut off together, with their Sentinels, one worker and one client: nothing is chosen."""
+    assert lab.hosts is not None
+    lab.hosts.part(1, 2)
+    time.sleep(_PARTED_SECONDS)
+    lab.hosts.join()
+    lab.connect_again()
+    return [_first_new_step(lab)]
+
+
 _FAULTS: dict[str, Callable[[FailoverLab], list[float]]] = {
     "kill": _kill,
     "stop": _stop,
     "three": _three,
     "restart": _restart,
+    "replica-first": _replica_first,
+    "part-primary": _part_primary,
+    "part-pair": _part_pair,
 }
+_APART = frozenset({"part-primary", "part-pair"})
