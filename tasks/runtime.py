@@ -88,6 +88,7 @@ class Runtime:
     Attributes:
         queues: Names of the queues of steps that the worker takes; "" is the common one.
         problems: Sentences about Redis that the housekeeping job `inspection` found last.
+        histories_lost: How many sessions this worker has found whose history Redis has lost, "behind" or "gone".
         redis_memory_share: The part of Redis's memory limit that was used then; 0 without a limit.
     """
 
@@ -108,6 +109,7 @@ class Runtime:
         self.broker_key_types = broker_key_types(app, settings, queues) if shares_a_database(settings) else {}
         self.problems: tuple[str, ...] = ()
         self.redis_memory_share = 0.0
+        self.histories_lost = {"behind": 0, "gone": 0}
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, settings, publish=self.publisher.publish)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...worker.moments import moment
+from ...worker.store.history_losses import describe_loss
 from ..observability.next_try import describe_next_try, read_time
 from .views import one_line, plural
 
@@ -81,6 +82,10 @@ def _describe_commit(event: Event) -> str:
 def _describe_recovery(event: Event) -> str:
     data = event.data
     return f"step {event.step}: carried on by {data.get('worker', 'another worker')}, attempt {data.get('attempt')}"
+
+
+def _describe_loss(event: Event) -> str:
+    return describe_loss(event.data)
 
 
 def _describe_failed_call(event: Event) -> str:
@@ -175,6 +180,7 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "execution_started": lambda event: "started",
     "step_committed": _describe_commit,
     "step_recovered": _describe_recovery,
+    "history_lost": _describe_loss,
     "step_delayed": _describe_delay,
     "step_resumed": lambda event: f"step {event.step}: tried again by {event.data.get('worker', 'a worker')}",
     "model_call_failed": _describe_failed_call,

@@ -87,6 +87,10 @@ def session_lines(
     ]
     lines += [f"the session is {clean(header.session_status)}"] if header.session_status != "active" else []
     lines += [f"fork of {clean(header.forked_from)}"] if header.forked_from else []
+    if header.history_lost is not None:
+        lines.append(
+            f"history lost {age(moment(header.history_lost.at_ms))} ago: {clean(header.history_lost.describe())}"
+        )
     lines += [f"now: {clean(one_line(reason, _MAX_CHARACTERS))}"] if reason else []
     beside = beside or Beside()
     lines += [line for each in beside.requests if each.answer is not None for line in _answered_lines(each, text)]

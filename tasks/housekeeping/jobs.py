@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from ...config.brokers import shares_a_database
@@ -22,6 +23,7 @@ from ..runtime import Runtime
 log = logging.getLogger(__name__)
 
 _UNLIMITED: Final = 1_000_000
+_SHOWN: Final = 20
 
 
 class HousekeepingJob(ABC):
@@ -65,6 +67,7 @@ def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[],
         Callbacks(runtime),
         Prune(runtime),
         Inspection(runtime),
+        Histories(runtime),
     ]
 
 
@@ -162,6 +165,32 @@ class Inspection(HousekeepingJob):
         runtime.problems = tuple(_find_problems(runtime))
         for problem in runtime.problems:
             log.error("%s", problem)
+
+
+class Histories(HousekeepingJob):
+    """Looks for history that Redis has lost, behind a lost connection alone."""
+
+    name = "histories"
+
+    def run(self, shards: Sequence[int]) -> None:
+        """Tell sessions whose end was lost, and log and count those that are gone."""
+        del shards
+        runtime = self._runtime()
+        found = runtime.store.housekeeping.check_histories(runtime.name, partial(_is_pure, runtime))
+        runtime.histories_lost["behind"] += len(found.told)
+        runtime.histories_lost["gone"] += len(found.gone)
+        if found.told:
+            log.error(
+                "Redis has lost the end of %d sessions, which go on from what it has: %s; 'celery-agents doctor' says "
+                "what was lost", len(found.told), ", ".join(found.told[:_SHOWN]),
+            )  # fmt: skip
+        if found.gone:
+            log.error("Redis has lost %d sessions: %s", len(found.gone), ", ".join(found.gone[:_SHOWN]))
+
+
+def _is_pure(runtime: Runtime, agent: str, tool: str) -> bool:
+    found = [each.toolset.get(tool) for each in runtime.agents if each.name == agent]
+    return any(each is not None and each.effect == "pure" for each in found)
 
 
 def _find_problems(runtime: Runtime) -> Iterator[str]:

@@ -62,6 +62,9 @@ class SessionReply(Reply):
     updated_at: datetime
     problem: str | None = Field(description="Why it cannot be read; null when it can.")
     unoffered_since: datetime | None
+    history_lost: str | None = Field(
+        description="What Redis has lost of its history; null where nothing is known to be."
+    )
     reason: str = Field(
         description="Why it has not ended yet; in a listing and in a tree also why it failed or was stopped."
     )

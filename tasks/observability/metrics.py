@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...config.brokers import shares_a_database
@@ -189,18 +189,10 @@ class _GaugeCollector:
 
     def collect(self) -> Iterator[Any]:
         """Give the gauges to prometheus_client."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.core import GaugeMetricFamily
 
         runtime = self._runtime()
-        refused = CounterMetricFamily(
-            "celery_agents_refused", "What came from the broker and was not taken", labels=["source"]
-        )
-        for source in SOURCES:
-            refused.add_metric([source], refusals.counts.get(source, 0))
-        yield refused
-        dropped = CounterMetricFamily("celery_agents_live_dropped", "Pieces of live text that were not written")
-        dropped.add_metric([], runtime.live.dropped)
-        yield dropped
+        yield from _count_losses(runtime)
         facts = {
             "slots": (
                 "Steps that this worker can have wait for models and tools",
@@ -269,6 +261,28 @@ class _GaugeCollector:
             "queue_length": ("Messages in a queue that this worker takes", "queue", lengths),
             "unoffered_sessions": ("Sessions whose agent no live worker offers (of all workers)", "agent", unoffered),
         }
+
+
+def _count_losses(runtime: Runtime) -> Iterator[Any]:
+    """Count what was refused, dropped, or lost by Redis."""
+    from prometheus_client.core import CounterMetricFamily
+
+    families: tuple[tuple[str, str, str, Mapping[str, int]], ...] = (
+        (
+            "refused", "What came from the broker and was not taken", "source",
+            {source: refusals.counts.get(source, 0) for source in SOURCES},
+        ),
+        ("live_dropped", "Pieces of live text that were not written", "", {"": runtime.live.dropped}),
+        (
+            "histories_lost", "Sessions of which Redis has lost the end (behind), or all (gone)", "kind",
+            runtime.histories_lost,
+        ),
+    )  # fmt: skip
+    for name, what, label, counts in families:
+        family = CounterMetricFamily(f"celery_agents_{name}", what, labels=[label] if label else None)
+        for value, count in counts.items():
+            family.add_metric([value] if label else [], count)
+        yield family
 
 
 def serve_metrics(metrics: Metrics, runtime: Callable[[], Runtime], settings: Settings) -> Callable[[], None]:

@@ -189,7 +189,7 @@ ALERTED: dict[str, str | None] = {
     "check_requests": "CeleryAgentsRequestWaits", "check_queue": "CeleryAgentsQueueStandsStill",
     "check_dead": "CeleryAgentsStepsParked", "check_refused": "CeleryAgentsRefusedMessages",
     "check_unacked": "CeleryAgentsRefusedMessages", "check_providers": "CeleryAgentsProviderHeld",
-    "check_writes": "CeleryAgentsRedisProblem",
+    "check_writes": "CeleryAgentsRedisProblem", "check_histories": "CeleryAgentsHistoryLost",
     # No worker waits for a Sentinel while the others agree; the log of each worker says when none names a primary.
     "check_sentinels": None,
     # These are about an installation that does not start, or about the machine on which doctor runs.
@@ -245,7 +245,7 @@ def test_queries_ask_for_what_workers_count() -> None:
     known = {f"celery_agents_{name}" for name in BOOKKEEPING} | {"process_resident_memory_bytes"}
     labels: dict[str, set[str]] = {
         "celery_agents_refused_total": {"source"}, "celery_agents_queue_length": {"queue"},
-        "celery_agents_unoffered_sessions": {"agent"},
+        "celery_agents_unoffered_sessions": {"agent"}, "celery_agents_histories_lost_total": {"kind"},
         "celery_agents_provider_held": {"model", "endpoint", "group", "why"},
     }  # fmt: skip
     known |= set(labels)

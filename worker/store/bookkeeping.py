@@ -79,6 +79,21 @@ def descends(lineage: bytes, older: bytes, saves: int) -> bool:
     return saves >= 0 and bool(older) and lineage[place : place + _MARK_BYTES] == older[:_MARK_BYTES]
 
 
+def common_version(lineage: bytes, version: int, other: bytes, other_version: int) -> tuple[int, bytes] | None:
+    """The newest version that two lineages share, with its mark; None: none that both still know."""
+    marks = _marks(lineage, version)
+    for number, mark in _marks(other, other_version).items():
+        if marks.get(number) == mark:
+            return number, mark
+    return None
+
+
+def _marks(lineage: bytes, version: int) -> dict[int, bytes]:
+    """The marks of a lineage by version, the newest first."""
+    places = range(0, len(lineage), _MARK_BYTES)
+    return {version - place // _MARK_BYTES: lineage[place : place + _MARK_BYTES] for place in places}
+
+
 def read_link(raw: bytes | None) -> ParentLink | None:
     """Parse the field `parent` of a session; None for a session without a parent.
 

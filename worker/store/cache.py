@@ -27,6 +27,10 @@ _HIT_WEIGHT: Final = 1 / 64
 _MISS_DECAY: Final = 1 / 1024
 # A session may be evicted after this many return times without a hit.
 _EVICTION_FACTOR: Final = 2
+_DOUBTED: Final = 1_000
+# Sessions that have ended and are remembered for a check of their histories: so many, and this share of the bytes.
+_ENDED: Final = 256
+_ENDED_SHARE: Final = 1 / 16
 _NO_ENTRY: Final = (None, 0)
 
 
@@ -89,6 +93,9 @@ class SessionCache:
         # Each with the time at which it was asked for last.
         self._entries: OrderedDict[str, tuple[CachedSession, int]] = OrderedDict()
         self._staged: dict[str, CachedSession] = {}
+        self._doubted: dict[str, CachedSession] = {}
+        self._ended: dict[str, CachedSession] = {}
+        self._ended_size = 0
         self._puts = 0
         self._return_time: float = _FIRST_RETURN_TIME
         self._lock = threading.Lock()
@@ -139,11 +146,49 @@ class SessionCache:
                 self._entries[session_id] = cached, self._puts
                 self._size += cached.weight
 
+    def end(self, session_id: str, ended: CachedSession) -> None:
+        """Remove a session that has ended: who comes back to it reads it once. `take_doubted` knows it for a while."""
+        self.drop(session_id)
+        with self._lock:
+            self._ended_size += ended.weight - (before.weight if (before := self._ended.pop(session_id, None)) else 0)
+            self._ended[session_id] = ended
+            while self._ended and (len(self._ended) > _ENDED or self._ended_size > _ENDED_SHARE * self._limit):
+                self._ended_size -= self._ended.pop(next(iter(self._ended))).weight
+
     def drop(self, session_id: str) -> None:
         """Remove a session from the cache, staged or not."""
         with self._lock:
             self._staged.pop(session_id, None)
             self._remove(session_id)
+
+    def doubt(self, session_id: str) -> None:
+        """Remove a session that the stored one does not continue, and keep it for `take_doubted`."""
+        with self._lock:
+            found, _ = self._entries.get(session_id, _NO_ENTRY)
+            if found is not None and len(self._doubted) < _DOUBTED:
+                self._doubted.setdefault(session_id, found)
+        self.drop(session_id)
+
+    def doubt_again(self, session_id: str, doubted: CachedSession) -> None:
+        """Keep for the next `take_doubted` what it has given."""
+        with self._lock:
+            self._doubted.setdefault(session_id, doubted)
+
+    def take_doubted(self, *, every: bool = False) -> dict[str, CachedSession]:
+        """Give the sessions that `doubt` has kept, once.
+
+        Args:
+            every: All that are cached as well, and those that have ended; they stay.
+        """
+        with self._lock:
+            found, self._doubted = self._doubted, {}
+            cached = {name: each for name, (each, _) in self._entries.items()}
+            return {**self._ended, **cached, **found} if every else found
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether `take_doubted` would give something."""
+        return bool(self._doubted)
 
     def _find(self, session_id: str) -> CachedSession | None:
         found = self._entries.get(session_id)

@@ -76,7 +76,7 @@ class StoreContext:
     def forget_server(self) -> None:
         """Forget the server's time and its id: the next connection may lead to another one."""
         self.clock.forget()
-        self.server.primary = ""
+        self.server.forget()
 
     def keys(self, session_id: str) -> SessionKeys:
         """Name the keys of a session."""

@@ -35,6 +35,11 @@ class EventType(StrEnum):
         STEP_RECOVERED: A worker carries on a step whose worker was lost. `attempt`, `worker`. Of the lost attempt:
             `lost_worker`; `since_ms`: Redis time at which it began, null where the model had answered before;
             `answered`: the model has answered; `begun`: Redis times at which it began calls that have no result.
+        HISTORY_LOST: Redis has forgotten the end of the session's history, in a failover or with its last second; the
+            session goes on from what is stored. `known_version`, `found_version`, `common_version` (null: none is
+            known); `steps`: numbers of the lost steps; `calls`: their calls of tools that are not pure, each with
+            `step`, `tool` and `outcome`: these have happened, and may happen again. `worker` has found it, and tells
+            what it has seen of the session.
         STEP_RETRIED: A client retried the execution, or put a parked session back. `retries`; `by` where it is
             known; `parked`.
         STOP_REQUESTED: A stop was requested. `by`.
@@ -75,6 +80,7 @@ class EventType(StrEnum):
     STEP_DELAYED = "step_delayed"
     STEP_RESUMED = "step_resumed"
     STEP_RECOVERED = "step_recovered"
+    HISTORY_LOST = "history_lost"
     STEP_RETRIED = "step_retried"
     STOP_REQUESTED = "stop_requested"
     METADATA_REFUSED = "metadata_refused"

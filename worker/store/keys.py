@@ -57,7 +57,7 @@ WAKE_CHANNEL: Final = "ca:wake:"
 # A pub/sub channel that tells all workers of a change of `FLOW`. No worker has this name.
 FLOW_CHANNEL: Final = "ca:wake:flow"
 PERMANENT: Final = re.compile(
-    r"^ca:(agents|workers|shards|flow|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead|server))$"
+    r"^ca:(agents|workers|shards|flow|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead|server|lost))$"
 )
 
 
@@ -110,7 +110,7 @@ class ShardKeys:
     """Keys that the sessions of one shard share."""
 
     __slots__ = (
-        "callbacks", "children", "dead", "delayed", "due", "ending", "failed", "indexes", "prefix", "primary",
+        "callbacks", "children", "dead", "delayed", "due", "ending", "failed", "indexes", "lost", "prefix", "primary",
         "requests", "sessions", "shard", "sweeper", "unoffered",
     )  # fmt: skip
 
@@ -128,6 +128,7 @@ class ShardKeys:
         self.dead = self.prefix + "dead"
         self.sweeper = self.prefix + "sweeper"
         self.primary = self.prefix + "server"
+        self.lost = self.prefix + "lost"
         self.unoffered = self.prefix + "unoffered"
         # Those that a save writes to.
         self.indexes = frozenset((self.sessions, self.callbacks, self.failed, self.ending, self.due))

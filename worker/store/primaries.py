@@ -74,12 +74,18 @@ class KnownServer:
 
     Attributes:
         primary: Replication id; "" while it is not known.
+        may_have_moved: A connection was lost since this was last set to False.
     """
 
-    __slots__ = ("primary",)
+    __slots__ = ("may_have_moved", "primary")
 
     def __init__(self) -> None:
         self.primary = ""
+        self.may_have_moved = True
+
+    def forget(self) -> None:
+        """Forget it: the next connection may lead to another one."""
+        self.primary, self.may_have_moved = "", True
 
 
 class BeginMarks:

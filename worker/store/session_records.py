@@ -15,6 +15,7 @@ from ..state.execution.requests import Request
 from ..state.execution.signals import StopReason
 from ..state.execution.status import ExecutionStatus
 from .database import Word
+from .history_losses import HistoryLoss
 from .records import Hold
 
 
@@ -90,6 +91,7 @@ class Header:
         session_status: The status of the session over all its executions: active, suspended, completed, failed or
             deleted. Only actions and controllers change it.
         forked_from: The session that it is a fork of; "" for any other.
+        history_lost: The end of its history that Redis has lost, as it was found last; None: nothing is known to be.
     """
 
     session_id: str
@@ -106,6 +108,7 @@ class Header:
     hold: Hold | None = None
     session_status: str = "active"
     forked_from: str = ""
+    history_lost: HistoryLoss | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

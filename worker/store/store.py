@@ -15,6 +15,7 @@ from .context import Publisher, StoreContext
 from .database import Database
 from .flow.verbs import FlowVerbs
 from .housekeeping.callbacks import CallbackVerbs
+from .housekeeping.histories import HistoryVerbs
 from .housekeeping.inspection import FactVerbs, InspectVerbs
 from .housekeeping.registry import WorkerRegistry
 from .housekeeping.sweeps import SweepVerbs
@@ -71,7 +72,7 @@ class RequestActions(AnswerVerbs, RequestListVerbs):
     """Answering, listing and finding the requests of sessions that wait."""
 
 
-class Housekeeping(SweepVerbs, CallbackVerbs, InspectVerbs, FactVerbs, QuarantineVerbs):
+class Housekeeping(SweepVerbs, CallbackVerbs, HistoryVerbs, InspectVerbs, FactVerbs, QuarantineVerbs):
     """The work of workers besides their steps, shard by shard, and the facts that operators look at."""
 
 

@@ -28,6 +28,7 @@ export function SessionHead({ view, feed, words, isChat }) {
     ${!isChat && html`<div class="do"><${Actions} view=${view} feed=${feed} />${!isVisitor && !view.requests.length
       && html`<${ActingAs} />`}</div>`}</div>
     <${Problem} of=${unknown} />
+    <${Problem} of=${header.history_lost && { message: header.history_lost }} />
     ${!isChat && header.status !== "unreadable" && html`<${Facts} view=${view} />`}`;
 }
 

@@ -32,6 +32,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     server.check_shards,
     stored_data.check_key_types,
     stored_data.check_entries,
+    stored_data.check_histories,
     server.check_broker,
     workers.check_workers,
     workers.check_builds,

@@ -42,6 +42,18 @@ def check_entries(installation: Installation) -> Iterator[Finding]:
         yield Finding.ok("index entries", "all name sessions")
 
 
+def check_histories(installation: Installation) -> Iterator[Finding]:
+    """Redis has lost the end of no session's history."""
+    count, found = installation.store.housekeeping.list_lost()
+    for session, loss in found:
+        advice = f"celery-agents show {session}; compare the calls with the services that they reached"
+        yield Finding.warn("history lost", redact(f"{session}: {loss.describe()}"), advice)
+    if count > len(found):
+        yield Finding.warn("histories lost", f"{count - len(found)} more sessions", "look for the event history_lost")
+    if not count:
+        yield Finding.ok("histories", "no session is known to have lost its end")
+
+
 def check_unacked(installation: Installation) -> Iterator[Finding]:
     """Every record of an unacknowledged control message can be delivered again."""
     if not shares_a_database(installation.settings):

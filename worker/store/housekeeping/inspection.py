@@ -264,7 +264,7 @@ def _bad_entries_of(context: StoreContext, shard: ShardKeys) -> Iterator[Damage]
 
 def _indexes(shard: ShardKeys) -> Mapping[str, Callable[[bytes], bool]]:
     """The sorted sets of a shard, with the check of their entries."""
-    of_sessions = (shard.due, shard.delayed, shard.sessions, shard.failed, shard.ending, shard.children)
+    of_sessions = (shard.due, shard.delayed, shard.sessions, shard.failed, shard.ending, shard.children, shard.lost)
     return {
         **dict.fromkeys(of_sessions, fields.is_session_id),
         shard.callbacks: _is_note,

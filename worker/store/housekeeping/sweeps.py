@@ -21,6 +21,7 @@ from ..flow.verbs import forget_past_flow
 from ..keys import ShardKeys
 from ..records import LAST_STEP, StepRef
 from ..sessions.parking import ParkVerbs, key_names, key_reads
+from .histories import forget_old_losses
 from .registry import forget_silent_workers
 
 _BATCH: Final = 1000
@@ -151,6 +152,7 @@ class SweepVerbs(StorePart):
         forget_past_flow(context)
         now_ms = context.now_ms("prune.now")
         _forget_past_delays(context, keys, now_ms)
+        forget_old_losses(context, shard, now_ms)
         indexes = (keys.ending, keys.sessions, keys.failed, keys.due, keys.children)
         limit, total = context.settings.sweep_batch, 0
         while True:  # in passes, so that no client waits for Redis for long; each takes out what it looks at

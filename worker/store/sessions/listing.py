@@ -16,6 +16,7 @@ from .. import fields
 from ..context import StoreContext, StorePart
 from ..control import HOLD_FIELDS, read_hold, read_unoffered
 from ..database import Command, Reply, Word
+from ..history_losses import LOST, HistoryLoss
 from ..keys import SessionKeys, ShardKeys
 from ..session_records import Header, SessionState, SessionSummary
 from .loading import missing_error
@@ -28,7 +29,7 @@ _COMPARED: Final = 2_000
 _MOST_ACTIVE: Final = 20_000
 _FEW_OTHERS: Final = 2
 _FIRST_CHARS: Final = 200
-_HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from")
+_HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from", LOST)
 _CTL: Final = ("execution", "step", "unoffered", "not_before", *HOLD_FIELDS)
 
 
@@ -240,7 +241,7 @@ def _active_entries(context: StoreContext, shard: ShardKeys, bounds: _Bounds) ->
 
 
 def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:
-    version, agent, status, created, updated, session_status, forked_from = session
+    version, agent, status, created, updated, session_status, forked_from, lost = session
     if version is None:
         return None
     try:
@@ -258,6 +259,7 @@ def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply
             hold=(hold := read_hold(ctl[4:])),
             session_status="suspended" if hold is not None else fields.text(session_status) or "active",
             forked_from=fields.text(forked_from),
+            history_lost=HistoryLoss.read(lost),
         )
     except StateUnreadable as error:
         return _unreadable_header(session_id, agent, error)

@@ -15,7 +15,7 @@ from ...state.codec.join import Head, join, read_head
 from ...state.conversation.messages import DEFAULT, Message
 from ...state.execution.steps import StepExecution
 from .. import fields
-from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends
+from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends, remembers
 from ..cache import CachedSession, as_read
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
@@ -87,7 +87,7 @@ def finish(
         elif _descends(version, bookkeeping, cached):
             found = _join_tails(cached, head, replies[1:])
         else:
-            scope.cache.drop(scope.session_id)  # it may be of a higher version, which Redis has lost
+            _doubt(scope, version, cached)
         state, size = found or _read_all(scope, head, size, watched)
     except StateUnreadable:
         # Parts of two versions do not fit, and then nothing is wrong with the session.
@@ -117,7 +117,10 @@ def join_replies(
         StateUnreadable: A part cannot be read.
     """
     version, agent, bookkeeping = _parse_head(replies[0])
-    if not version or (cached is not None and not _descends(version, bookkeeping, cached)):
+    if not version:
+        return None
+    if cached is not None and not _descends(version, bookkeeping, cached):
+        _doubt(scope, version, cached)
         return None
     stored = require_head(replies[0][-1])
     head, lists = read_head(stored), replies[1:]
@@ -195,6 +198,14 @@ def _parse_head(reply: Sequence[bytes | None]) -> tuple[int, str, Bookkeeping]:
 def _descends(version: int, bookkeeping: Bookkeeping, cached: CachedSession) -> bool:
     """Whether what is stored continues what is cached; it does not continue a version that Redis has lost."""
     return descends(bookkeeping.lineage, cached.bookkeeping.lineage, version - cached.version)
+
+
+def _doubt(scope: SessionScope, version: int, cached: CachedSession) -> None:
+    """Forget a cached session that the stored one does not continue: it may be of a version that Redis has lost."""
+    if remembers(version - cached.version):
+        scope.cache.doubt(scope.session_id)
+    else:
+        scope.cache.drop(scope.session_id)
 
 
 def require_head(head: bytes | None) -> bytes:

@@ -213,7 +213,7 @@ class _Commit:
             cache.unstage(session_id)
             raise
         if prepared.committed.next is None:
-            cache.drop(session_id)  # who comes back to it reads it once
+            cache.end(session_id, prepared.session)
         else:
             cache.put(session_id, prepared.session)
         return _with_watchers(prepared.committed, replies)
