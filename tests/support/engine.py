@@ -23,6 +23,7 @@ from celery_agents.worker.engine import (
     retry_transition,
     stop_transition,
 )
+from celery_agents.worker.engine.services import StepObserver
 from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import (
     AgentState,
@@ -132,11 +133,12 @@ class Bench:
         self.runner = self.another_worker(*agents)
         self._numbers = count(1)
 
-    def another_worker(self, *agents: Agent, name: str = "worker") -> StepRunner:
+    def another_worker(self, *agents: Agent, name: str = "worker", observer: StepObserver | None = None) -> StepRunner:
         """A further worker on the same store."""
         services = EngineServices(
             store=self.store, settings=self.settings, keeper=self.keeper, loop=self.loop,
             threads=ToolThreads.of(self.settings), monotonic=self.clock.monotonic, sleep=self.clock.sleep,
+            observer=observer,
         )  # fmt: skip
         self.gate = services.gate
         return StepRunner(services, AgentRegistry(agents), worker=name)

@@ -49,13 +49,13 @@ class Children:
         self._queues = AgentQueues(lambda: services.store.registry, services.monotonic)
 
     def apply_rules(self, run: Run) -> Run:
-        """Fail the execution if a failure rule says so, and stop children that are no longer needed."""
+        """Stop children that are no longer needed, and fail the execution if a failure rule says so."""
         if not run.journal.child_requests:
             return run
-        if not run.ending.is_stopping:
-            failure = _find_failure(run)
-            run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
-        return self.stop_unwanted(run)
+        # First: a late child that gives no end fails here, and its rule holds like that of any other.
+        run = self.stop_unwanted(run)
+        failure = None if run.ending.is_stopping else _find_failure(run)
+        return run if failure is None else self.stop_unwanted(run.failing(failure, StopReason.ERROR_FORBADE))
 
     def stop_unwanted(self, run: Run) -> Run:
         """Stop the open children of an execution that ends, of a race that is won, and those that are late."""

@@ -143,7 +143,7 @@ class StepClaimer:
 
     def _leave_to_newer_worker(self, ref: StepRef, error: StateTooNew) -> Outcome:
         """Leave a step due whose state a live worker can read; park it when none can."""
-        if any(facts.get("schema", 0) >= error.version for facts in self._store.registry.workers().values()):
+        if any(facts["schema"] >= error.version for facts in self._store.registry.workers().values()):
             return NothingToDo(ref, NotClaimedReason.BUSY)
         self._store.steps.park(ref, str(error))
         return Parked(ref, str(error))

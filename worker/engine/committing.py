@@ -110,8 +110,8 @@ def _done(run: Run, applied: AppliedStep, committed: Committed, sessions: Sessio
     for each in run.agent.commit_listeners:
         _tell(each, run, state, sessions)
     following = committed.next
-    is_same_execution = following is not None and following.execution_id == run.ref.execution_id
-    next_step = following.step if following is not None and is_same_execution else None
+    has_more = following is not None and following.execution_id == run.ref.execution_id
+    next_step = run.ref.step + 1 if has_more else None
     return Done(
         ref=run.ref,
         publish=committed.woken or (None if committed.is_published else following),
@@ -152,7 +152,7 @@ class StepWaiter:
         self._children = Children(services, RequestCloser(services))
 
     def wait(self, run: Run) -> Run:
-        """Let a run wait for its open requests.
+        """Let an undecided run wait for its open requests.
 
         Returns:
             A decided run; or the run with a newer journal, when an answer came meanwhile or a stop was asked for.
@@ -160,8 +160,6 @@ class StepWaiter:
             StoreUnavailable, StoreFull: Redis gave no answer, or had no room, for as long as the step may live.
             ClaimLost: Another worker has the step; or it waits already, and the reply was lost.
         """
-        if run.outcome is not None or not run.progress.is_waiting:
-            return run
         loaded = run.loaded
         run, plan = self._children.plan(run)
         if not run.progress.is_waiting:

@@ -243,7 +243,7 @@ class Inference:
         if isinstance(error, UnusableAnswer):  # each was paid for; an outage costs nothing
             return run.failing(described, StopReason.RETRY_LIMIT_REACHED)
         loaded, settings = run.loaded, self._settings
-        waited_ms = loaded.now_ms - loaded.delayed_since_ms if loaded.delayed_since_ms else 0
+        waited_ms = loaded.now_ms - (loaded.delayed_since_ms or loaded.now_ms)
         if waited_ms >= settings.retry_later_limit_seconds * 1000:
             return run.failing(described, StopReason.RETRY_LIMIT_REACHED)
         seconds = doubled(settings.retry_later_seconds, loaded.delays, settings.retry_later_max_seconds)

@@ -11,11 +11,12 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capability import Capability
 from celery_agents.worker.drivers import AuxiliaryRequest, CallTool, InferenceRequest, ScriptedDriver
-from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.engine import Done, RetryLater, TakenOver
 from celery_agents.worker.errors import DriverError, InvalidInput, ModelCallRefused
 from celery_agents.worker.guards import PROCEED, Delay, Guard, GuardPoint, GuardView, Verdict
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import (
+    AgentState,
     ExecutionBudget,
     ExecutionStatus,
     InferenceResponse,
@@ -23,6 +24,7 @@ from celery_agents.worker.state import (
     Message,
     StatePart,
     StopReason,
+    ToolCall,
 )
 from celery_agents.worker.tools import ToolContext, tool
 
@@ -285,3 +287,138 @@ def test_without_a_worker_and_with_a_wrong_key_the_call_is_refused(new_bench: Ne
     assert len(caught) == 1
     with pytest.raises(ModelCallRefused):
         HookContext(HookPoint.BEFORE_STEP, "s", "e", 1, bench.state("s1")).ask_model("key", "?")
+
+
+# --- when a call may be made -------------------------------------------------------------------------------------------
+
+
+def asking_with(ask: Callable[[HookContext], object], driver: Any = None, **options: Any) -> Agent:
+    """An agent whose hook before its step asks."""
+
+    def hook(context: HookContext) -> HookContext:
+        ask(context)
+        return context
+
+    driver = driver or CountingDriver(["done"], sum="short", other="long")
+    return Agent("a", driver=driver, hooks=[Hook(HookPoint.BEFORE_STEP, hook)], **options)
+
+
+def test_a_lease_that_is_not_fresh_is_renewed_before_a_call(new_bench: NewBench) -> None:
+    def ask(context: HookContext) -> None:
+        bench.clock.go_on(8.0)
+        assert context.ask_model("sum", "sum it up").content == "short"
+
+    bench = new_bench(asking_with(ask), lease_seconds=10.0)
+    assert bench.ran().status == "completed"
+
+
+def test_no_call_is_made_by_a_step_whose_claim_is_lost(new_bench: NewBench) -> None:
+    """The renewal says so, although this worker has heard nothing of it."""
+
+    def ask(context: HookContext) -> None:
+        ref = bench.due(context.session_id)
+        assert ref is not None
+        bench.clock.go_on(10.0 + bench.settings.lease_grace_seconds + 0.1)
+        bench.store.steps.claim(ref, "another", "another worker", alone=True)
+        with pytest.raises(ModelCallRefused, match="the step was interrupted") as refusal:
+            context.ask_model("sum", "sum it up")
+        raise refusal.value
+
+    driver = CountingDriver(["done"], sum="short")
+    bench = new_bench(asking_with(ask, driver), lease_seconds=10.0)
+    assert isinstance(bench.step(bench.submit()), TakenOver)
+    assert driver.asked == []
+
+
+def test_a_call_of_a_hook_does_not_count_as_a_function_that_blocks_its_step(new_bench: NewBench) -> None:
+    """The worker would give the step away, and count its slot as lost."""
+    ticks: list[int] = []
+
+    class Slow(CountingDriver):
+        def infer(self, request: InferenceRequest) -> bytes:
+            if request.purpose:
+                bench.stop(request.session_id)
+                for _ in range(2):
+                    bench.keeper.tick()
+                    bench.clock.go_on(1.0)
+                    ticks.append(bench.keeper.abandoned)
+            return super().infer(request)
+
+    bench = new_bench(asking_with(lambda context: context.ask_model("sum", "?"), Slow(["done"], sum="short")))
+    assert bench.ran().status == "stopped"
+    assert ticks == [0, 0]
+
+
+@pytest.mark.parametrize("has_price", [True, False])
+@pytest.mark.parametrize("budget", [None, ExecutionBudget(max_cost=5.0)])
+def test_a_cost_limit_needs_the_price_of_an_auxiliary_call(
+    new_bench: NewBench, has_price: bool, budget: ExecutionBudget | None
+) -> None:
+    class Priced(CountingDriver):
+        def knows_price(self, settings: object = None) -> bool:
+            return has_price
+
+    driver = Priced(["done"], sum="short")
+    bench = new_bench(asking_with(lambda context: context.ask_model("sum", "?"), driver))
+    record = bench.ran(budget=budget)
+    if has_price or budget is None:
+        assert (record.status, driver.asked) == ("completed", ["sum", ""])
+    else:
+        assert record.errors == ("agent 'a' has max_cost, and its model has no known price",)
+        assert driver.asked == []
+
+
+def test_a_step_keeps_auxiliary_answers_up_to_four_times_the_longest_answer(new_bench: NewBench) -> None:
+    answer = InferenceResponse(content="x" * 1_000)
+    asked: list[str] = []
+
+    def ask(context: HookContext) -> None:
+        for number in range(5):
+            asked.append(context.ask_model(f"number-{number}", "?").content)
+
+    driver = CountingDriver(["done"], **{f"number-{number}": answer for number in range(5)})
+    size = len(driver.infer(request_for("number-0")))
+    record = new_bench(asking_with(ask, driver), max_answer_bytes=size).ran()
+    assert asked == ["x" * 1_000] * 4
+    assert record.errors == (f"a step keeps 1000 auxiliary answers, of {4 * size} bytes together; ask later",)
+    asked.clear()
+    new_bench(asking_with(ask, driver), max_answer_bytes=size + 1).ran()
+    assert asked == ["x" * 1_000] * 5
+
+
+def request_for(purpose: str) -> InferenceRequest:
+    return InferenceRequest(AgentState.fresh(), "s", "e", 1, purpose=purpose)
+
+
+def test_a_question_has_the_time_that_is_left_of_its_step(new_bench: NewBench) -> None:
+    timeouts: list[float] = []
+
+    class Timed(CountingDriver):
+        def infer(self, request: InferenceRequest) -> bytes:
+            timeouts.append(request.timeout)
+            return super().infer(request)
+
+    def ask(context: HookContext) -> None:
+        bench.clock.go_on(40.0)
+        context.ask_model("sum", "?")
+
+    bench = new_bench(asking_with(ask, Timed(["done"], sum="short")), step_timeout_seconds=100.0)
+    bench.ran()
+    assert timeouts == [pytest.approx(60.0)] * 2
+
+
+def test_a_tool_is_charged_for_the_answer_of_its_step_before_it_asks(new_bench: NewBench) -> None:
+    """A budget that the step's own answer has used up covers no call of its tools."""
+
+    @tool(effect="pure")
+    def ask(ctx: ToolContext) -> str:
+        """Ask."""
+        return ctx.ask_model_sync("sum", "?").content
+
+    calls = (ToolCall(id="1", name="ask", args={}),)
+    answer = InferenceResponse(tool_calls=calls, usage=InferenceUsage(input=100))
+    driver = CountingDriver([answer, "done"], ask__sum="short", sum="short")
+    bench = new_bench(Agent("a", driver=driver, tools=[ask]))
+    record = bench.ran(budget=ExecutionBudget(max_tokens=100))
+    assert (record.status, record.stop_reason) == ("stopped", "token_limit")
+    assert driver.asked == [""]

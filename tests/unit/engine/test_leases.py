@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +17,7 @@ from celery_agents.worker.engine.leases import ActiveLease, Interruption
 from celery_agents.worker.store import Claimed, StepRef
 
 from support.engine import Bench
+from support.wait import wait_until
 
 LEASE = 10.0
 
@@ -166,6 +169,118 @@ def test_a_lease_that_was_dropped_is_not_renewed(kept: Keeping) -> None:
     assert kept.lease.interruption is None
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "stays"),
+    [
+        (Interruption.CANCEL, Interruption.DEADLINE, Interruption.CANCEL),
+        (Interruption.CALL, Interruption.DEADLINE, Interruption.DEADLINE),
+        (Interruption.DRAIN, Interruption.CALL, Interruption.DRAIN),
+        (Interruption.DEADLINE, Interruption.LOST, Interruption.LOST),
+        (Interruption.LOST, Interruption.DRAIN, Interruption.LOST),
+    ],
+)
+def test_the_first_reason_stays_unless_it_was_a_late_function_or_the_claim_is_lost(
+    kept: Keeping, first: Interruption, second: Interruption, stays: Interruption
+) -> None:
+    kept.lease.interrupt(first, 5.0)
+    kept.lease.interrupt(second, 7.0)
+    assert kept.lease.interruption is stays
+    assert kept.lease.interrupted_at == (5.0 if stays is first else 7.0)
+
+
+def test_a_late_function_is_late_since_the_first_round_that_found_it(kept: Keeping) -> None:
+    block(kept, call_deadline=kept.bench.clock.monotonic() + 5.0)
+    kept.go_on(5.0)
+    for _ in range(3):
+        kept.keeper.tick()
+        kept.go_on(0.25)
+    kept.keeper.tick()
+    assert kept.keeper.abandoned == 1
+
+
+def test_only_a_late_function_is_forgiven_when_it_returns(kept: Keeping) -> None:
+    for why, stays in ((Interruption.CALL, None), (Interruption.CANCEL, Interruption.CANCEL)):
+        kept.lease.interrupt(why, 5.0)
+        kept.lease.end_call()
+        assert kept.lease.interruption is stays
+
+
+def test_all_steps_are_interrupted_when_the_worker_drains(kept: Keeping) -> None:
+    other = kept.keeper.keep(kept.lease.claim, 1000.0, kept.bench.clock.monotonic())
+    kept.keeper.interrupt_all(Interruption.DRAIN)
+    assert {kept.lease.interruption, other.interruption} == {Interruption.DRAIN}
+    assert kept.keeper.running == 2
+
+
+def test_what_waits_for_an_interruption_is_called_once(kept: Keeping) -> None:
+    called: list[str] = []
+    kept.lease.on_interrupt(lambda: called.append("before"))
+    kept.lease.interrupt(Interruption.CANCEL, 5.0)
+    kept.lease.interrupt(Interruption.LOST, 6.0)
+    assert called == ["before"]
+    kept.lease.on_interrupt(lambda: called.append("after"))
+    assert called == ["before", "after"]
+
+
+def test_a_sleep_ends_with_the_interruption(kept: Keeping) -> None:
+    assert not kept.lease.wait(0.001)
+    kept.lease.interrupt(Interruption.CANCEL, 5.0)
+    assert kept.lease.wait(60.0)
+
+
+# --- the thread --------------------------------------------------------------------------------------------------------
+
+
+def threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "celery-agents-leases"]
+
+
+def test_a_started_keeper_renews_by_itself_until_it_is_closed(new_bench: Callable[..., Bench]) -> None:
+    kept = Keeping(new_bench(Agent("a", driver=ScriptedDriver(["x"])), lease_seconds=LEASE, lease_renew_seconds=0.02))
+    kept.keeper.start()
+    kept.keeper.start()
+    (thread,) = threads()
+    assert thread.daemon, "a worker whose main thread has ended must not stay"
+    kept.go_on(5.0)
+    now = kept.bench.clock.monotonic()
+    wait_until(lambda: kept.lease.renewed_at == now, "a renewal")
+    kept.keeper.close()
+    assert threads() == []
+
+
+def test_a_stop_that_a_client_asks_for_is_heard_between_two_rounds(new_bench: Callable[..., Bench]) -> None:
+    """And a function that does not react to it has half a second, not the time until the next round."""
+    kept = Keeping(new_bench(Agent("a", driver=ScriptedDriver(["x"])), lease_seconds=900.0, lease_renew_seconds=300.0))
+    kept.keeper.start()
+    block(kept)
+    kept.go_on(1.0)
+    kept.keeper.wake(kept.lease.claim.id)
+    assert kept.lease.interruption is Interruption.CANCEL
+    wait_until(lambda: kept.lease.renewed_at == kept.bench.clock.monotonic(), "a round at once")
+    kept.go_on(0.5)
+    wait_until(lambda: kept.published, "the step to be given away")
+    kept.keeper.close()
+
+
+def test_a_round_that_fails_ends_no_further_one(new_bench: Callable[..., Bench]) -> None:
+    kept = Keeping(new_bench(Agent("a", driver=ScriptedDriver(["x"])), lease_seconds=LEASE, lease_renew_seconds=0.02))
+
+    def fail(ref: StepRef) -> None:
+        kept.published.append(ref)
+        raise OSError("the broker is away")
+
+    kept.keeper.publish = fail
+    block(kept)
+    kept.lease.interrupt(Interruption.DRAIN, kept.bench.clock.monotonic())
+    kept.go_on(0.5)
+    other = kept.keeper.keep(kept.lease.claim, 5.0, kept.bench.clock.monotonic())
+    kept.keeper.start()
+    wait_until(lambda: kept.published, "the round that fails")
+    kept.go_on(5.0)
+    wait_until(lambda: other.interruption, "a further round")
+    kept.keeper.close()
+
+
 # --- plain functions that do not react ---------------------------------------------------------------------------------
 
 
@@ -231,3 +346,48 @@ def test_an_attempt_that_used_up_its_time_counts(kept: Keeping) -> None:
     claimed = kept.bench.store.steps.claim(kept.lease.claim.ref, "next", "worker", alone=True)
     assert isinstance(claimed, Claimed)
     assert claimed.loaded.attempts == 2
+
+
+def test_a_step_that_is_not_blocked_reacts_by_itself(kept: Keeping) -> None:
+    kept.lease.interrupt(Interruption.DRAIN, kept.bench.clock.monotonic())
+    kept.go_on(5.0)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published) == (0, [])
+
+
+def test_a_function_that_nothing_interrupts_may_take_its_time(kept: Keeping) -> None:
+    block(kept)
+    kept.go_on(5.0)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published) == (0, [])
+
+
+def test_only_a_late_function_tells_its_tool_that_it_was_given_up(kept: Keeping) -> None:
+    given_up: list[str] = []
+    block(kept, on_give_up=lambda: given_up.append("given up"))
+    kept.lease.interrupt(Interruption.DRAIN, kept.bench.clock.monotonic())
+    kept.go_on(0.5)
+    kept.keeper.tick()
+    assert (len(kept.published), given_up) == (1, [])
+
+
+def test_an_attempt_that_a_draining_worker_gives_back_does_not_count(kept: Keeping) -> None:
+    block(kept)
+    kept.lease.interrupt(Interruption.DRAIN, kept.bench.clock.monotonic())
+    kept.go_on(0.5)
+    kept.keeper.tick()
+    claimed = kept.bench.store.steps.claim(kept.lease.claim.ref, "next", "worker", alone=True)
+    assert isinstance(claimed, Claimed)
+    assert claimed.loaded.attempts == 1
+
+
+def test_abandoned_calls_and_steps_are_counted_together(kept: Keeping) -> None:
+    call: Future[None] = Future()
+    kept.keeper.abandon(call)
+    block(kept)
+    kept.lease.interrupt(Interruption.DRAIN, kept.bench.clock.monotonic())
+    kept.go_on(0.5)
+    kept.keeper.tick()
+    assert kept.keeper.abandoned == 2
+    call.set_result(None)
+    assert kept.keeper.abandoned == 1
