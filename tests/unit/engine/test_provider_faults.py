@@ -165,11 +165,11 @@ def test_a_delayed_step_is_an_event_with_its_reason_and_the_next_try(new_bench: 
     assert bench.store.housekeeping.list_delayed() == []
 
 
-@pytest.mark.parametrize(("seconds", "waits_in_its_slot"), [(20.0, True), (20.001, False)])
+@pytest.mark.parametrize(("seconds", "waits_in_its_slot"), [(0.02, True), (0.021, False)])
 def test_a_step_keeps_its_slot_for_as_long_as_the_longest_delay(
     new_bench: NewBench, seconds: float, waits_in_its_slot: bool
 ) -> None:
-    bench = new_bench(Agent("away", driver=Away(1, retry_after=seconds)))
+    bench = new_bench(Agent("away", driver=Away(1, retry_after=seconds)), retry_delay_max_seconds=0.02)
     session_id = bench.submit()
     (outcome,) = bench.run(session_id)
     assert isinstance(outcome, Done if waits_in_its_slot else RetryLater)
