@@ -10,7 +10,7 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
-from celery_agents.worker.state import AgentState
+from celery_agents.worker.state import AgentState, ToolExecution, ToolOutcome
 from celery_agents.worker.tools import ToolContext, tool
 
 from support.engine import Bench, WorkerDied
@@ -44,6 +44,80 @@ def test_a_call_has_the_time_of_its_tool_its_agent_or_the_setting_and_ends_with_
     bench = new_bench(calling(look, tool_timeout=of_agent), tool_timeout_seconds=300.0, step_timeout_seconds=900.0)
     bench.ran()
     assert seen == [pytest.approx(seconds, abs=0.01)]
+
+
+def test_a_call_that_begins_late_in_its_step_has_what_is_left(new_bench: NewBench) -> None:
+    seen: list[float] = []
+
+    @tool(effect="pure")
+    def look(ctx: ToolContext) -> str:
+        """Look."""
+        seen.append((ctx.deadline - bench.clock.now).total_seconds())
+        return ""
+
+    def driver(state: AgentState) -> Any:
+        bench.clock.go_on(0.0 if state.step_count else 99.5)
+        return "done" if state.step_count else [CallTool("look")]
+
+    bench = new_bench(Agent("late", driver=driver, tools=[look]), step_timeout_seconds=100.0, lease_seconds=1000.0)
+    bench.ran()
+    assert seen == [pytest.approx(0.5, abs=0.01)]
+
+
+def hooked(before: Callable[[HookContext], HookContext], ran: list[str]) -> Agent:
+    """An agent whose call of `note` passes a hook."""
+
+    @tool(effect="pure")
+    def note(text: str) -> str:
+        """Note."""
+        ran.append(text)
+        return "noted"
+
+    def driver(state: AgentState) -> Any:
+        return "done" if state.step_count else [CallTool("note", text="x")]
+
+    return Agent("hooked", driver=driver, tools=[note], hooks=[Hook(HookPoint.BEFORE_TOOL, before)])
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_hook_gives_a_call_arguments_as_long_as_an_answer_may_be(new_bench: NewBench, over: int) -> None:
+    def change(context: HookContext) -> HookContext:
+        call = context.tool_call
+        assert call is not None
+        room = 1_000 - len(call.model_copy(update={"args": {"text": ""}}).to_json())
+        return context.changed(tool_call=call.model_copy(update={"args": {"text": "y" * (room + over)}}))
+
+    ran: list[str] = []
+    bench = new_bench(hooked(change, ran), max_answer_bytes=1_000)
+    session = bench.submit()
+    bench.run(session)
+    (call,) = bench.execution(session).step_executions[0].step.tool_executions
+    if not over:
+        assert (len(ran), call.outcome) == (1, "ok")
+        return
+    assert ran == []
+    assert call.error is not None
+    assert call.error.kind == "invalid_arguments"
+    assert "more than 1000 bytes (CELERY_AGENTS_MAX_ANSWER_BYTES)" in call.error.message
+
+
+def test_a_hook_that_blocks_a_call_is_stronger_than_one_that_knows_its_result(new_bench: NewBench) -> None:
+    def answer(context: HookContext) -> HookContext:
+        assert context.tool_call is not None
+        now = context.state.updated_at
+        known = ToolExecution(
+            tool_call=context.tool_call, outcome=ToolOutcome.OK, value="known", started_at=now, completed_at=now
+        )
+        return context.changed(tool_execution=known, blocked=blocked)
+
+    for blocked, outcome in ((None, "ok"), ("not today", "blocked")):
+        ran: list[str] = []
+        bench = new_bench(hooked(answer, ran))
+        session = bench.submit()
+        bench.run(session)
+        (call,) = bench.execution(session).step_executions[0].step.tool_executions
+        assert (call.outcome, ran) == (outcome, [])
+        assert call.value == ("known" if blocked is None else None)
 
 
 def test_a_session_keeps_the_definition_of_the_agent_that_began_it(new_bench: NewBench) -> None:

@@ -13,7 +13,7 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Waiting
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
-from celery_agents.worker.state import ExecutionBudget, ExecutionStatus, StatePart, ToolOutcome
+from celery_agents.worker.state import Approve, ExecutionBudget, ExecutionStatus, StatePart, ToolOutcome
 from celery_agents.worker.state.reducers import append_list
 from celery_agents.worker.store import Claimed
 from celery_agents.worker.tools import ToolContext, tool
@@ -269,6 +269,33 @@ def test_a_parent_that_is_stopped_waits_for_the_last_child_of_a_tool_that_spawne
     bench.stop(root)
     assert isinstance(bench.step(root), Waiting), "its worker may still make calls that cost something"
     assert not bench.execution(root).status.is_terminal()
+
+
+def test_a_stop_reaches_what_a_child_has_started_before_the_child_runs_again(new_bench: NewBench) -> None:
+    bench, root = a_tree(new_bench, nested(3))
+    bench.step(root)
+    (child,) = children_of(bench, root)
+    bench.step(child)
+    (grandchild,) = [each for each in children_of(bench, root) if each != child]
+    bench.stop(root)
+    outcome = bench.step(root)
+    assert bench.due(grandchild) is None or bench.execution(grandchild).continuation.stop_signals
+    assert bench.record(grandchild).status is ExecutionStatus.STOPPED
+    assert isinstance(outcome, Waiting)
+
+
+# --- asking first --------------------------------------------------------------------------------------------------------
+
+
+def test_a_child_that_a_person_has_approved_gives_the_result_of_its_call(new_bench: NewBench) -> None:
+    worker = answering()
+    lead = delegating("lead", *asking("ask_worker", "a"), tools=[worker.as_tool(approval="always")])
+    bench, root = a_tree(new_bench, lead, worker)
+    bench.step(root)
+    assert children_of(bench, root) == []
+    bench.answer(root, Approve())
+    run_tree(bench, root)
+    assert tool_messages(bench, root) == ["done a"]
 
 
 # --- merging -----------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_a_group_with_no_free_slot_is_chosen_all_the_same() -> None:
 
 def test_the_registry_is_read_once_a_second_while_it_names_a_queue() -> None:
     reads: list[float] = []
-    now = [0.0]
+    now = [100.0]
 
     def workers() -> dict[str, Any]:
         reads.append(now[0])
@@ -59,7 +59,7 @@ def test_the_registry_is_read_once_a_second_while_it_names_a_queue() -> None:
 
     store: Any = SimpleNamespace(registry=SimpleNamespace(workers=workers))
     found = Peers(store, monotonic=lambda: now[0])
-    for moment in (0.0, 0.5, 0.9, 1.5):
+    for moment in (100.0, 100.5, 100.9, 101.0):
         now[0] = moment
         assert found.queue_for("clerk", besides="") == "@a"
-    assert reads == [0.0, 1.5]
+    assert reads == [100.0, 101.0]
