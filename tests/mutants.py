@@ -79,7 +79,7 @@ OPERATORS: Final = (
 )
 MOST_TESTS: Final = 120
 """Tests that are run for a mutant: those of the module's own test file first, then those that run little else."""
-TUNING: Final = re.compile(r"_[A-Z_]*(SECONDS|PAUSE|SHOWN_[A-Z]+)")
+TUNING: Final = re.compile(r"_[A-Z_]*(SECONDS|PAUSE|DOUBLINGS|SHOWN_[A-Z]+)")
 """Names of constants that tune."""
 SLOWEST_SECONDS: Final = 120.0
 """A mutant whose tests take longer is killed: it hangs."""
@@ -131,8 +131,8 @@ def find_silent_lines(text: str) -> Mapping[str, set[int]]:
     - `*` in a signature, which the operator takes for a product: `/` refuses callers that pyright refuses, too.
     - `frozen`, `slots` and `kw_only` of a dataclass, `total` of a TypedDict, and `TYPE_CHECKING`: pyright checks what
       they forbid.
-    - Private constants of a module for a duration, or for how much of a text or a list is shown: they
-      tune, the documents do not name them, and a test could only repeat the number.
+    - Private constants of a module for a duration, for how often a delay doubles at most, or for how much of a text or
+      a list is shown: they tune, the documents do not name them, and a test could only repeat the number.
     """
     found = defaultdict[str, set[int]](set)
     for node in ast.walk(ast.parse(text)):

@@ -167,7 +167,7 @@ class ProviderGate:
         Raises:
             StoreUnavailable: Redis is away.
         """
-        if not self.view.pauses or self._pause_in_view(now_ms, places) is None:
+        if self._pause_in_view(now_ms, places) is None:
             return None
         self.refresh()
         return self._pause_in_view(now_ms, places)

@@ -10,10 +10,10 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import InferenceRequest
 from celery_agents.worker.engine import Done
-from celery_agents.worker.engine.leases import CallInterrupted
+from celery_agents.worker.engine.leases import CallInterrupted, Interruption
 from celery_agents.worker.engine.provider_gate import Call
 from celery_agents.worker.engine.run import Run
-from celery_agents.worker.errors import DriverError, PutOff, UnusableAnswer
+from celery_agents.worker.errors import DriverError, PutOff, StoreUnavailable, UnusableAnswer
 from celery_agents.worker.flow.values import BucketStatus, ModelEndpoint, ProviderFacts, ProviderLimit
 from celery_agents.worker.state import InferenceResponse, InferenceUsage, LLMConfig, Message, ToolCall
 from celery_agents.worker.store.flow.records import Settlement
@@ -371,6 +371,40 @@ def test_a_request_whose_wait_is_interrupted_is_not_made(asking: Asking) -> None
     with pytest.raises(CallInterrupted):
         asking.begin(run)
     assert len(lease.waited) == 1
+
+
+# --- while Redis is away ------------------------------------------------------------------------------------------------
+
+
+def away(calls: list[str], then: Callable[[], object] = lambda: None) -> Any:
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        calls.append("asked")
+        then()
+        raise StoreUnavailable("Redis is away")
+
+    return ask
+
+
+def test_an_interrupted_step_does_not_wait_for_redis_to_make_a_request(asking: Asking) -> None:
+    calls: list[str] = []
+    run, lease = claim_run(asking.bench)
+    flow = asking.bench.store.flow
+    flow.reserve = away(calls, lambda: lease.interrupt(Interruption.DRAIN, 0.0))  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        asking.begin(run)
+    assert calls == ["asked"]
+
+
+def test_a_settlement_that_redis_does_not_take_fails_no_step(asking: Asking) -> None:
+    calls: list[str] = []
+    call, failed = asking.begin(), asking.begin()
+    asking.bench.store.flow.settle = away(calls)  # type: ignore[method-assign]
+    assert asking.gate.finish(asking.end(call)) is None
+    error = refused()
+    asking.gate.fail(asking.run, failed, error)
+    assert not error.is_limited, "nothing of it is known to the fleet"
+    assert calls == ["asked"] * 2
+    assert asking.gate.finish(None) is None
 
 
 # --- endpoints ---------------------------------------------------------------------------------------------------------
