@@ -11,7 +11,7 @@ from redis.sentinel import MasterNotFoundError
 from celery_agents.worker.store.redis.pools import Sentinels
 
 
-def state(port: int, epoch: int, **flags: bool) -> dict[str, Any]:
+def state(port: int, epoch: int, **flags: bool | str) -> dict[str, Any]:
     known = {"is_master": True, "is_sdown": False, "is_odown": False, "num-other-sentinels": 2}
     return {**known, "ip": "10.0.0.1", "port": port, "config-epoch": epoch, **flags}
 
@@ -33,6 +33,11 @@ def test_the_newest_configuration_counts_and_not_the_first_answer() -> None:
     assert Answers(lagging, "away", led).discover_master("main") == ("10.0.0.1", 6002)
 
 
+def test_one_server_under_two_names_is_no_disagreement() -> None:
+    by_name, by_address = {"main": {**state(6001, 4, runid="a"), "ip": "redis-1"}}, {"main": state(6001, 4, runid="a")}
+    assert Answers(by_address, by_name).discover_master("main") == ("10.0.0.1", 6001)
+
+
 def test_a_primary_that_is_down_does_not_count_however_new() -> None:
     down, former = {"main": state(6002, 5, is_odown=True)}, {"main": state(6001, 4)}
     assert Answers(down, former).discover_master("main") == ("10.0.0.1", 6001)
@@ -43,6 +48,10 @@ def test_a_primary_that_is_down_does_not_count_however_new() -> None:
     [
         (("TimeoutError: late", "refused"), "no Sentinel answers (s1: TimeoutError: late; s2: refused); start them"),
         (({"other": state(1, 1)}, "refused"), "the Sentinels watch other and no 'main'; correct the name"),
+        (
+            ({"main": state(1, 1, runid="a")}, {"main": state(2, 1, runid="b")}),
+            "name 10.0.0.1:1 and 10.0.0.1:2 as primary of 'main': they watch different servers under this name",
+        ),
         (({"main": state(1, 1, is_sdown=True)},), "the Sentinels see no primary of 'main' that is up"),
     ],
 )

@@ -97,7 +97,7 @@ class Sentinels(_Sentinel):
         """Find the address of the primary by the newest configuration that a Sentinel has.
 
         Raises:
-            MasterNotFoundError: None of them names one; the sentence says why, and what to set.
+            MasterNotFoundError: None of them names one, or they watch different servers; the sentence says what to set.
         """
         answers = [*self.ask_all(patient=False)] or [*self.ask_all()]
         states = [found for _, answer in answers if not isinstance(answer, str) and (found := answer.get(service_name))]
@@ -105,6 +105,9 @@ class Sentinels(_Sentinel):
         if not usable:
             raise MasterNotFoundError(_explain(service_name, answers))
         newest = max(usable, key=lambda state: state["config-epoch"])
+        for other in usable:  # those of the same age have no failover between them
+            if other["config-epoch"] == newest["config-epoch"] and not _is_same_server(other, newest):
+                raise MasterNotFoundError(_describe_disagreement(newest, other, service_name))
         return newest["ip"], newest["port"]
 
     def ask_all(self, *, patient: bool = True) -> Iterator[tuple[str, dict[str, Any] | str]]:
@@ -123,6 +126,20 @@ class Sentinels(_Sentinel):
             except RedisError as error:
                 self._away[address] = time.monotonic() + _AWAY_SECONDS
                 yield address, f"{type(error).__name__}: {error}"
+
+
+def _is_same_server(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two Sentinels mean one server, perhaps by other names: one address, or one run id."""
+    is_one_place = (one["ip"], one["port"]) == (other["ip"], other["port"])
+    return is_one_place or ("runid" in one and one["runid"] == other.get("runid"))
+
+
+def _describe_disagreement(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> str:
+    places = " and ".join(f"{state['ip']}:{state['port']}" for state in (one, other))
+    return (
+        f"the Sentinels name {places} as primary of {name!r}: they watch different servers under this name; name the "
+        f"Sentinels of one installation in CELERY_AGENTS_REDIS_URL"
+    )
 
 
 def _explain(name: str, answers: list[tuple[str, dict[str, Any] | str]]) -> str:
