@@ -108,7 +108,8 @@ def many_waiting(url: str, running: Running, sessions: int) -> dict[str, object]
     wait_until(lambda: client.store.requests.count_open().open == sessions)
     used = (int(database.info("memory")["used_memory"]) - before) / sessions
     all_wait = idle_cpu(running, database)
-    written = statistics.mean(_written(database, job.session_id) for job in jobs[:: max(1, sessions // SAMPLES)])
+    samples = jobs[:: max(1, sessions // SAMPLES)]
+    written = statistics.mean(_written(client, database, job.session_id) for job in samples)
     return {
         "waiting_sessions": sessions,
         "worker_cpu_percent_nobody_waits": nobody_waits[0],
@@ -116,11 +117,11 @@ def many_waiting(url: str, running: Running, sessions: int) -> dict[str, object]
         "redis_cpu_percent_nobody_waits": nobody_waits[1],
         "redis_cpu_percent_all_wait": all_wait[1],
         "waiting_messages": sum(database.llen(queue) for queue in database.scan_iter("celery_agents.steps*")),
-        "waiting_leases": len(list(database.scan_iter("ca:{0}:lease:*", count=10_000))),
+        "waiting_leases": len(list(database.scan_iter("ca:{*}:lease:*", count=10_000))),
         "waiting_memory": round(used),
         "waiting_memory_overhead": round(used - written),
         **_inbox_figures(client, database, sessions),
-        **_answer_all(client, database, [job.session_id for job in jobs]),
+        **_answer_all(client, [job.session_id for job in jobs]),
     }
 
 
@@ -140,7 +141,7 @@ def _inbox_figures(client: Any, database: Any, sessions: int) -> dict[str, objec
     }
 
 
-def _answer_all(client: Any, database: Any, sessions: list[str]) -> dict[str, object]:
+def _answer_all(client: Any, sessions: list[str]) -> dict[str, object]:
     """Answer page after page, as a caller does who approves everything."""
     from celery_agents import Approve
 
@@ -153,11 +154,11 @@ def _answer_all(client: Any, database: Any, sessions: list[str]) -> dict[str, ob
         cursor = page.cursor
         if cursor is None:
             break
-    wait_until(lambda: not database.zcard("ca:{0}:due"))
+    wait_until(lambda: not client.store.housekeeping.backlog()[0])
     took = time.perf_counter() - began
     ended = {client.header(session).status for session in sessions}
     assert ended == {"completed"}, ended
-    assert not database.zcard("ca:{0}:requests")
+    assert not client.store.requests.count_open().open
     return {"answered_and_complete_per_second": round(len(sessions) / took, 1)}
 
 
@@ -169,11 +170,12 @@ def idle_cpu(running: Running, database: Any) -> tuple[float, float]:
     return round(100 * passed[0] / IDLE_SECONDS, 2), round(100 * passed[1] / IDLE_SECONDS, 2)
 
 
-def _written(database: Any, session: str) -> int:
+def _written(client: Any, database: Any, session: str) -> int:
     """Bytes that a waiting session has written: its keys, and its places in the indexes."""
-    keys = [*database.scan_iter(f"ca:{{0}}:s:{session}*", count=100_000)]
-    indexes = [key for key in ("ca:{0}:due", "ca:{0}:sessions") if database.zscore(key, session) is not None]
-    (asked,) = [entry for entry in database.zrange("ca:{0}:requests", 0, -1) if session.encode() in entry]
+    shard = client.store.context.keys(session).shard
+    keys = [*database.scan_iter(f"{shard.prefix}s:{session}*", count=100_000)]
+    indexes = [key for key in (shard.due, shard.sessions) if database.zscore(key, session) is not None]
+    (asked,) = [entry for entry in database.zrange(shard.requests, 0, -1) if session.encode() in entry]
     places = len(asked) + SCORE_BYTES + len(indexes) * (len(session) + SCORE_BYTES)
     return sum(len(key) + payload_bytes(database, key) for key in keys) + places
 

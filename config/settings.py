@@ -87,8 +87,12 @@ class Settings(BaseSettings):
         "token), answer, retry, stop, suspend, resume, delete, fork, clear. Whoever may write to the queue does what "
         "is named here to every session whose id he knows; workers put the other tasks into quarantine.",
     )
-    shards: int = Field(
-        1, ge=1, le=1024, description="Hash slots in use. Fixed for the life of a Redis: stored there and compared."
+    shards: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Parts of the sessions, which a cluster spreads over its servers. Fixed for the life of a store, "
+        "which keeps their number. None: the stored one; 64 in an empty store.",
     )
     redis_timeout_seconds: float = Field(
         5.0, gt=0, description="An answer of Redis later than this counts as lost; longer than any script we run."

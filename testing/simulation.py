@@ -210,10 +210,9 @@ class Simulation:
         return True
 
     def _sweep(self) -> None:
-        for shard in range(self._settings.shards):
-            for ref in self._client.housekeeping.sweep(shard, QueueSnapshot()).lost:
-                self._world.record(f"the sweep publishes step {ref.step} again")
-                self._queue.append(StepRef(ref.session_id, ref.execution_id, ref.step))
+        for ref in self._client.housekeeping.sweep(QueueSnapshot()).lost:
+            self._world.record(f"the sweep publishes step {ref.step} again")
+            self._queue.append(StepRef(ref.session_id, ref.execution_id, ref.step))
 
     def _deliver(self, ref: StepRef) -> None:
         fault = self._world.pass_point(MESSAGE)

@@ -70,13 +70,10 @@ def agents(driver_of: Callable[[Any], Any] | None = None) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    import redis
-
     from celery_agents import AgentClient, ExecutionBudget, ExecutionStatus
 
     url = os.environ["BENCH_REDIS"]
     client = AgentClient(redis_url=url)
-    store = redis.Redis.from_url(url, decode_responses=True)
     agent = os.environ["BENCH_AGENT"]
 
     def run(load: Load) -> Callable[[], None]:
@@ -90,7 +87,7 @@ def main() -> None:
 
         def wait(_: int) -> None:
             # A session is in the due index as long as it has work.
-            while store.zcard("ca:{0}:due"):
+            while client.store.housekeeping.backlog()[0]:
                 time.sleep(look)
 
         def check() -> None:

@@ -17,6 +17,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 from celery import Celery
@@ -28,6 +29,7 @@ from ...worker.errors import CeleryAgentsError, InvalidInput
 from ...worker.redaction import describe_exception
 from ...worker.state.execution.requests import Request
 from ...worker.state.values.frozen import freeze, thaw
+from ...worker.store.keys import ShardKeys
 from ...worker.store.session_records import REQUEST_TASK, Callback, Result
 from ...worker.store.store import Store
 from .receivers import read_task
@@ -65,15 +67,16 @@ class CallbackCaller:
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
 
-    def start_due(self, shard: int) -> int:
-        """Start the callbacks that are due in a shard, as many as end in time; returns how many.
+    def start_due(self, shards: Sequence[ShardKeys] | None = None) -> int:
+        """Start the callbacks that are due in shards of one server, as many as end in time; returns how many.
 
         A callback whose receiver has enough to do comes again a little later, behind those of other receivers.
         """
         limit = min(_BATCH, _MOST_AT_ONCE - self._running.total())
         if limit <= 0:
             return 0
-        found = self._store.housekeeping.due_callbacks(shard, limit=limit, hold_ms=round(_HOLD_SECONDS * 1000))
+        hold_ms = round(_HOLD_SECONDS * 1000)
+        found = self._store.housekeeping.due_callbacks(limit=limit, hold_ms=hold_ms, shards=shards)
         return sum(self._start(callback) for callback in found)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from ...config.settings import GROUP_MARK
 from ...worker.errors import StoreForbidden, StoreUnavailable
 from ...worker.store.housekeeping.registry import offered_queues
 from ...worker.store.housekeeping.sweeps import QueueSnapshot, SweepResult
+from ...worker.store.keys import ShardKeys
 from ..observability.server_policy import REPLAY_ADVICE, check_replay, find_problems, memory_share
 from ..publishing import oldest_queued_ms
 from ..runtime import Runtime
@@ -47,7 +48,7 @@ class HousekeepingJob(ABC):
         self._runtime = runtime
 
     @abstractmethod
-    def run(self, shards: Sequence[int]) -> None:
+    def run(self, shards: Sequence[ShardKeys]) -> None:
         """Do the job once. An error is logged, and the next pass runs the job again.
 
         Args:
@@ -78,7 +79,7 @@ class Registration(HousekeepingJob):
     name = "registration"
     interval_seconds = 5.0
 
-    def run(self, shards: Sequence[int]) -> None:
+    def run(self, shards: Sequence[ShardKeys]) -> None:
         """Write the entry, whichever shards this worker holds."""
         del shards
         runtime = self._runtime()
@@ -99,18 +100,17 @@ class Sweep(HousekeepingJob):
         super().__init__(runtime)
         self._queue_length = queue_length
 
-    def run(self, shards: Sequence[int]) -> None:
-        """Look at what is due in each shard."""
+    def run(self, shards: Sequence[ShardKeys]) -> None:
+        """Look at what is due in the shards."""
+        if not shards:
+            return
         runtime = self._runtime()
-        published = 0
-        for shard in shards:
-            queues = self._queue_snapshot(runtime)
-            result = runtime.store.housekeeping.sweep(shard, queues)
-            _publish(runtime, result)
-            _drop_queues(runtime, result, queues)
-            published += len(result.lost)
-        if published:
-            log.info("%d lost step messages published again", published)
+        queues = self._queue_snapshot(runtime)
+        result = runtime.store.housekeeping.sweep(queues, shards)
+        _publish(runtime, result)
+        _drop_queues(runtime, result, queues)
+        if result.lost:
+            log.info("%d lost step messages published again", len(result.lost))
 
     def _queue_snapshot(self, runtime: Runtime) -> QueueSnapshot:
         """The age of each queue's oldest message where Redis is the broker, else the number of free slots."""
@@ -130,10 +130,10 @@ class Callbacks(HousekeepingJob):
 
     name = "callbacks"
 
-    def run(self, shards: Sequence[int]) -> None:
-        """Start the callbacks that are due in each shard."""
-        for shard in shards:
-            self._runtime().callbacks.start_due(shard)
+    def run(self, shards: Sequence[ShardKeys]) -> None:
+        """Start the callbacks that are due in the shards."""
+        if shards:
+            self._runtime().callbacks.start_due(shards)
 
 
 class Prune(HousekeepingJob):
@@ -143,12 +143,10 @@ class Prune(HousekeepingJob):
     interval_seconds = 60.0
     runs_at_start = False
 
-    def run(self, shards: Sequence[int]) -> None:
-        """Prune all shards: pruning twice does no harm, and a shard whose sweep fails is pruned too."""
+    def run(self, shards: Sequence[ShardKeys]) -> None:
+        """Prune all shards: pruning twice does no harm."""
         del shards
-        runtime = self._runtime()
-        for shard in range(runtime.settings.shards):
-            runtime.store.housekeeping.prune(shard)
+        self._runtime().store.housekeeping.prune()
 
 
 class Inspection(HousekeepingJob):
@@ -158,7 +156,7 @@ class Inspection(HousekeepingJob):
     interval_seconds = 60.0
     runs_at_start = False
 
-    def run(self, shards: Sequence[int]) -> None:
+    def run(self, shards: Sequence[ShardKeys]) -> None:
         """Note the problems in the worker's facts, and log each as an error."""
         del shards
         runtime = self._runtime()
@@ -172,7 +170,7 @@ class Histories(HousekeepingJob):
 
     name = "histories"
 
-    def run(self, shards: Sequence[int]) -> None:
+    def run(self, shards: Sequence[ShardKeys]) -> None:
         """Tell sessions whose end was lost, and log and count those that are gone."""
         del shards
         runtime = self._runtime()

@@ -11,13 +11,14 @@ from typing import Final
 from ...config.brokers import is_redis
 from ...worker.errors import CeleryAgentsError, StoreUnavailable
 from ...worker.redaction import describe_exception
+from ...worker.store.keys import ShardKeys
 from ..runtime import Runtime
 from .jobs import HousekeepingJob, housekeeping_jobs
 
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS: Final = 5.0
-# A worker that dies with the lock of a shard is replaced within three passes.
+# A worker that dies with the lock of a server is replaced within three passes.
 _LOCK_PASSES: Final = 3
 
 
@@ -62,16 +63,16 @@ class Sweeper:
         while not self._closed.wait(self._runtime().settings.sweep_seconds):
             self.run_pass()
 
-    def _lock_shards(self) -> list[int]:
+    def _lock_shards(self) -> list[ShardKeys]:
         """Shards that only this worker works on in this pass; none when Redis does not answer."""
-        locked: list[int] = []
+        locked: list[ShardKeys] = []
 
         def lock() -> None:
             runtime = self._runtime()
             hold_ms = round(runtime.settings.sweep_seconds * _LOCK_PASSES * 1000)
-            for shard in range(runtime.settings.shards):
-                if runtime.store.housekeeping.lock_sweep(shard, runtime.name, hold_ms):
-                    locked.append(shard)
+            for shards in runtime.store.context.servers():
+                if runtime.store.housekeeping.lock_sweep(shards, runtime.name, hold_ms):
+                    locked.extend(shards)
 
         _log_errors("locking shards", lock)
         return locked
@@ -84,7 +85,7 @@ class _ScheduledJob:
         self._job = job
         self._due_at = time.monotonic() + (0.0 if job.runs_at_start else job.interval_seconds)
 
-    def run_if_due(self, shards: Sequence[int]) -> None:
+    def run_if_due(self, shards: Sequence[ShardKeys]) -> None:
         """Run the job when its time has come; after an error it stays due."""
         if time.monotonic() < self._due_at:
             return

@@ -301,7 +301,7 @@ def test_every_secret_of_the_compose_file_is_made() -> None:
     made |= {
         f"{stem}-{user}"
         for stem in ("redis", "redis-url")
-        for user in ("producer", "submitter", "worker", "monitor", "http", "flower", "keda", "operator")
+        for user in ("producer", "submitter", "worker", "monitor", "http", "flower", "operator")
     }
     secrets = deployed.compose()["secrets"]
     assert {Path(secret["file"]).name for secret in secrets.values()} <= made
@@ -457,9 +457,9 @@ def test_the_commands_of_the_page_make_all_secrets(tmp_path: Path) -> None:
         moved = command.replace("/etc/celery-agents/secrets", "secrets")
         subprocess.run(["sh", "-c", moved], cwd=home, check=True, capture_output=True)
         made = {path.name: path.read_text() for path in (home / "secrets").iterdir()}
-        assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 12
+        assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 11
         assert all(value.strip() == value for value in made.values())
-        for user in ("producer", "submitter", "worker", "monitor", "http", "flower", "keda", "operator"):
+        for user in ("producer", "submitter", "worker", "monitor", "http", "flower", "operator"):
             url = Settings.build(redis_url=made[f"redis-url-{user}"]).redis_url
             assert made[f"redis-{user}"] in url
         assert (home / "secrets").stat().st_mode & 0o777 == 0o700

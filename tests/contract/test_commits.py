@@ -25,7 +25,6 @@ from celery_agents.worker.store import (
     QueueSnapshot,
 )
 from celery_agents.worker.store.database import Database
-from celery_agents.worker.store.keys import shard_of
 
 from support.interference import ELSEWHERE, HERE, behind
 from support.points import Points
@@ -410,15 +409,14 @@ def test_damaged_control_fields_park_their_session_and_hide_no_other(
 ) -> None:
     keys = bench.store.context.keys(bench.session)
     broken = bench.session
-    shard = shard_of(broken, bench.settings.shards)
     damage(bench, keys.ctl)
     bench.make_due()
     bench.session = next(
-        name for name in (uuid.uuid4().hex for _ in range(1000)) if shard_of(name, bench.settings.shards) == shard
+        name for name in (uuid.uuid4().hex for _ in range(1000)) if bench.store.context.keys(name).shard is keys.shard
     )
     bench.submit(execution=uuid.uuid4().hex)
     bench.make_due()
-    lost = bench.store.housekeeping.sweep(shard, QueueSnapshot()).lost
+    lost = bench.store.housekeeping.sweep(QueueSnapshot()).lost
     assert bench.session in [ref.session_id for ref in lost]
     assert broken not in [ref.session_id for ref in lost]
     assert broken in [entry["session"] for entry in bench.store.housekeeping.list_dead()]
@@ -434,11 +432,9 @@ def test_pruning_takes_out_all_that_has_expired_however_much_it_is(database: Dat
         bench.submit()
         bench.commit(bench.claim(), final=True)
     keys = bench.store.context.keys(bench.session)
-    shards = range(bench.settings.shards)
-    ours = {bench.store.context.shards[shard].sessions for shard in shards}
+    ours = {shard.sessions for shard in bench.store.context.shards}
     assert sum(bench.database("ZCARD", name) for name in ours) >= 11
     wait_until(lambda: not bench.database("EXISTS", keys.session), "the last session has expired", 5)
-    for shard in shards:
-        bench.store.housekeeping.prune(shard)
+    bench.store.housekeeping.prune()
     assert [bench.database("ZSCORE", keys.shard.sessions, bench.session)] == [None]
     assert bench.database("ZCARD", keys.shard.ending) == 0

@@ -11,7 +11,7 @@ from celery_agents.worker.errors import ConfigurationError, StateUnreadable, Sto
 from celery_agents.worker.store import EventType, NewEvent, QueueSnapshot, StepRef
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.events import event_commands
-from celery_agents.worker.store.keys import SHARDS, WORKERS, callback_note, request_note, shard_of
+from celery_agents.worker.store.keys import SHARDS, WORKERS, callback_note, request_note
 from celery_agents.worker.store.session_records import REQUEST_KINDS
 
 from support.store import Bench, step_transition
@@ -23,8 +23,7 @@ BAD_MEMBERS = [NO_TEXT, b"", b"a b", b"../x", b"\x00", b"x" * 300, "ä".encode()
 
 
 def sweep(bench: Bench, queue: QueueSnapshot | None = None) -> tuple[StepRef, ...]:
-    shard = shard_of(bench.session, bench.settings.shards)
-    return bench.store.housekeeping.sweep(shard, queue or QueueSnapshot()).lost
+    return bench.store.housekeeping.sweep(queue or QueueSnapshot()).lost
 
 
 def reasons(bench: Bench) -> dict[str, str]:
@@ -87,7 +86,7 @@ def test_a_parked_session_with_garbage_for_its_step_ends_with_the_retention(data
     keys = bench.store.context.keys(bench.session)
     corrupt(bench, step=step)
     bench.database("ZADD", keys.shard.ending, 1, bench.session)
-    bench.store.housekeeping.prune(shard_of(bench.session, bench.settings.shards))
+    bench.store.housekeeping.prune()
     assert bench.database("EXISTS", keys.ctl) == 0
 
 
@@ -200,8 +199,7 @@ def test_a_note_that_nobody_can_act_on_is_damage_and_leaves_the_outbox(bench: Be
     shard = bench.store.context.keys(bench.session).shard
     bench.database("ZADD", shard.callbacks, 5, note)
     assert [damage.entry for damage in bench.store.housekeeping.bad_entries()] == [note]
-    shard_number = shard_of(bench.session, bench.settings.shards)
-    assert bench.store.housekeeping.due_callbacks(shard_number, limit=10, hold_ms=1000) == []
+    assert bench.store.housekeeping.due_callbacks(limit=10, hold_ms=1000) == []
     assert bench.database("ZRANGEBYSCORE", shard.callbacks, "-inf", "+inf") == []
 
 
@@ -260,8 +258,7 @@ def test_a_callback_with_an_absurd_count_of_attempts_is_given_up_with_a_reason(d
     bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
     keys = bench.store.context.keys(bench.session)
     bench.database("HSET", keys.session, f"told:{bench.execution}:webhook:0", 10**9)
-    shard = shard_of(bench.session, bench.settings.shards)
-    assert bench.store.housekeeping.due_callbacks(shard, limit=10, hold_ms=1000) == []
+    assert bench.store.housekeeping.due_callbacks(limit=10, hold_ms=1000) == []
     assert "attempts" in reasons(bench)[bench.session]
 
 

@@ -207,8 +207,7 @@ def test_a_worker_that_comes_late_brings_nothing_of_the_session_back(bench: Benc
 def test_a_forged_entry_of_the_due_index_brings_nothing_back(bench: Bench) -> None:
     delete(ended(bench))
     bench.make_due()
-    shard = bench.store.context.keys(bench.session).shard.shard
-    bench.store.housekeeping.sweep(shard, QueueSnapshot())
+    bench.store.housekeeping.sweep(QueueSnapshot())
     assert left_of(bench) == ([""], [])
     assert isinstance(bench.answer(), NotClaimed)
 
@@ -247,8 +246,7 @@ def test_a_callback_that_fails_after_the_deletion_counts_nothing(database: Datab
     bench = Bench(database)
     bench.submit(notify={"webhook": "https://example.org/hook"})
     ended(bench)
-    shard = bench.store.context.keys(bench.session).shard.shard
-    (callback,) = bench.store.housekeeping.due_callbacks(shard, limit=10, hold_ms=1000)
+    (callback,) = bench.store.housekeeping.due_callbacks(limit=10, hold_ms=1000)
     delete(bench)
     bench.store.housekeeping.fail_callback(callback, delay_ms=10, reason="away")
     assert left_of(bench) == ([""], [])

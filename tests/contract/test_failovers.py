@@ -16,7 +16,7 @@ LEASE_MS = 5_000
 
 def fail_over(bench: Bench, *, ago_ms: int | None = None) -> None:
     """Let the shard have been on another primary; since `ago_ms` it has been on this one, or nobody has noticed yet."""
-    primary = bench.store.context.shards[0].primary
+    primary = bench.shard.primary
     if ago_ms is None:
         bench.database("SET", primary, "another-id 0")
     else:
@@ -35,7 +35,7 @@ def is_restarted(bench: Bench) -> bool:
 
 def sweep(bench: Bench) -> list[str]:
     """The sessions that a sweep names as lost."""
-    return [ref.session_id for ref in bench.store.housekeeping.sweep(0, QueueSnapshot()).lost]
+    return [ref.session_id for ref in bench.store.housekeeping.sweep(QueueSnapshot()).lost]
 
 
 def test_claims_without_a_lease_wait_for_one_lease_behind_a_failover(bench: Bench) -> None:

@@ -137,7 +137,7 @@ def test_what_is_over_is_no_longer_seen_and_the_prune_removes_it(bench: Bench) -
     )
     assert list(flow.view().pauses) == ["pause:queue:"]
     assert not flow.view().buckets
-    bench.store.housekeeping.prune(0)
+    bench.store.housekeeping.prune()
     left = set(bench.database("HGETALL", FLOW)[::2])
     assert left == {b"pause:queue:", b"limit:openai:m", f"bucket:{M.digest}".encode(), b"limit:x", b"pause:tool:x"}
 

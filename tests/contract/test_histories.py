@@ -186,7 +186,7 @@ def test_an_unanswered_look_is_repeated(bench: Bench) -> None:
 
 
 def test_an_old_loss_leaves_the_list_with_the_prune(bench: Bench) -> None:
-    key = bench.store.context.shards[0].lost
+    key = bench.shard.lost
     bench.database("ZADD", key, 1, "of long ago", bench.store.context.now_ms(), bench.session)
-    bench.store.housekeeping.prune(0)
+    bench.store.housekeeping.prune()
     assert bench.database("ZRANGE", key, 0, -1) == [bench.session.encode()]

@@ -359,5 +359,5 @@ def _submit(bench: Bench, *, budget: ExecutionBudget | None = None, **options: A
 
 
 def _lost(bench: Bench) -> list[str]:
-    found = bench.store.housekeeping.sweep(0, QueueSnapshot()).lost
+    found = bench.store.housekeeping.sweep(QueueSnapshot()).lost
     return [ref.session_id for ref in found if ref.session_id == bench.session]

@@ -20,7 +20,7 @@ from celery_agents.worker.store import (
     Result,
 )
 from celery_agents.worker.store.database import Database
-from celery_agents.worker.store.keys import PERMANENT, shard_of
+from celery_agents.worker.store.keys import PERMANENT
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
 from support.store import Bench, step_transition
@@ -46,7 +46,7 @@ def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_aw
     assert "broken" not in store.registry.workers()
     assert store.registry.agents()["agent"]["hash"] == "hash"
     assert store.registry.agents()["broken"]["hash"] == ""  # its name is all that is known
-    store.housekeeping.prune(0)
+    store.housekeeping.prune()
     assert database.pipeline("test", [("HGET", "ca:workers", "broken")]) == [None]
     database.pipeline("test", [("HDEL", "ca:agents", "broken"), ("HDEL", "ca:workers", worker)])
 
@@ -71,8 +71,7 @@ def _end_retried(bench: Bench) -> None:
 
 
 def _due_callbacks(bench: Bench) -> list[Callback]:
-    shard = shard_of(bench.session, bench.settings.shards)
-    found = bench.store.housekeeping.due_callbacks(shard, limit=100_000, hold_ms=60_000)
+    found = bench.store.housekeeping.due_callbacks(limit=100_000, hold_ms=60_000)
     return [callback for callback in found if callback.session_id == bench.session]
 
 
@@ -135,7 +134,7 @@ def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench)
 
 
 def swept(bench: Bench, lookout: QueueSnapshot | None = None) -> Any:
-    return bench.store.housekeeping.sweep(shard_of(bench.session, bench.settings.shards), lookout or QueueSnapshot())
+    return bench.store.housekeeping.sweep(lookout or QueueSnapshot())
 
 
 def test_a_lost_step_is_named_once_and_moved(bench: Bench) -> None:
@@ -174,9 +173,8 @@ def test_no_more_is_published_than_there_is_room_for(bench: Bench) -> None:
     others = [f"{bench.session}-{number}" for number in range(3)]
     for other in others:
         bench.submit(other, execution=uuid.uuid4().hex)
-    due = bench.store.context.keys(bench.session).shard.due
     for number, session in enumerate([bench.session, *others]):
-        bench.database("ZADD", due, number + 1, session)
+        bench.database("ZADD", bench.store.context.keys(session).shard.due, number + 1, session)
     assert len(swept(bench, QueueSnapshot(capacity=2)).lost) == 2
     assert len(swept(bench, QueueSnapshot(capacity=5)).lost) == 2
 
@@ -220,9 +218,9 @@ def test_after_a_start_of_redis_a_claim_waits_for_its_holder(bench: Bench) -> No
 
 
 def test_one_worker_at_a_time_sweeps_a_shard(bench: Bench) -> None:
-    assert bench.store.housekeeping.lock_sweep(0, "one", 60_000) is True
-    assert bench.store.housekeeping.lock_sweep(0, "two", 60_000) is False
-    assert bench.store.housekeeping.lock_sweep(0, "one", 60_000) is True
+    assert bench.store.housekeeping.lock_sweep(bench.store.context.shards, "one", 60_000) is True
+    assert bench.store.housekeeping.lock_sweep(bench.store.context.shards, "two", 60_000) is False
+    assert bench.store.housekeeping.lock_sweep(bench.store.context.shards, "one", 60_000) is True
 
 
 # --- what stays -------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def test_a_session_keeps_the_receivers_of_its_last_messages(new_bench: NewBench)
         bench.store.sessions.act(bench.session, replace(message, payload=payload), operation_transition)
     stored = json.loads(bench.database("HGET", bench.store.context.keys(bench.session).session, "notify"))
     assert list(stored) == ["m0", *(f"m{number}" for number in range(13, 20))], "m0 started what runs"
-    assert bench.store.housekeeping.due_callbacks(0, limit=10, hold_ms=1_000) == []
+    assert bench.store.housekeeping.due_callbacks(limit=10, hold_ms=1_000) == []
     (entry,) = bench.store.housekeeping.list_dead()
     assert "its receiver is not kept any more" in entry["reason"]
 
@@ -154,7 +154,7 @@ def test_the_receiver_of_an_execution_that_runs_is_kept_however_many_messages_jo
         payload = {**message.payload, "notify": {"webhook": "https://example.com/x"}}
         bench.store.sessions.act(bench.session, replace(message, payload=payload), operation_transition)
     bench.commit(bench.claim(), final=True)
-    (callback,) = bench.store.housekeeping.due_callbacks(0, limit=10, hold_ms=1_000)
+    (callback,) = bench.store.housekeeping.due_callbacks(limit=10, hold_ms=1_000)
     assert callback.target == "https://example.com/first"
 
 
@@ -198,7 +198,7 @@ def test_a_parked_session_ends_with_the_retention(new_bench: NewBench, head: Any
         bench.database("HSET", bench.store.context.keys(bench.session).session, "head", head)
     bench.store.steps.park(bench.ref(2), "nobody offers its agent")
     assert len(lives(bench, of=bench.session)) >= 7
-    wait_until(lambda: bench.store.housekeeping.prune(0) > 0, "the retention is over")
+    wait_until(lambda: bench.store.housekeeping.prune() > 0, "the retention is over")
     assert lives(bench, of=bench.session) == {}
     shard = bench.store.context.keys(bench.session).shard
     assert [bench.database("ZSCORE", key, bench.session) for key in (shard.sessions, shard.ending, shard.due)] == [
@@ -213,7 +213,7 @@ def test_a_parked_session_that_is_retried_stays(new_bench: NewBench) -> None:
     bench.store.sessions.retry(bench.session, retry_transition(None), by="ops")
     ending = bench.store.context.keys(bench.session).shard.ending
     wait_until(
-        lambda: bench.store.housekeeping.prune(0) >= 0 and not bench.database("ZCARD", ending), "it was looked at"
+        lambda: bench.store.housekeeping.prune() >= 0 and not bench.database("ZCARD", ending), "it was looked at"
     )
     assert bench.commit(bench.claim(), final=True).version == 2
     (event,) = [event for event in bench.store.sessions.events(bench.session) if event.type == "step_retried"]
@@ -227,7 +227,7 @@ def test_a_session_that_is_taken_up_while_it_is_pruned_stays(new_bench: NewBench
     keys = bench.store.context.keys(bench.session)
     bench.database("ZADD", keys.shard.ending, 1, bench.session)
     bench.spy.before("prune.delete", lambda: bench.database("HSET", keys.ctl, "phase", "run"))
-    bench.store.housekeeping.prune(0)
+    bench.store.housekeeping.prune()
     assert bench.commit(bench.claim(), final=True).version == 2
 
 
@@ -239,5 +239,5 @@ def test_a_key_of_another_type_keeps_no_parked_session_from_ending(new_bench: Ne
     bench.database("SET", keys.ctl, "no hash")
     for session in (bench.session, "another"):
         bench.database("ZADD", keys.shard.ending, 1, session)
-    assert bench.store.housekeeping.prune(0) == 2
+    assert bench.store.housekeeping.prune() == 2
     assert lives(bench, of=bench.session) == {}

@@ -13,7 +13,6 @@ from celery_agents.worker.store import Claimed, QueueSnapshot, StepRef, offered_
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.control import ControlFields, control_command, read_unoffered
 from celery_agents.worker.store.database import Command, Database
-from celery_agents.worker.store.keys import shard_of
 
 from support.points import Points
 from support.store import Bench, step_transition
@@ -57,8 +56,7 @@ class Queues(Bench):
         return ControlFields.read(self.database(*control_command(self.store.context.keys(self.session))))
 
     def sweep(self, offers: dict[str, Sequence[str]] | None, **queue: Any) -> Any:
-        shard = shard_of(self.session, self.settings.shards)
-        return self.store.housekeeping.sweep(shard, QueueSnapshot(offers=offers, **queue))
+        return self.store.housekeeping.sweep(QueueSnapshot(offers=offers, **queue))
 
     def parked_reasons(self) -> list[str]:
         return [entry["reason"] for entry in self.store.housekeeping.list_dead() if entry["session"] == self.session]

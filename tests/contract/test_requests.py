@@ -377,7 +377,7 @@ def test_a_tree_lists_the_requests_below_its_root(bench: Bench) -> None:
 def test_a_damaged_entry_does_not_hide_the_others(bench: Bench) -> None:
     request = a_request(bench)
     ask(bench, request)
-    index = bench.store.context.shards[0].requests
+    index = bench.shard.requests
     bench.database("ZADD", index, 1, b"\xff\x00no json")
     try:
         assert request.id in [each.summary.id for each in _inbox(bench)]

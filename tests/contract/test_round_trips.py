@@ -254,7 +254,9 @@ class Steps:
         self.loop = EventLoopThread()
 
         def store() -> Store:
-            return Store(self.database, chosen, clock=RedisClock(), publisher=Publisher())
+            found = Store(self.database, chosen, clock=RedisClock(), publisher=Publisher())
+            found.housekeeping.check_shards()  # as every process begins
+            return found
 
         def worker(name: str) -> StepRunner:
             of_worker = store()

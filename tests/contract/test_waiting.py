@@ -60,7 +60,7 @@ def test_a_step_that_waits_gives_back_claim_lease_and_place_in_the_queue(bench: 
     assert waited.open == (request,)
     assert control(bench, "phase", "claim", "worker", "attempts", "legs") == ["wait", "", "", "0", "1"]
     assert bench.due() == request.expires_at_ms == waited.until_ms
-    assert not bench.database("EXISTS", bench.store.context.shards[0].lease(claimed.claim.id))
+    assert not bench.database("EXISTS", bench.shard.lease(claimed.claim.id))
     journal = bench.database("HGETALL", bench.journal(bench.ref()))
     assert (b"t3:r", b"a pure result") in list(zip(journal[::2], journal[1::2], strict=True))
     assert bench.database("PTTL", bench.journal(bench.ref())) == -1
@@ -517,4 +517,4 @@ def _memory(bench: Bench) -> int:
 
 
 def _sweep(bench: Bench) -> tuple[StepRef, ...]:
-    return bench.store.housekeeping.sweep(0, QueueSnapshot()).lost
+    return bench.store.housekeeping.sweep(QueueSnapshot()).lost

@@ -24,6 +24,7 @@ sys.path.insert(0, str(TESTS))
 
 from fault.report import refresh  # noqa: E402
 from support.lab import Lab  # noqa: E402
+from support.redis_keys import session_key  # noqa: E402
 from support.worker_process import WorkerProcess  # noqa: E402
 
 _KEPT_SECONDS: Final = 5
@@ -98,7 +99,7 @@ def _load(lab: Lab, steady: list[WorkerProcess], seconds: float, samples: list[d
 
 
 def _ended(lab: Lab, job: Any) -> bool:
-    key = f"ca:{{0}}:s:{job.session_id}"
+    key = session_key(job.session_id)
     # With so short a retention a session may be gone before it is looked at.
     return bool(lab.redis.hexists(key, f"e:{job.execution_id}")) or not lab.redis.exists(key)
 

@@ -33,6 +33,7 @@ DELETING_SEEDS = 150
 SMART_SEEDS = 150
 # Seen in most chunks and not in all; the campaign's 60 000 seeds must show them too.
 RARE = {
+    "answer StoreUnavailable",
     "answer not_yet",
     "answer restarted",
     "answer swept queued",

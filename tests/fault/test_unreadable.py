@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.lab import Lab
+from support.redis_keys import session_key
 from support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(200)
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.timeout(200)
 def test_a_session_that_cannot_be_read_is_parked_by_name_and_all_others_go_on(tmp_path: Path) -> None:
     with Lab(tmp_path / "lab") as lab:
         jobs = {name: lab.submit(["keyed"]) for name in ("flipped", "newer", "message", "whole")}
-        key = {name: f"ca:{{0}}:s:{job.session_id}" for name, job in jobs.items()}
+        key = {name: session_key(job.session_id) for name, job in jobs.items()}
         head = str(lab.redis.hget(key["flipped"], "head"))
         lab.redis.hset(key["flipped"], "head", "~" + head[1:])
         newer = json.loads(str(lab.redis.hget(key["newer"], "head")))

@@ -25,6 +25,7 @@ from celery_agents.worker.store import FoundRequest
 from support.agents import call, driver_key, plan
 from support.lab import Lab
 from support.processes import free_port
+from support.redis_keys import count_entries, shard_of_session
 from support.scraping import scraped
 from support.wait import wait_until
 
@@ -129,7 +130,7 @@ def test_a_celery_task_of_another_service_is_called_for_each_request_that_is_ope
     wait_until(lambda: lab.redis.llen("theirs") >= 2, "both requests are in the other service's queue", 15)
     lab.client.answer(job.session_id, {first.summary.id: Approve(), second.summary.id: Answer({"size": "L"})})
     end(job)
-    wait_until(lambda: not lab.redis.exists("ca:{0}:callbacks"), "nothing is left to be told", 15)
+    wait_until(lambda: count_entries(lab.redis, "callbacks") == [0], "nothing is left to be told", 15)
     messages = [json.loads(each) for each in lab.redis.lrange("theirs", 0, -1)]  # type: ignore[union-attr]
     lab.redis.delete("theirs")
     assert len(messages) == 2
@@ -280,11 +281,12 @@ def findings(lab: Lab) -> dict[str, dict[str, str]]:
 
 def make_old(lab: Lab, request: FoundRequest, *, hours: int) -> None:
     """Put the entry of an open request to an earlier time, as if it had been asked so long ago."""
-    (entry,) = [each for each in lab.redis.zrange("ca:{0}:requests", 0, -1) if request.summary.id in each]  # type: ignore[union-attr]
+    index = shard_of_session(request.summary.session_id).requests
+    (entry,) = [each for each in lab.redis.zrange(index, 0, -1) if request.summary.id in each]  # type: ignore[union-attr]
     value = json.loads(entry)
     value["asked_at_ms"] = request.summary.asked_at_ms - hours * 3_600_000
-    lab.redis.zrem("ca:{0}:requests", entry)
-    lab.redis.zadd("ca:{0}:requests", {json.dumps(value, separators=(",", ":")): value["asked_at_ms"]})
+    lab.redis.zrem(index, entry)
+    lab.redis.zadd(index, {json.dumps(value, separators=(",", ":")): value["asked_at_ms"]})
 
 
 @pytest.mark.long
@@ -293,7 +295,7 @@ def test_five_hundred_waiting_sessions_are_answered_page_by_page_and_each_runs_o
     jobs = {client.submit("asking", plan([call("refund", work=f"bulk-{number}")])) for number in range(BULK)}
     wait_until(lambda: client.store.requests.count_open().open == BULK, "all wait", 90)
     assert lab.redis.llen("celery_agents.steps") == 0, "no message is held"
-    assert not list(lab.redis.scan_iter("ca:{0}:lease:*", count=10_000)), "no lease is held"
+    assert not list(lab.redis.scan_iter("ca:{*}:lease:*", count=10_000)), "no lease is held"
     began, cursor, answered = time.monotonic(), None, 0
     while True:
         page = client.requests(kind="approval", limit=100, cursor=cursor)
@@ -304,7 +306,7 @@ def test_five_hundred_waiting_sessions_are_answered_page_by_page_and_each_runs_o
         if cursor is None:
             break
     assert answered == BULK
-    wait_until(lambda: not lab.redis.zcard("ca:{0}:due"), f"all end, after {time.monotonic() - began:.0f} s", 120)
+    wait_until(lambda: count_entries(lab.redis, "due") == [0], f"all end, after {time.monotonic() - began:.0f} s", 120)
     assert {client.header(job.session_id).status.value for job in jobs} == {"completed"}
     done = [entry["work"] for entry in lab.ledger.entries() if entry["kind"] == "effect" and entry["effect"]]
     assert sorted(work for work in done if work.startswith("bulk-")) == sorted(f"bulk-{n}" for n in range(BULK))

@@ -16,6 +16,7 @@ from celery_agents.worker.errors import InvalidInput
 
 from support.agents import plan
 from support.post_receiver import PostReceiver
+from support.redis_keys import count_entries
 from support.wait import wait_until
 
 SECRET = "not-a-real-secret"
@@ -49,7 +50,7 @@ def test_a_webhook_is_signed_and_repeated_until_it_is_heard(
     job = AgentClient(redis_url).submit("planned", plan(answer="told"), webhook=f"{receiver.url}/ended")
     assert job.result(timeout=30).status == "completed"
     wait_until(lambda: len(receiver.posts) == 2, "the webhook comes again after a refusal", timeout=15)
-    wait_until(lambda: not redis_client.exists("ca:{0}:callbacks"), "the note of the callback is gone")
+    wait_until(lambda: count_entries(redis_client, "callbacks") == [0], "the note of the callback is gone")
     assert len(receiver.posts) == 2
     headers, body = receiver.posts[1]
     told = json.loads(body)
@@ -70,7 +71,7 @@ def test_a_task_of_another_service_gets_the_result_once(
     client.submit("planned", plan(answer="told"), on_complete=signature, idempotency_key="once")
     assert job.result(timeout=30).status == "completed"
     wait_until(lambda: redis_client.llen("theirs") > 0, "the task is in the other service's queue")
-    wait_until(lambda: not redis_client.exists("ca:{0}:callbacks"), "the note of the callback is gone")
+    wait_until(lambda: count_entries(redis_client, "callbacks") == [0], "the note of the callback is gone")
     (message,) = [json.loads(each) for each in redis_client.lrange("theirs", 0, -1)]
     _, kwargs, _ = json.loads(base64.b64decode(message["body"]))
     assert message["headers"]["task"] == "their.task"

@@ -15,6 +15,7 @@ from celery_agents.tasks.names import CONTROL
 
 from support.agents import call, plan
 from support.lab import Lab
+from support.redis_keys import session_key
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -66,7 +67,7 @@ def test_nobody_acts_on_the_sessions_of_others_by_a_task(lab: Lab) -> None:
     assert client.show("chat-9") == before
     assert client.header("chat-9").status == "waiting"
     assert not [entry for entry in lab.ledger.entries() if entry.get("tool") == "refund"]
-    assert HOOK not in str(lab.redis.hgetall("ca:{0}:s:chat-9"))
+    assert HOOK not in str(lab.redis.hgetall(session_key("chat-9")))
     client.stop(job.session_id)
 
 
@@ -74,7 +75,7 @@ def test_a_new_session_is_made_once_however_often_its_task_comes(lab: Lab) -> No
     lab.worker()
     for _ in range(2):
         send(lab, "submit", agent="asking", message=plan(answer="done"), session_id="of-a-submitter")
-    wait_until(lambda: lab.redis.exists("ca:{0}:s:of-a-submitter"), "it is made", 30)
+    wait_until(lambda: lab.redis.exists(session_key("of-a-submitter")), "it is made", 30)
     wait_until(lambda: lab.client.header("of-a-submitter").status == "completed", "it is done", 30)
     wait_until(lambda: not lab.redis.llen(QUEUE) and not lab.redis.hlen(RECORDS), "both are taken", 30)
     assert lab.client.header("of-a-submitter").step == 1
@@ -99,7 +100,7 @@ def test_control_tasks_of_killed_workers_are_carried_out_and_each_session_runs_o
     names = [f"by-name-{number}" for number in range(160)]
     for name in names:
         send(lab, "submit", agent="asking", message=plan(answer="done"), session_id=name)
-    keys = [f"ca:{{0}}:s:{name}" for name in names]
+    keys = [session_key(name) for name in names]
     held = 0
     for _ in range(4):
         before = lab.redis.exists(*keys)
@@ -123,7 +124,7 @@ def test_control_tasks_of_killed_workers_are_carried_out_and_each_session_runs_o
 def test_control_tasks_are_carried_out_in_every_pool(lab: Lab, pool: str) -> None:
     lab.worker(CELERY_AGENTS_POOL=pool, CELERY_AGENTS_CONCURRENCY="2")
     send(lab, "submit", agent="asking", message=plan(answer="done"), session_id="of-a-submitter")
-    wait_until(lambda: lab.redis.exists("ca:{0}:s:of-a-submitter"), "it is made", 30)
+    wait_until(lambda: lab.redis.exists(session_key("of-a-submitter")), "it is made", 30)
     wait_until(lambda: lab.client.header("of-a-submitter").status == "completed", "it is done", 30)
     wait_until(lambda: not lab.redis.exists(QUEUE, RECORDS, TIMES), "it is acknowledged", 30)
 
@@ -135,10 +136,10 @@ def test_a_control_task_whose_child_is_killed_is_carried_out_after_the_visibilit
     send(lab, "submit", agent="asking", message=plan(answer="done"), session_id="of-a-submitter")
     wait_until(lambda: "WorkerLostError" in worker.text(), "its child is killed", 30, details=worker.tail)
     assert lab.redis.hlen(RECORDS) == 1
-    assert not lab.redis.exists(QUEUE, "ca:{0}:s:of-a-submitter")
+    assert not lab.redis.exists(QUEUE, session_key("of-a-submitter"))
     for record in lab.redis.hkeys(RECORDS):
         lab.redis.zadd(TIMES, {record: 1})  # its time is over
-    wait_until(lambda: lab.redis.exists("ca:{0}:s:of-a-submitter"), "it is made", 30, details=worker.tail)
+    wait_until(lambda: lab.redis.exists(session_key("of-a-submitter")), "it is made", 30, details=worker.tail)
     wait_until(lambda: lab.client.header("of-a-submitter").status == "completed", "it is done", 30)
     wait_until(lambda: not lab.redis.exists(QUEUE, RECORDS, TIMES), "it is acknowledged", 30)
 
@@ -160,4 +161,4 @@ def test_a_control_queue_of_another_type_stops_no_worker_and_is_taken_when_it_is
     create_app(client.settings).send_task(
         "celery_agents.submit", kwargs={"agent": "planned", "message": plan(answer="x"), "session_id": "by-name"}
     )
-    wait_until(lambda: redis_client.hget("ca:{0}:s:by-name", "status") == "completed", "it is taken", 20)
+    wait_until(lambda: redis_client.hget(session_key("by-name"), "status") == "completed", "it is taken", 20)

@@ -17,8 +17,11 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+import redis
 
 from celery_agents import AgentClient
+from celery_agents.worker.store.keys import shard_keys
+from celery_agents.worker.store.shards import NEW
 
 from support import deployed
 from support.deployed import compose, container
@@ -26,6 +29,7 @@ from support.deployment import Deployment
 from support.forbidden import STEPS
 from support.processes import free_port
 from support.product import ROOT
+from support.redis_keys import session_key, shard_of_session
 from support.redis_server import find_binary
 from support.wait import wait_until
 
@@ -45,6 +49,12 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 # --- jobs -------------------------------------------------------------------------------------------------------
 
 
+def _sessions(client: redis.Redis) -> set[str]:
+    """The sessions of the listings of all shards."""
+    indexes = (shard.sessions for shard in shard_keys(NEW))
+    return {name for index in indexes for name in client.zrevrangebyscore(index, "+inf", "-inf")}  # type: ignore[union-attr]
+
+
 def test_a_job_of_a_producer_runs_and_a_monitor_sees_it(deployment: Deployment) -> None:
     done = deployment.agents("producer", "submit", "support", QUESTION, "--wait", "--json")
     assert done.returncode == 0, done.stderr + deployment.worker.tail()
@@ -58,7 +68,7 @@ def test_a_job_of_a_producer_runs_and_a_monitor_sees_it(deployment: Deployment) 
 
     # Celery alone does as well, by name.
     with deployment.client("monitor") as monitor:
-        before = set(monitor.zrevrangebyscore("ca:{0}:sessions", "+inf", "-inf"))
+        before = _sessions(monitor)
     code = f"""
         from celery import Celery
         Celery(broker={deployment.url("producer")!r}).send_task(
@@ -70,8 +80,8 @@ def test_a_job_of_a_producer_runs_and_a_monitor_sees_it(deployment: Deployment) 
     with deployment.client("monitor") as monitor:
 
         def statuses() -> list[str | None]:
-            added = set(monitor.zrevrangebyscore("ca:{0}:sessions", "+inf", "-inf")) - before
-            return [monitor.hget(f"ca:{{0}}:s:{each}", "status") for each in added]
+            added = _sessions(monitor) - before
+            return [monitor.hget(session_key(each), "status") for each in added]
 
         wait_until(lambda: statuses() == ["completed"], "the job that was sent by name is done", 30)
     assert deployment.refused() == []
@@ -129,7 +139,7 @@ def test_a_submitter_submits_jobs_by_name_and_reads_nothing(deployment: Deployme
     sent = deployment.run("python", "-c", "\n".join(line.strip() for line in code.strip().splitlines()), more={})
     assert sent.returncode == 0, sent.stderr
     with deployment.client("monitor") as monitor:
-        status = lambda: monitor.hget("ca:{0}:s:of-a-submitter", "status")  # noqa: E731
+        status = lambda: monitor.hget(session_key("of-a-submitter"), "status")  # noqa: E731
         wait_until(lambda: status() == "completed", "the job is done", 30, details=deployment.worker.tail)
     assert deployment.refused() == []
     assert deployment.agents("submitter", "show", "of-a-submitter").returncode != 0
@@ -166,8 +176,8 @@ def test_a_monitor_sees_why_jobs_wait_and_run(deployment: Deployment) -> None:
         # A step that a worker has: its lease is looked at, too.
         client.submit("support", QUESTION, session_id="has-a-claim")
         with deployment.client("onlooker") as onlooker:
-            onlooker.hset("ca:{0}:s:has-a-claim:ctl", mapping={"claim": "c", "worker": "w1"})
-            onlooker.set("ca:{0}:lease:c", "w1", ex=60)
+            onlooker.hset(session_key("has-a-claim", ":ctl"), mapping={"claim": "c", "worker": "w1"})
+            onlooker.set(shard_of_session("has-a-claim").lease("c"), "w1", ex=60)
         listed = deployment.agents("monitor", "list", "--json")
         reasons = {each["session_id"]: each["reason"] for each in map(json.loads, listed.stdout.splitlines())}
         assert "waits for a worker" in reasons["waits-for-a-slot"], listed
@@ -177,7 +187,7 @@ def test_a_monitor_sees_why_jobs_wait_and_run(deployment: Deployment) -> None:
             assert seen.returncode == 0, seen.stderr
     finally:
         with deployment.client("onlooker") as onlooker:
-            onlooker.hset("ca:{0}:s:has-a-claim:ctl", "claim", "")
+            onlooker.hset(session_key("has-a-claim", ":ctl"), "claim", "")
         deployment.worker.resume()
     for session in ("waits-for-a-slot", "has-a-claim"):
         client.job(session).result(timeout=40)

@@ -15,6 +15,7 @@ import pytest
 
 from celery_agents import AgentClient
 from celery_agents.worker.store import keys
+from celery_agents.worker.store.shards import NEW
 
 from support.projects import AGENTS, EXISTING
 from support.redis_server import RedisServer
@@ -106,7 +107,7 @@ def test_parked_sessions_and_quarantined_messages_are_named_until_they_are_dealt
     new_worker(agents="clerks", env={"PYTHONPATH": str(tmp_path)})
     assert job.result(timeout=20).status == "completed", "it comes back by itself"
     assert "parked at step 1" not in doctor(redis_url)[1]
-    assert redis_client.exists(keys.ShardKeys(0).dead)
+    assert redis_client.exists(*(shard.dead for shard in keys.shard_keys(NEW)))
 
 
 def test_settings_of_an_existing_app_that_conflict_are_named(redis_url: str, tmp_path: Path, doctor: Doctor) -> None:

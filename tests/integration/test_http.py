@@ -18,6 +18,7 @@ from celery_agents import __version__
 
 from support.agents import call, plan
 from support.lab import Lab
+from support.redis_keys import count_entries, session_key
 from support.serve_process import ServeProcess, StreamReader, parse_events
 from support.wait import wait_until
 
@@ -332,11 +333,10 @@ def test_a_reader_whose_place_is_gone_gets_a_snapshot_and_goes_on(http: httpx.Cl
     session = submit(http, [call("pure", work="a")], [call("pure", work="b")])["session_id"]
     ended(http, session)
     stored = stored_ids(lab, session)
-    lab.redis.xtrim(f"ca:{{0}}:s:{session}:events", minid=stored[3], approximate=False)
+    lab.redis.xtrim(session_key(session, ":events"), minid=stored[3], approximate=False)
     with http.stream("GET", f"/v1/sessions/{session}/events", params={"until": "end", "after": stored[0]}) as response:
         found = parse_events(response.iter_lines())
-    assert found[0][:2] == ("", "snapshot")
-    assert found[0][2]["status"] == "completed"
+    assert (*found[0][:2], found[0][2]["status"]) == ("", "snapshot", "completed")
     assert [each for each, _, _ in found[1:]] == stored[3:]
 
 
@@ -401,10 +401,10 @@ BAD_BODIES = [
 def test_a_bad_body_is_refused_with_the_field_and_nothing_is_written(
     http: httpx.Client, lab: Lab, body: str, status: int, kind: str, named: str
 ) -> None:
-    before = lab.redis.zcard("ca:{0}:sessions")
+    before = count_entries(lab.redis, "sessions")
     response = http.post("/v1/agents/planned/jobs", content=body, headers={"Content-Type": "application/json"})
     assert named in problem(response, status, kind)["detail"]
-    assert lab.redis.zcard("ca:{0}:sessions") == before
+    assert count_entries(lab.redis, "sessions") == before
 
 
 def test_other_bad_requests_get_the_right_status(http: httpx.Client, served: ServeProcess) -> None:

@@ -19,6 +19,7 @@ from celery_agents.tasks.observability.waiting_reasons import waiting_reason
 from support.agents import call, driver_key
 from support.lab import Lab
 from support.product import ROOT
+from support.redis_keys import count_entries
 from support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(240)
@@ -204,7 +205,7 @@ def test_a_message_that_nobody_should_have_sent_changes_nothing(new_lab: Callabl
 
 def _everything(lab: Lab) -> dict[str, object]:
     """What is stored of all sessions."""
-    return {name: _value(lab, name) for name in lab.redis.scan_iter("ca:{0}:s:*")}
+    return {name: _value(lab, name) for name in lab.redis.scan_iter("ca:{*}:s:*")}
 
 
 def _value(lab: Lab, name: str) -> object:
@@ -231,7 +232,7 @@ def test_the_sweep_does_not_multiply_the_messages_of_five_thousand_due_sessions(
     while time.monotonic() < end:
         lengths.append(lab.queue_length())
         time.sleep(0.1)
-    done, total = lab.redis.pipeline().zcard("ca:{0}:ending").zcard("ca:{0}:due").execute()  # at one moment
+    done, total = count_entries(lab.redis, "ending", "due")
     assert done + total == 5000
     assert done >= 20, "the slots were not kept busy"
     assert max(lengths) <= (10 if separate else 5000)

@@ -195,7 +195,7 @@ def control(bench: Bench, *names: str) -> list[str]:
 
 def indexed(bench: Bench) -> list[str]:
     """Ids of the session's requests in the index of open ones."""
-    entries = bench.database("ZRANGEBYSCORE", bench.store.context.shards[0].requests, "-inf", "+inf")
+    entries = bench.database("ZRANGEBYSCORE", bench.shard.requests, "-inf", "+inf")
     summaries = [entry for entry in entries if bench.session.encode() in entry]
     return [summary.split(b'"')[3].decode() for summary in summaries]
 

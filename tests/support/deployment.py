@@ -20,7 +20,7 @@ from support.deployed import DEPLOY, compose
 from support.processes import Process, free_port
 from support.wait import wait_until
 
-ROLES = ("producer", "submitter", "worker", "monitor", "http", "flower", "keda", "operator")
+ROLES = ("producer", "submitter", "worker", "monitor", "http", "flower", "operator")
 
 
 class Deployment:

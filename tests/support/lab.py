@@ -17,11 +17,11 @@ import redis
 
 from celery_agents import AgentClient
 from celery_agents.config.settings import Settings
-from celery_agents.worker.store import keys
 
 from .agents import call, plan
 from .http_service import ServiceProcess
 from .ledger import Ledger
+from .redis_keys import due_sessions, session_key, shard_of_session
 from .redis_server import RedisServer
 from .verdict import Submitted, Verdict, judge
 from .wait import wait_until
@@ -196,11 +196,11 @@ class Lab:
 
     def has_moved(self, job: Submitted) -> bool:
         """Whether a job's session has moved to the queue of a worker group."""
-        return bool(self.redis.hget(f"ca:{{0}}:s:{job.session_id}:ctl", "queue"))
+        return bool(self.redis.hget(session_key(job.session_id, ":ctl"), "queue"))
 
     def ended(self, job: Submitted) -> bool:
         """Whether a job has ended."""
-        return self.redis.hexists(f"ca:{{0}}:s:{job.session_id}", f"e:{job.execution_id}")
+        return self.redis.hexists(session_key(job.session_id), f"e:{job.execution_id}")
 
     def wait_for_jobs(self, timeout: float = 90.0, jobs: Sequence[Submitted] | None = None) -> None:
         """Wait until all jobs have ended."""
@@ -218,7 +218,7 @@ class Lab:
     def _about(self, waiting: Sequence[Submitted]) -> str:
         lines = [f"{len(waiting)} jobs have not ended; queue {self.queue_length()}"]
         for job in waiting[:3]:
-            lines.append(f"{job.session_id}: {self.redis.hgetall(f'ca:{{0}}:s:{job.session_id}:ctl')}")
+            lines.append(f"{job.session_id}: {self.redis.hgetall(session_key(job.session_id, ':ctl'))}")
             lines += [
                 f"  {e.at_ms} {e.type} {e.step} {dict(e.data)}"
                 for e in self.client.store.sessions.events(job.session_id)
@@ -256,14 +256,13 @@ class Lab:
             queued = b" ".join(broker.lrange("celery_agents.steps", 0, -1)).replace(b'": "', b'":"')  # type: ignore[arg-type]
         held: list[tuple[str, str, int]] = []
         lost: list[tuple[str, str, int]] = []
-        shard = keys.ShardKeys(0)
-        sessions: list[str] = self.redis.zrange(shard.due, 0, -1)  # type: ignore[assignment]
+        sessions = due_sessions(self.redis)
         with self.redis.pipeline(transaction=False) as pipe:
             for session in sessions:
-                pipe.hmget(shard.session(session).ctl, "execution", "step", "claim", "worker", "not_before")
+                pipe.hmget(session_key(session, ":ctl"), "execution", "step", "claim", "worker", "not_before")
             found = pipe.execute()
-            for _, _, claim, _, _ in found:
-                pipe.exists(shard.lease(claim or "-"))
+            for session, (_, _, claim, _, _) in zip(sessions, found, strict=True):
+                pipe.exists(shard_of_session(session).lease(claim or "-"))
             alive = pipe.execute()
         for session, lives, (execution, step, claim, name, not_before) in zip(sessions, alive, found, strict=True):
             if execution is None or int(not_before or 0) > at_ms:

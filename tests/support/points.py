@@ -58,6 +58,8 @@ class Points:
     RELOAD_READ: Final = "reload.read"
     RELOAD_CHECK: Final = "reload.check"
     SWEEP_NOW: Final = "sweep.now"
+    SWEEP_DUE: Final = "sweep.due"
+    SWEEP_CLAIMS: Final = "sweep.claims"
     SWEEP_PASS: Final = "sweep.pass"
     SWEEP_PRIMARY: Final = "sweep.primary"
     SUBMIT_ATTEMPT: Final = "submit.attempt"
@@ -129,7 +131,7 @@ OF_WORKERS: Final = (
     Points.JOURNAL_ANSWER, Points.JOURNAL_ADOPT, Points.JOURNAL_BEGIN, Points.JOURNAL_UNBEGIN, Points.JOURNAL_BURY,
     Points.JOURNAL_RESULT, Points.JOURNAL_FAILURE, Points.JOURNAL_LOOK, Points.JOURNAL_DROP,
     Points.COMMIT_ATTEMPT, Points.COMMIT_READ, Points.COMMIT_ENTRY, Points.COMMIT_EXEC,
-    Points.RELOAD_READ, Points.RELOAD_CHECK, Points.SWEEP_NOW, Points.SWEEP_PASS,
+    Points.RELOAD_READ, Points.RELOAD_CHECK, Points.SWEEP_NOW, Points.SWEEP_DUE, Points.SWEEP_CLAIMS, Points.SWEEP_PASS,
 )  # fmt: skip
 
 # Those of what clients do.

@@ -6,6 +6,9 @@ import re
 
 import redis
 
+from celery_agents.worker.store.keys import PERMANENT, SessionKeys, ShardKeys, shard_keys, shard_of
+from celery_agents.worker.store.shards import NEW
+
 # Celery's and kombu's own: bindings of queues, unacknowledged messages, and the queues themselves.
 _BROKER = re.compile(r"^(_kombu\..*|unacked.*|celery.*|.*\.reply\.celery(-agents)?\.pidbox|.*celery_agents.*)$")
 _SESSION = re.compile(r"^ca:\{(?P<shard>\d+)\}:s:(?P<session>[A-Za-z0-9_.-]+)(:.*)?$")
@@ -26,14 +29,45 @@ def immortal_keys(client: redis.Redis) -> list[str]:
 
 
 def _may_stay(client: redis.Redis, name: str) -> bool:
-    from celery_agents.worker.store import keys
-
-    if keys.PERMANENT.match(name):
+    if PERMANENT.match(name):
         return True
     match = _SESSION.match(name)
     if match is None:
         return False
-    shard = keys.ShardKeys(int(match["shard"]))
+    shard = ShardKeys(int(match["shard"]))
     if client.zscore(shard.due, match["session"]) is not None:
         return True
     return client.hget(shard.session(match["session"]).ctl, "phase") == "wait"
+
+
+def session_key(session_id: str, rest: str = "") -> str:
+    """The key of a session in a store of as many shards as a new one has; `rest` such as ":ctl"."""
+    return session_keys(session_id).session + rest
+
+
+def session_keys(session_id: str) -> SessionKeys:
+    """The keys of a session in such a store."""
+    return shard_of_session(session_id).session(session_id)
+
+
+def shard_of_session(session_id: str) -> ShardKeys:
+    """The keys of a session's shard, in such a store."""
+    return ShardKeys(shard_of(session_id, NEW))
+
+
+def count_entries(client: redis.Redis, *indexes: str) -> list[int]:
+    """Count the entries of indexes in all shards, such as "due", at one moment."""
+    with client.pipeline() as transaction:
+        for index in indexes:
+            for shard in shard_keys(NEW):
+                transaction.zcard(getattr(shard, index))
+        counts = transaction.execute()
+    return [sum(counts[start : start + NEW]) for start in range(0, len(counts), NEW)]
+
+
+def due_sessions(client: redis.Redis) -> list[str]:
+    """The sessions of the due index, shard by shard."""
+    with client.pipeline(transaction=False) as pipeline:
+        for shard in shard_keys(NEW):
+            pipeline.zrange(shard.due, 0, -1)
+        return [name for names in pipeline.execute() for name in names]

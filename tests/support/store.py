@@ -43,6 +43,7 @@ from celery_agents.worker.store import (
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Command, Database, Guard
+from celery_agents.worker.store.keys import ShardKeys
 
 from .points import Points
 
@@ -153,7 +154,15 @@ class Bench:
 
     def another(self) -> Store:
         """A store of another process on the same data."""
-        return Store(self.spy, self.settings, clock=self.clock, publisher=Publisher())
+        found, sent = Store(self.spy, self.settings, clock=self.clock, publisher=Publisher()), len(self.spy.sent)
+        found.housekeeping.check_shards()  # as every process begins
+        del self.spy.sent[sent:]
+        return found
+
+    @property
+    def shard(self) -> ShardKeys:
+        """The keys of the session's shard."""
+        return self.store.context.keys(self.session).shard
 
     @property
     def is_quick(self) -> bool:

@@ -12,10 +12,9 @@ import redis
 
 from celery_agents import AgentClient
 from celery_agents.worker.state import ToolOutcome
-from celery_agents.worker.store import keys
 
 from .http_service import Entry
-from .redis_keys import immortal_keys
+from .redis_keys import immortal_keys, session_keys
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def judge(
         except Exception as error:
             verdict.expect(False, "I8", f"{job.session_id} cannot be judged: {type(error).__name__}: {error}")
     total, _, _ = client.store.housekeeping.backlog()
-    verdict.expect(total == 0, "I11", f"{total} sessions are still due: {server.zrange('ca:{0}:due', 0, 5)}")
+    verdict.expect(total == 0, "I11", f"{total} sessions are still due")
     left = immortal_keys(server)
     verdict.expect(not left, "I11", f"without a time to live: {left[:10]}")
     return verdict
@@ -164,7 +163,7 @@ def _judge_calls_of_the_driver(
     verdict: Verdict, server: redis.Redis, job: Submitted, numbers: Sequence[int], driver: Mapping[tuple[str, int], int]
 ) -> None:
     """I4: a claim that finds no answer in the journal leaves a `try:`; no more calls than those and failed attempts."""
-    session = keys.ShardKeys(0).session(job.session_id)
+    session = session_keys(job.session_id)
     for number in numbers:
         calls = driver.get((job.execution_id, number), 0)
         fields: Mapping[str, str] = server.hgetall(session.journal(job.execution_id, number))  # type: ignore[assignment]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Final, TypeVar
 
 from ...config.settings import Settings
@@ -19,6 +20,7 @@ from .database import Changed, Command, Database, Reply, WatchedTransaction
 from .keys import SessionKeys, ShardKeys, shard_keys, shard_of
 from .primaries import KnownServer
 from .records import StepRef
+from .shards import count_shards
 
 Answer = TypeVar("Answer")
 
@@ -55,7 +57,7 @@ class StoreContext:
     Attributes:
         ends: Lets the ends of one parent's children follow each other, by the parent's id.
         server: What is known of the server; see `forget_server`.
-        shards: The keys of each shard, by number.
+        place: Names the server of a key; all have one, unless the store is a cluster.
         session: Takes one session of the store, by its id.
     """
 
@@ -66,12 +68,47 @@ class StoreContext:
     cache: SessionCache
     ends: Turns = field(default_factory=Turns)
     server: KnownServer = field(default_factory=KnownServer)
-    shards: tuple[ShardKeys, ...] = field(init=False)
+    place: Callable[[str], object] = lambda _: None
     session: Callable[[str], SessionScope] = field(init=False)
+    _shards: tuple[ShardKeys, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shards", shard_keys(self.settings.shards))
         object.__setattr__(self, "session", lru_cache(_SCOPES)(self._scope))
+
+    @property
+    def shards(self) -> tuple[ShardKeys, ...]:
+        """The keys of each shard, by number; the first use asks the store, where the settings name no number.
+
+        Raises:
+            ConfigurationError: See `count_shards`.
+        """
+        if not self._shards and self.settings.shards:
+            object.__setattr__(self, "_shards", shard_keys(self.settings.shards))
+        elif not self._shards:
+            self.check_shards()
+        return self._shards
+
+    def check_shards(self) -> None:
+        """Ask the store for the number of its shards, and keep it.
+
+        Raises:
+            ConfigurationError: See `count_shards`.
+        """
+        known = self.settings.shards or len(self._shards) or None
+        object.__setattr__(self, "_shards", shard_keys(count_shards(self.database, known)))
+
+    def servers(self) -> list[list[ShardKeys]]:
+        """The shards by the server that they are on: one list, unless the store is a cluster."""
+        found: dict[object, list[ShardKeys]] = {}
+        for shard in self.shards:
+            found.setdefault(self.place(shard.due), []).append(shard)
+        return list(found.values())
+
+    def read_shards(self, point: str, reads: Callable[[ShardKeys], Sequence[Command]]) -> dict[ShardKeys, list[Reply]]:
+        """Read the same of each shard, in one round trip to each server; each has at least one command."""
+        commands = [reads(shard) for shard in self.shards]
+        replies = iter(self.database.pipeline(point, [command for each in commands for command in each]))
+        return {shard: list(islice(replies, len(each))) for shard, each in zip(self.shards, commands, strict=True)}
 
     def forget_server(self) -> None:
         """Forget the server's time and its id: the next connection may lead to another one."""

@@ -79,10 +79,24 @@ class Database(Protocol):
     def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
         """The command that runs a script within a transaction; None before the first `script` of this name.
 
-        Its reply is None where the database has forgotten the script: it did not run.
+        Its reply, in a transaction or a pipeline, is None where the database has forgotten the script: it did not run.
         """
         ...
 
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
         ...
+
+
+def run_scripts(
+    database: Database, point: str, name: str, runs: Sequence[tuple[Sequence[str], Sequence[Word]]]
+) -> list[Reply]:
+    """Run a script several times, with the keys and words of each run; in one round trip once the database knows it."""
+    commands = [database.script_command(name, keys, words) for keys, words in runs]
+    known = [command for command in commands if command is not None]
+    are_known = len(runs) > 1 and len(known) == len(runs)
+    replies = database.pipeline(point, known) if are_known else [None] * len(runs)
+    return [
+        database.script(point, name, keys, words) if reply is None else reply
+        for (keys, words), reply in zip(runs, replies, strict=True)
+    ]

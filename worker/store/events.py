@@ -123,7 +123,7 @@ class DeadEntry:
     def command(self, context: StoreContext, shard: ShardKeys) -> Command:
         """The command that appends it; the oldest entries make room."""
         return (
-            "XADD", shard.dead, "MAXLEN", "~", context.settings.dead_kept, "*",
+            "XADD", shard.dead, "MAXLEN", "~", -(-context.settings.dead_kept // len(context.shards)), "*",
             "kind", self.kind, "session", _cut(self.session_id, _ID_CHARS),
             "execution", _cut(self.execution_id, _ID_CHARS), "step", self.step,
             "reason", _cut(self.reason, _REASON_CHARS), "payload", _cut(self.payload, _PAYLOAD_CHARS),

@@ -17,6 +17,7 @@ from .flow.verbs import FlowVerbs
 from .housekeeping.callbacks import CallbackVerbs
 from .housekeeping.histories import HistoryVerbs
 from .housekeeping.inspection import FactVerbs, InspectVerbs
+from .housekeeping.pruning import PruneVerbs
 from .housekeeping.registry import WorkerRegistry
 from .housekeeping.sweeps import SweepVerbs
 from .live.streams import LiveVerbs
@@ -72,8 +73,8 @@ class RequestActions(AnswerVerbs, RequestListVerbs):
     """Answering, listing and finding the requests of sessions that wait."""
 
 
-class Housekeeping(SweepVerbs, CallbackVerbs, HistoryVerbs, InspectVerbs, FactVerbs, QuarantineVerbs):
-    """The work of workers besides their steps, shard by shard, and the facts that operators look at."""
+class Housekeeping(SweepVerbs, PruneVerbs, CallbackVerbs, HistoryVerbs, InspectVerbs, FactVerbs, QuarantineVerbs):
+    """The work of workers besides their steps, and the facts that operators look at."""
 
 
 class Flow(FlowVerbs):

@@ -18,6 +18,7 @@ import pytest
 from support.acting_clients import ActingClient, ReadingClient
 from support.failover_lab import FailoverLab
 from support.hosts import HOSTS_MISSING, can_make_hosts
+from support.redis_keys import session_key
 from support.serve_process import ServeProcess
 from support.verdict import Submitted, Verdict
 from support.wait import wait_until
@@ -104,7 +105,7 @@ def _submit(lab: FailoverLab, count: int) -> None:
 
 
 def _known(lab: FailoverLab, jobs: Sequence[Submitted]) -> list[Submitted]:
-    return [job for job in jobs if lab.redis.exists(f"ca:{{0}}:s:{job.session_id}")]
+    return [job for job in jobs if lab.redis.exists(session_key(job.session_id))]
 
 
 def _judge(
@@ -118,7 +119,7 @@ def _judge(
         verdict.violations += [f"clients: {problem}" for problem in client.problems[:5]]
     known = _known(lab, lab.jobs)
     lost["jobs_lost"] += len(lab.jobs) - len(known)
-    gone = [session for session in reading.submitted if not lab.redis.exists(f"ca:{{0}}:s:{session}")]
+    gone = [session for session in reading.submitted if not lab.redis.exists(session_key(session))]
     lost["submits_lost"] += len(gone)
     verdict.counts["acts"] += len(reading.submitted)
     verdict.counts.update({f"http_{status}": count for status, count in reading.replies.items()})

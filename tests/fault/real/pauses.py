@@ -6,11 +6,10 @@ import random
 import time
 from pathlib import Path
 
-from celery_agents.worker.store import keys
-
 from support.agents import call
 from support.http_service import Entry
 from support.lab import Lab
+from support.redis_keys import session_keys
 from support.verdict import Submitted, Verdict
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
@@ -143,7 +142,7 @@ def _check_stop(
 
 def _begun(lab: Lab, job: Submitted) -> set[tuple[int, int]]:
     """Steps and indexes of the calls that are recorded as begun now; all tools of these jobs have effects."""
-    session = keys.ShardKeys(0).session(job.session_id)
+    session = session_keys(job.session_id)
     recorded = [(step, name) for step in (1, 2) for name in lab.redis.hkeys(session.journal(job.execution_id, step))]
     return {(step, int(name[1:-2])) for step, name in recorded if name.startswith("t") and name.endswith(":s")}
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from celery_agents.worker.store import keys
-
 from support.agents import call
 from support.lab import Lab, Submitted, Supervisor
+from support.redis_keys import session_key, session_keys
 from support.verdict import Verdict
 
 _KINDS = {"kill_process": "failed", "leave": "completed", "endless": "any", "recurse": "completed", "huge": "completed"}
@@ -30,7 +29,7 @@ def poison(directory: Path, rounds: int) -> Verdict:
                     verdict.counts[f"poison_{kind}_{header.status}"] += 1
                     wanted = _KINDS[kind]
                     verdict.expect(wanted in ("any", header.status), "I9", f"{kind} is {header.status}")
-                    size = lab.redis.memory_usage(f"ca:{{0}}:s:{job.session_id}:m:messages:0") or 0
+                    size = lab.redis.memory_usage(session_key(job.session_id, ":m:messages:0")) or 0
                     verdict.expect(size < 1_000_000, "I9", f"{kind} keeps {size} bytes")
             supervisor.close()
         killed = [job for job in lab.jobs if job.tools == (("kill_process",),)]
@@ -72,7 +71,7 @@ def _judge_endless_driver(verdict: Verdict, lab: Lab, job: Submitted) -> None:
     status = lab.client.header(job.session_id).status
     verdict.counts[f"endless_driver_{status}"] += 1
     verdict.expect(status == "failed", "I9", f"an endless driver's job is {status}")
-    journal = keys.ShardKeys(0).session(job.session_id).journal(job.execution_id, 1)
+    journal = session_keys(job.session_id).journal(job.execution_id, 1)
     tries = sum(name.startswith("try:") for name in lab.redis.hkeys(journal))  # type: ignore[union-attr]
     verdict.counts["endless_driver_claims"] += tries
     limit = lab.client.settings.attempts_limit

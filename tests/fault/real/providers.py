@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from celery_agents.worker.store import keys
-
 from support.http_service import ServiceProcess
 from support.lab import Lab
 from support.provider import Provider, calls, tool_call
+from support.redis_keys import session_keys
 from support.verdict import Verdict
 
 _FAULTS = (
@@ -72,7 +71,7 @@ def _asked(lab: Lab) -> dict[tuple[str, int], int]:
     """How often each step was asked for, by the journals: claims without an answer, and attempts that failed."""
     found: dict[tuple[str, int], int] = {}
     for number, job in enumerate(lab.jobs):
-        session = keys.ShardKeys(0).session(job.session_id)
+        session = session_keys(job.session_id)
         for turn in (0, 1):
             fields = lab.redis.hkeys(session.journal(job.execution_id, turn + 1))
             found[f"job-{number}.", turn] = sum(name.startswith(("try:", "err:")) for name in fields)  # type: ignore[union-attr]

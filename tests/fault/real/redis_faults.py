@@ -9,9 +9,11 @@ from pathlib import Path
 
 from celery_agents.worker.errors import StoreFull
 from celery_agents.worker.store import keys
+from celery_agents.worker.store.shards import NEW
 
 from support.agents import call, driver_key
 from support.lab import Lab
+from support.redis_keys import due_sessions, session_keys
 from support.verdict import Verdict
 from support.wait import wait_until
 
@@ -101,10 +103,10 @@ def full(directory: Path) -> Verdict:
             verdict.counts["submit_refused"] += "memory" in str(error)
         lab.ledger.open("answer")
         lab.ledger.open("result")
-        session = keys.ShardKeys(0).session(asked.session_id)
+        session = session_keys(asked.session_id)
         journal = session.journal(asked.execution_id, 1)
         wait_until(lambda: lab.redis.hexists(journal, "llm"), "the paid answer is journaled although Redis is full", 20)
-        work = keys.ShardKeys(0).session(working.session_id).journal(working.execution_id, 1)
+        work = session_keys(working.session_id).journal(working.execution_id, 1)
         wait_until(lambda: lab.redis.hexists(work, "t0:r"), "the result is journaled although Redis is full", 20)
         verdict.counts["journaled_when_full"] += 2
         time.sleep(3)  # longer than a lease: nobody may take anything over for want of memory
@@ -142,7 +144,7 @@ def cut_files(directory: Path, cuts: int, seed: int) -> Verdict:
             if number < len(chosen) - 1:
                 lab.server.stop()
         lab.worker()
-        known = [job for job in jobs if lab.redis.exists(keys.ShardKeys(0).session(job.session_id).session)]
+        known = [job for job in jobs if lab.redis.exists(session_keys(job.session_id).session)]
         lab.wait_for_jobs(60, known)
         for job in known:
             status = lab.client.header(job.session_id).status
@@ -199,9 +201,8 @@ def _record_starts(data: bytes) -> list[int]:
 
 def _check_whole(lab: Lab, verdict: Verdict) -> None:
     """Every session can be read, and is due exactly when it is runnable (invariant D)."""
-    shard = keys.ShardKeys(0)
-    due = set(lab.redis.zrange(shard.due, 0, -1))  # type: ignore[arg-type]
-    for session_id in lab.redis.zrange(shard.sessions, 0, -1):  # type: ignore[union-attr]
+    due = set(due_sessions(lab.redis))
+    for session_id in (name for shard in keys.shard_keys(NEW) for name in lab.redis.zrange(shard.sessions, 0, -1)):  # type: ignore[union-attr]
         state = lab.client.show(session_id).state
         execution = state.execution
         assert execution is not None

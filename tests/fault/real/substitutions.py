@@ -96,6 +96,7 @@ def everything(directory: Path, examples: int, seed: int, *, pools: Sequence[str
     verdict = Verdict()
     env = {"CELERY_AGENTS_TOKEN_SECRET": TOKEN_SECRET, "CELERY_AGENTS_CONTROL_TASKS": "all"}
     with Lab(directory, agents="support.agents,support.waiting_agents", env=env) as lab:
+        lab.redis.set("ca:shards", 1)  # as in a store that is older than the default of today
         workers = [lab.worker(CELERY_AGENTS_POOL=pool) for pool in pools]
         siege = Siege(lab, workers, verdict)
         run_examples(verdict, "substitutions", examples, seed, SUBSTITUTIONS, siege.add)

@@ -51,6 +51,7 @@ def registry(substitutes: Substitutes, waiting: bool, capable: bool, smart: bool
 @cache
 def settings(burst: int, cache_bytes: int) -> Settings:
     return Settings.build(
+        shards=1,
         steps_per_task=burst,
         retry_later_seconds=2.0,
         retry_later_max_seconds=8.0,
@@ -331,7 +332,7 @@ class Simulation:
         lookout = QueueSnapshot(oldest_ms=oldest) if world.rng.random() < 0.7 else QueueSnapshot()
         began = world.now
         try:
-            swept = worker.store.housekeeping.sweep(0, lookout)
+            swept = worker.store.housekeeping.sweep(lookout)
         except (StoreUnavailable, StoreFull):
             return
         world.tally.answers["swept"] += len(swept.lost)

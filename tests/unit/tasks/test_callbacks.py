@@ -68,10 +68,10 @@ def test_a_receiver_that_takes_its_time_is_asked_no_more_than_can_be_told_before
     for number in range(ENDED):
         end_execution(store, f"s{number}", receiver.url)
     caller = CallbackCaller(create_app(SETTINGS), store, SETTINGS)
-    begun = [caller.start_due(0) for _ in range(5)]
+    begun = [caller.start_due() for _ in range(5)]
     assert (begun[0], sum(begun[1:])) == (20, 0)
     receiver.go.set()
-    wait_until(lambda: not caller.start_due(0) and len(receiver.heard) >= ENDED, "all are told")
+    wait_until(lambda: not caller.start_due() and len(receiver.heard) >= ENDED, "all are told")
     assert sorted(receiver.heard) == sorted(f"e-s{number}" for number in range(ENDED))
 
 
@@ -82,7 +82,7 @@ def test_a_receiver_that_takes_its_time_holds_no_other_one_up(receiver: SlowRece
         end_execution(store, f"s{number}", receiver.url)
     end_execution(store, "quick", quick.url)
     caller = CallbackCaller(create_app(SETTINGS), store, SETTINGS)
-    wait_until(lambda: caller.start_due(0) >= 0 and heard == ["e-quick"], "the quick receiver is told")
+    wait_until(lambda: caller.start_due() >= 0 and heard == ["e-quick"], "the quick receiver is told")
     assert len(receiver.heard) <= 4
     quick.close()
     caller.close()
@@ -95,7 +95,7 @@ def test_a_worker_that_may_not_reach_a_receiver_says_how_to_allow_it(receiver: S
     caller = CallbackCaller(create_app(settings), store, settings)
     failed: list[str] = []
     store.housekeeping.fail_callback = lambda callback, *, delay_ms, reason: failed.append(reason)  # type: ignore[method-assign]
-    caller.start_due(0)
+    caller.start_due()
     wait_until(lambda: bool(failed), "the callback has failed")
     assert "CELERY_AGENTS_WEBHOOK_ALLOW" in failed[0]
     assert receiver.heard == []
@@ -118,7 +118,7 @@ def test_a_stored_task_that_would_write_elsewhere_is_not_sent(target: Any, monke
     monkeypatch.setattr(app, "send_task", lambda *_args, **options: sent.append(options))
     store.housekeeping.fail_callback = lambda callback, *, delay_ms, reason: failed.append(reason)  # type: ignore[method-assign]
     caller = CallbackCaller(app, store, SETTINGS)
-    caller.start_due(0)
+    caller.start_due()
     wait_until(lambda: bool(failed or sent), "the callback has ended")
     assert (sent, len(failed)) == ([], 1)
     assert "on_complete" in failed[0]

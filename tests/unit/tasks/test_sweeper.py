@@ -10,6 +10,7 @@ from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
 from celery_agents.tasks.housekeeping.sweeper import Sweeper
 from celery_agents.tasks.publishing import StepPublisher
 from celery_agents.worker.store import memory_store
+from celery_agents.worker.store.keys import ShardKeys
 
 from support.wait import wait_until
 
@@ -56,11 +57,11 @@ class RecordingJob:
     def __init__(self, name: str, runs: list[str], *, interval_seconds: float = 0.0, fails: bool = False) -> None:
         self.name = name
         self.interval_seconds = interval_seconds
-        self.shards: list[int] = []
+        self.shards: list[ShardKeys] = []
         self._runs = runs
         self._fails = fails
 
-    def run(self, shards: Sequence[int]) -> None:
+    def run(self, shards: Sequence[ShardKeys]) -> None:
         self._runs.append(self.name)
         self.shards = list(shards)
         if self._fails:
@@ -93,7 +94,7 @@ def test_jobs_run_for_the_shards_that_this_worker_has_locked() -> None:
     job = RecordingJob("job", [])
     sweeper = Sweeper(lambda: runtime, lambda: 0, jobs=[job])
     sweeper.run_pass()
-    assert job.shards == list(range(SETTINGS.shards))
+    assert job.shards == list(runtime.store.context.shards)
     other: Any = FailsAtFirst()
     other.name, other.store = "another worker", runtime.store
     Sweeper(lambda: other, lambda: 0, jobs=[job]).run_pass()

@@ -5,6 +5,8 @@ The transaction that ends the execution, or lets it wait, fills the outbox.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ from .. import fields
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Command
 from ..events import DeadEntry
+from ..keys import ShardKeys
 from ..requests.listing import StoredRequests
 from ..session_records import REQUEST_KINDS, Callback, Result
 from ..sessions.reads import ReadVerbs
@@ -25,10 +28,28 @@ _FEWEST_WORDS: Final = 4
 class CallbackVerbs(StorePart):
     """The outbox of callbacks."""
 
-    def due_callbacks(self, shard: int, *, limit: int, hold_ms: int) -> list[Callback]:
-        """Take callbacks that are due; each comes again after `hold_ms` unless it is finished."""
-        context, keys = self._context, self._context.shards[shard]
-        pipeline, now_ms = context.database.pipeline, context.now_ms("callbacks.now")
+    def due_callbacks(self, *, limit: int, hold_ms: int, shards: Sequence[ShardKeys] | None = None) -> list[Callback]:
+        """Take callbacks that are due; each comes again after `hold_ms` unless it is finished.
+
+        Args:
+            limit: Most callbacks of a server.
+            shards: Of one server. None: all.
+        """
+        context, found = self._context, list[Callback]()
+        if shards is None:
+            options = {"limit": limit, "hold_ms": hold_ms}
+            return [each for group in context.servers() for each in self.due_callbacks(shards=group, **options)]
+        firsts: list[Command] = [("ZRANGE", shard.callbacks, 0, 0, "WITHSCORES") for shard in shards]
+        now_reply, *replies = context.database.pipeline("callbacks.now", [context.clock.now(), *firsts])
+        now_ms = context.clock.milliseconds(now_reply)
+        due = [shard for shard, first in zip(shards, replies, strict=True) if first and float(first[1]) <= now_ms]
+        for shard in random.sample(due, len(due)):  # where there is no room for all, others come first the next time
+            if len(found) < limit:
+                found += self._take_due(shard, limit - len(found), now_ms, hold_ms)
+        return found
+
+    def _take_due(self, keys: ShardKeys, limit: int, now_ms: int, hold_ms: int) -> list[Callback]:
+        context, pipeline = self._context, self._context.database.pipeline
         due = ("ZRANGEBYSCORE", keys.callbacks, "-inf", now_ms, "LIMIT", 0, limit)
         found: list[Callback] = []
         for member in pipeline("callbacks.due", [due])[0]:

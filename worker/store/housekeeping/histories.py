@@ -19,6 +19,7 @@ from ..database import Command, Guard, Reply
 from ..event_records import EventType, NewEvent
 from ..events import event_commands
 from ..history_losses import LOST, HistoryLoss
+from ..keys import ShardKeys
 from ..primaries import REPLICATION, replication_id
 from ..sessions.loading import MARK, LoadVerbs
 
@@ -81,13 +82,14 @@ class HistoryVerbs(StorePart):
 
     def list_lost(self, limit: int = _SHOWN) -> tuple[int, list[tuple[str, HistoryLoss]]]:
         """Count the sessions whose history was lost in part within the retention, and read the newest of them."""
-        reads: list[Command] = []
-        for shard in self._context.shards:
-            newest: Command = ("ZREVRANGEBYSCORE", shard.lost, "+inf", "-inf", "WITHSCORES", "LIMIT", 0, limit)
-            reads += [("ZCARD", shard.lost), newest]
-        replies = self._context.database.pipeline("history.list", reads)
+
+        def reads(shard: ShardKeys) -> list[Command]:
+            newest = ("ZREVRANGEBYSCORE", shard.lost, "+inf", "-inf", "WITHSCORES", "LIMIT", 0, limit)
+            return [("ZCARD", shard.lost), newest]
+
+        replies = self._context.read_shards("history.list", reads).values()
         entries = sorted(
-            ((fields.score_ms(score), fields.name(member)) for flat in replies[1::2]
+            ((fields.score_ms(score), fields.name(member)) for _, flat in replies
              for member, score in zip(flat[::2], flat[1::2], strict=True)), reverse=True,
         )[:limit]  # fmt: skip
         names = [name for _, name in entries]
@@ -96,7 +98,7 @@ class HistoryVerbs(StorePart):
         )
         losses = [(name, HistoryLoss.read(found[0])) for name, found in zip(names, stored, strict=True)
                   if not isinstance(found, StateUnreadable)]  # fmt: skip
-        return sum(replies[::2]), [(name, loss) for name, loss in losses if loss is not None]
+        return sum(count for count, _ in replies), [(name, loss) for name, loss in losses if loss is not None]
 
 
 def _look(context: StoreContext, suspects: Mapping[str, CachedSession], worker: str, is_pure: IsPure) -> FoundLosses:
@@ -112,11 +114,12 @@ def _look(context: StoreContext, suspects: Mapping[str, CachedSession], worker: 
     return FoundLosses(tuple(told), tuple(gone))
 
 
-def forget_old_losses(context: StoreContext, shard: int, now_ms: int) -> None:
-    """Take losses that are older than the retention out of the list."""
+def forget_old_losses(context: StoreContext, shards: Sequence[ShardKeys], now_ms: int) -> None:
+    """Take losses that are older than the retention out of the lists of shards."""
     if context.retention_ms is not None:
-        key = context.shards[shard].lost
-        context.database.pipeline("prune.lost", [("ZREMRANGEBYSCORE", key, "-inf", now_ms - context.retention_ms)])
+        until_ms = now_ms - context.retention_ms
+        old: list[Command] = [("ZREMRANGEBYSCORE", shard.lost, "-inf", until_ms) for shard in shards]
+        context.database.pipeline("prune.lost", old)
 
 
 def _read_versions(

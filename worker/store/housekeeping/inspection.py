@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...errors import ConfigurationError, StateUnreadable, StoreForbidden, StoreUnavailable
+from ...errors import StateUnreadable, StoreForbidden, StoreUnavailable
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..database import Command, Reply
@@ -21,7 +21,6 @@ from .callbacks import read_note
 # The fields of an entry of the dead list, with the value of those that it lacks.
 _DEAD: Final = {"kind": "", "session": "", "execution": "", "step": "0", "reason": "no reason is stored", "payload": ""}
 _DELAY: Final = ("step", "phase", "claim", "delays", "not_before", "why", "put_off")
-_SHOWN: Final = 20
 
 
 class FactVerbs(StorePart):
@@ -65,23 +64,24 @@ class FactVerbs(StorePart):
 
     def list_dead(self, limit: int = 100) -> list[dict[str, str]]:
         """Read the newest entries of the dead list: parked steps, quarantined messages, lost callbacks."""
-        found: list[dict[str, str]] = []
-        for shard in self._context.shards:
-            (entries,) = self._context.database.pipeline("dead", [("XREVRANGE", shard.dead, "+", "-", "COUNT", limit)])
-            found += [{**_DEAD, **_named(flat), "id": entry_id.decode()} for entry_id, flat in entries]
+        read = self._context.read_shards("dead", lambda shard: [("XREVRANGE", shard.dead, "+", "-", "COUNT", limit)])
+        found = [
+            {**_DEAD, **_named(flat), "id": entry_id.decode()}
+            for (entries,) in read.values()
+            for entry_id, flat in entries
+        ]
         return sorted(found, key=lambda entry: entry["id"], reverse=True)[:limit]
 
     def backlog(self) -> tuple[int, int, int]:
         """Count the sessions in the due index and those overdue; the third number is how late the oldest is (ms)."""
         total, late, oldest = 0, 0, 0
-        for shard in self._context.shards:
-            now_ms = self._context.now_ms("backlog.now")
-            reads: list[Command] = [
-                ("ZCARD", shard.due),
-                ("ZCOUNT", shard.due, "-inf", now_ms),
-                ("ZRANGEBYSCORE", shard.due, "-inf", now_ms, "WITHSCORES", "LIMIT", 0, 1),
-            ]
-            count, overdue, first = self._context.database.pipeline("backlog", reads)
+        now_ms = self._context.now_ms("backlog.now")
+
+        def reads(shard: ShardKeys) -> list[Command]:
+            first = ("ZRANGEBYSCORE", shard.due, "-inf", now_ms, "WITHSCORES", "LIMIT", 0, 1)
+            return [("ZCARD", shard.due), ("ZCOUNT", shard.due, "-inf", now_ms), first]
+
+        for count, overdue, first in self._context.read_shards("backlog", reads).values():
             total, late = total + count, late + overdue
             if first:
                 oldest = max(oldest, now_ms - fields.score_ms(first[1]))
@@ -89,17 +89,20 @@ class FactVerbs(StorePart):
 
     def list_delayed(self, limit: int = 1000) -> list[DelayedStep]:
         """Read the delayed steps that are not due yet, the next try first."""
-        found: list[DelayedStep] = []
-        for shard in self._context.shards:
-            now_ms = self._context.now_ms("delayed.now")
-            command: Command = ("ZRANGEBYSCORE", shard.delayed, now_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit)
-            (reply,) = self._context.database.pipeline("delayed.read", [command])
-            # An entry that is no text is none of ours; `inspection` names it.
-            session_ids = [name for entry in reply[::2] if (name := fields.name(entry)).encode() == entry]
-            reads: list[list[Command]] = [[("HMGET", shard.session(each).ctl, *_DELAY)] for each in session_ids]
-            for session_id, replies in zip(session_ids, self._context.read_apart("delayed.why", reads), strict=True):
-                if not isinstance(replies, StateUnreadable):
-                    found += _delayed_steps(session_id, replies[0], now_ms)
+        context, found = self._context, list[DelayedStep]()
+        now_ms = context.now_ms("delayed.now")
+        read = context.read_shards(
+            "delayed.read",
+            lambda shard: [("ZRANGEBYSCORE", shard.delayed, now_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit)],
+        )
+        # An entry that is no text is none of ours; `inspection` names it.
+        session_ids = [
+            name for (reply,) in read.values() for entry in reply[::2] if (name := fields.name(entry)).encode() == entry
+        ]
+        reads: list[list[Command]] = [[("HMGET", context.keys(each).ctl, *_DELAY)] for each in session_ids]
+        for session_id, replies in zip(session_ids, context.read_apart("delayed.why", reads), strict=True):
+            if not isinstance(replies, StateUnreadable):
+                found += _delayed_steps(session_id, replies[0], now_ms)
         return sorted(found, key=lambda entry: entry.next_try_ms)[:limit]
 
     def check_shards(self) -> None:
@@ -111,29 +114,7 @@ class FactVerbs(StorePart):
             ConfigurationError: They differ, or the stored one cannot be read; sessions would be looked for in the wrong
                 place.
         """
-        wanted = str(self._context.settings.shards)
-        try:
-            (stored,) = self._context.database.pipeline("shards", [("GET", SHARDS)])
-        except StateUnreadable as error:
-            raise ConfigurationError(
-                f"the key {SHARDS} holds another type than a string: somebody else wrote to it. DEL {SHARDS}; the next "
-                f"worker writes the number of shards, {wanted}, again"
-            ) from error
-        if stored is None:
-            stored = self._store_shards(wanted)
-        if fields.name(stored) != wanted:
-            raise ConfigurationError(
-                f"CELERY_AGENTS_SHARDS={wanted}, but this Redis holds sessions in {fields.name(stored)[:_SHOWN]!r} "
-                f"shards; set it to that, or use an empty Redis"
-            )
-
-    def _store_shards(self, wanted: str) -> Reply:
-        """Store the number in an empty Redis; a user who may not write leaves that to the first worker."""
-        writes: list[Command] = [("SET", SHARDS, wanted, "NX"), ("GET", SHARDS)]
-        try:
-            return self._context.database.pipeline("shards.first", writes)[1]
-        except (ConfigurationError, StoreForbidden):
-            return wanted.encode()
+        self._context.check_shards()
 
 
 def _named(flat: Sequence[bytes]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from ....config.settings import GROUP_MARK
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..database import Command
-from ..keys import AGENTS, WORKERS
+from ..keys import AGENTS, SHARDS, WORKERS
 
 # The fields of an entry, with the value of those that it lacks.
 _WORKER: Final[Mapping[str, Any]] = {
@@ -42,7 +42,9 @@ class WorkerRegistry(StorePart):
         """
         seen = self._context.now_ms()
         entry = fields.to_json({**facts, "agents": agents, "seen": seen})
-        commands: list[Command] = [("HSET", WORKERS, worker, entry)]
+        # An emptied store gets the number back before another process chooses one.
+        shards = len(self._context.shards)
+        commands: list[Command] = [("HSET", WORKERS, worker, entry), ("SET", SHARDS, shards, "NX")]
         if agents:
             queues = facts.get("agent_queues", {})
             commands.append(("HSET", AGENTS))

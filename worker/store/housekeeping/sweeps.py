@@ -1,4 +1,4 @@
-"""The sweep: find steps whose message or worker was lost, and take out of the indexes what has expired.
+"""The sweep: find steps whose message or worker was lost.
 
 Sessions whose agent no live worker offers wait in an index until a worker registers the agent.
 """
@@ -6,7 +6,8 @@ Sessions whose agent no live worker offers wait in an index until a worker regis
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -14,15 +15,12 @@ from typing import Final
 from ...errors import StateUnreadable
 from ...state.values.ids import ID_PATTERN
 from .. import fields, primaries
-from ..context import SessionScope, StoreContext, StorePart
-from ..database import Changed, Command, Word
+from ..context import StoreContext, StorePart
+from ..database import Command, Reply, Word
 from ..events import DeadEntry
-from ..flow.verbs import forget_past_flow
 from ..keys import ShardKeys
 from ..records import LAST_STEP, StepRef
-from ..sessions.parking import ParkVerbs, key_names, key_reads
-from .histories import forget_old_losses
-from .registry import forget_silent_workers
+from ..sessions.parking import ParkVerbs
 
 _BATCH: Final = 1000
 MOST_UNOFFERED: Final = 100
@@ -50,10 +48,10 @@ class QueueSnapshot:
     named: Mapping[str, int] = field(default_factory=dict[str, int])
     offers: Mapping[str, Sequence[str]] | None = None
 
-    def words(self) -> list[Word]:
-        """The words that the sweep's script takes."""
+    def words(self, sessions: Sequence[Word]) -> list[Word]:
+        """The last words that the sweep's script takes; `sessions` are the ids of due ones with their claims."""
         oldest = {"": self.oldest_ms, **self.named}
-        words: list[Word] = [int(self.offers is not None), len(oldest)]
+        words: list[Word] = [int(self.offers is not None), len(oldest), *sessions]
         words += [word for pair in oldest.items() for word in pair]
         for agent, queues in (self.offers or {}).items():
             words += [agent, len(queues), *queues]
@@ -77,47 +75,30 @@ class SweepResult:
 
 
 class SweepVerbs(StorePart):
-    """Finding steps whose message or worker was lost, what has expired, and what waits for a worker."""
+    """Finding steps whose message or worker was lost, and those that wait for a worker."""
 
-    def sweep(self, shard: int, queue: QueueSnapshot) -> SweepResult:
-        """Look at what is due in a shard, postpone every entry it looks at, and name the steps whose message is lost.
+    def sweep(self, queue: QueueSnapshot, shards: Sequence[ShardKeys] | None = None) -> SweepResult:
+        """Look at what is due, postpone every entry that is looked at, and name the steps whose message is lost.
 
         The caller publishes them. Nothing is named that a live lease holds or whose message may still be queued.
+
+        Args:
+            shards: Of one server; one of them is looked at first in this pass, another one in the next. None: all.
         """
-        context, keys = self._context, self._context.shards[shard]
-        clock, settings = context.clock, context.settings
-        asked = [clock.now(), clock.uptime(), *primaries.reads(keys)]
-        now_reply, uptime, info, stored = context.database.pipeline("sweep.now", asked)
-        now_ms, longest_ms = clock.milliseconds(now_reply), round(settings.due_max_seconds * 1000)
-        primary = primaries.read_primary(keys, now_ms, info, stored)
-        if primary.notes:
-            context.database.pipeline("sweep.primary", primary.notes)
-        # The holders of leases that ended while Redis was down, or moved, need time to come back.
-        has_settled = primary.has_settled(now_ms, context.lease_ms)
-        if clock.uptime_seconds(uptime) < settings.lease_seconds or not has_settled:
-            return SweepResult()
-        words = (
-            keys.prefix, now_ms, settings.sweep_batch, context.lease_ms, context.grace_ms, context.due_ms, longest_ms,
-            queue.capacity, context.agent_grace_ms, settings.events_kept, *queue.words(),
-        )  # fmt: skip
-        found = context.database.script("sweep.pass", "sweep", (keys.due, keys.unoffered), words)
-        lost, live, queued, broken, expired = found
-        refs: list[StepRef] = []
-        left: set[str] = set()
-        for session_id, *step, left_queue in lost:
-            try:
-                refs.append(_read_lost_step(session_id, *step))
-                left.add(fields.text(left_queue))
-            except StateUnreadable:
-                broken.append(session_id)
-        for session_id, execution_id, step, agent in expired:
-            try:
-                _park_unoffered(context, _read_lost_step(session_id, execution_id, step), fields.text(agent))
-            except StateUnreadable:
-                broken.append(session_id)
-        for session_id in broken:
-            _park_broken(context, keys, session_id)
-        return SweepResult(lost=tuple(refs), live=live, queued=queued, at_ms=now_ms, left=frozenset(left - {""}))
+        if shards is None:
+            return _join(self.sweep(queue, each) for each in self._context.servers())
+        context = self._context
+        now_ms, due = _find_due(context, shards)
+        found = _Found(context, now_ms)
+        # The share of a shard where many have something due: all of them are looked at again in the next pass.
+        members = _due_members(context, due, now_ms, -(-context.settings.sweep_batch // max(1, len(due))))
+        claims = _read_claims(context, members)
+        for shard, ids in members:
+            keys, pairs = _sweep_words(shard, ids, claims)
+            words = (len(ids), *found.words(queue.capacity - len(found.lost)), *queue.words(pairs))
+            reply = context.database.script("sweep.pass", "sweep", (shard.due, shard.unoffered, *keys), words)
+            found.add(shard, reply)
+        return found.result()
 
     def publish(self, refs: Sequence[StepRef], at_ms: int) -> bool:
         """Publish the messages of lost steps in one round trip.
@@ -132,35 +113,18 @@ class SweepVerbs(StorePart):
             self._context.database.pipeline("sweep.publish", commands)
         return bool(commands)
 
-    def lock_sweep(self, shard: int, worker: str, hold_ms: int) -> bool:
-        """Take the lock of a shard's sweep, or keep it, for `hold_ms`; False: another worker has it."""
-        database, key = self._context.database, self._context.shards[shard].sweeper
+    def lock_sweep(self, shards: Sequence[ShardKeys], worker: str, hold_ms: int) -> bool:
+        """Take the lock of the sweep of a server, or keep it, for `hold_ms`; False: another worker has it.
+
+        Args:
+            shards: Those of the server; the lock is a key of the first.
+        """
+        database, key = self._context.database, shards[0].sweeper
         taken, holder = database.pipeline("sweep.lock", [("SET", key, worker, "NX", "PX", hold_ms), ("GET", key)])
         if taken is None and fields.text(holder) == worker:
             database.pipeline("sweep.hold", [("PEXPIRE", key, hold_ms)])
             return True
         return taken is not None
-
-    def prune(self, shard: int) -> int:
-        """Take expired sessions out of the indexes, and workers that were not heard from out of the registry.
-
-        Returns:
-            How many sessions were gone.
-        """
-        context, keys = self._context, self._context.shards[shard]
-        forget_silent_workers(context)
-        forget_past_flow(context)
-        now_ms = context.now_ms("prune.now")
-        _forget_past_delays(context, keys, now_ms)
-        forget_old_losses(context, shard, now_ms)
-        indexes = (keys.ending, keys.sessions, keys.failed, keys.due, keys.children)
-        limit, total = context.settings.sweep_batch, 0
-        while True:  # in passes, so that no client waits for Redis for long; each takes out what it looks at
-            _end_parked(context, keys, now_ms)
-            gone, looked_at = context.database.script("prune.pass", "prune", indexes, (keys.prefix, now_ms, limit))
-            total += gone
-            if looked_at < limit:
-                return total
 
     def offer(self, queues: Mapping[str, Sequence[str]]) -> int:
         """End the wait of sessions whose agents a worker has registered.
@@ -174,23 +138,32 @@ class SweepVerbs(StorePart):
             How many sessions had waited.
         """
         context = self._context
-        counts = context.database.pipeline("offer.count", [("ZCARD", shard.unoffered) for shard in context.shards])
-        waiting = [shard for shard, count in zip(context.shards, counts, strict=True) if count]
+        counts = context.read_shards("offer.count", lambda shard: [("ZCARD", shard.unoffered)])
+        waiting = [shard for shard, (count,) in counts.items() if count]
         if not waiting:
             return 0
         now_ms = context.now_ms()
         return sum(self._offer(shard, now_ms, agent, queues[agent]) for shard in waiting for agent in queues)
 
     def _offer(self, shard: ShardKeys, now_ms: int, agent: str, queues: Sequence[str]) -> int:
-        context = self._context
+        context, prefix = self._context, f"{agent} ".encode()
         wait_ms = context.due_ms if context.publisher.count_commands("") else 0  # 0: the queue is in another database
-        args = (shard.prefix, now_ms, _BATCH, context.settings.events_kept, wait_ms, agent, len(queues), *queues)
+        # All scores are 0, so the members stand in the order of their bytes; "!" follows the blank.
+        read: Command = ("ZRANGEBYLEX", shard.unoffered, f"[{agent} ", f"({agent}!", "LIMIT", 0, _BATCH)
+        args = (now_ms, context.settings.events_kept, wait_ms, agent, len(queues), *queues)
         total = 0
         while True:  # in batches, so that no client waits for Redis for long; each takes out what it looks at
-            looked_at, free = context.database.script("offer.pass", "offer", (shard.unoffered, shard.due), args)
-            self.publish(list(_readable(free)), now_ms)
-            total += looked_at
-            if looked_at < _BATCH:
+            (members,) = context.database.pipeline("offer.read", [read])
+            if members:
+                ids = [member[len(prefix) :] for member in members]
+                all_keys = map(shard.session, map(fields.name, ids))
+                keys = [key for each in all_keys for key in (each.session, each.ctl, each.events)]
+                free = context.database.script(
+                    "offer.pass", "offer", (shard.unoffered, shard.due, *keys), (*args, *ids)
+                )
+                self.publish(list(_readable(free)), now_ms)
+                total += len(members)
+            if len(members) < _BATCH:
                 return total
 
     def count_unoffered(self) -> dict[str, int]:
@@ -198,29 +171,140 @@ class SweepVerbs(StorePart):
 
         Of more than 100 agents the others are counted together, as `(other)`.
         """
-        found: dict[str, int] = {}
-        for shard in self._context.shards:
-            lowest = b"-"
-            while True:
-                if len(found) >= MOST_UNOFFERED:
-                    count_command = ("ZLEXCOUNT", shard.unoffered, lowest, "+")
-                    (count,) = self._context.database.pipeline("unoffered.count", [count_command])
-                    if count:
-                        found[OTHER_AGENTS] = found.get(OTHER_AGENTS, 0) + count
-                    break
-                (members,) = self._context.database.pipeline(
-                    "unoffered.next", [("ZRANGEBYLEX", shard.unoffered, lowest, "+", "LIMIT", 0, 1)]
-                )
-                if not members:
-                    break
-                # As bytes: an entry that is no text must not stand before the one that is read next.
-                agent = members[0].partition(b" ")[0]
-                name, after = fields.name(agent), agent + b"!"
-                count_command = ("ZLEXCOUNT", shard.unoffered, b"[" + agent + b" ", b"(" + after)
-                (count,) = self._context.database.pipeline("unoffered.count", [count_command])
+        context, found = self._context, dict[str, int]()
+        lowest: dict[ShardKeys, bytes] = dict.fromkeys(context.shards, b"-")
+        while lowest:
+            if len(found) >= MOST_UNOFFERED:
+                counted = [("ZLEXCOUNT", shard.unoffered, low, "+") for shard, low in lowest.items()]
+                others = sum(context.database.pipeline("unoffered.count", counted))
+                return {**found, OTHER_AGENTS: found.get(OTHER_AGENTS, 0) + others} if others else found
+            reads = [("ZRANGEBYLEX", shard.unoffered, low, "+", "LIMIT", 0, 1) for shard, low in lowest.items()]
+            firsts = zip(list(lowest), context.database.pipeline("unoffered.next", reads), strict=True)
+            # As bytes: an entry that is no text must not stand before the one that is read next.
+            agents = {shard: members[0].partition(b" ")[0] for shard, members in firsts if members}
+            counts: list[Command] = [
+                ("ZLEXCOUNT", shard.unoffered, b"[" + agent + b" ", b"(" + agent + b"!")
+                for shard, agent in agents.items()
+            ]
+            replies = context.database.pipeline("unoffered.count", counts) if counts else []
+            for agent, count in zip(agents.values(), replies, strict=True):
+                name = fields.name(agent)
+                name = name if name in found or len(found) < MOST_UNOFFERED else OTHER_AGENTS
                 found[name] = found.get(name, 0) + count
-                lowest = b"[" + after
+            lowest = {shard: b"[" + agent + b"!" for shard, agent in agents.items()}
         return found
+
+
+def _find_due(context: StoreContext, shards: Sequence[ShardKeys]) -> tuple[int, list[ShardKeys]]:
+    """Ask a server for its time, and which shards have something due; none while holders of leases may come back."""
+    clock = context.clock
+    first = random.randrange(len(shards))
+    ordered = [*shards[first:], *shards[:first]]
+    asked = [clock.now(), clock.uptime(), primaries.REPLICATION]
+    for shard in ordered:
+        asked += [("GET", shard.primary), ("ZRANGE", shard.due, 0, 0, "WITHSCORES")]
+    now_reply, uptime, info, *replies = context.database.pipeline("sweep.now", asked)
+    now_ms, due, notes = clock.milliseconds(now_reply), list[ShardKeys](), list[Command]()
+    for shard, stored, found in zip(ordered, replies[::2], replies[1::2], strict=True):
+        primary = primaries.read_primary(shard, now_ms, info, stored)
+        notes += primary.notes
+        if found and float(found[1]) <= now_ms and primary.has_settled(now_ms, context.lease_ms):
+            due.append(shard)
+    if notes:
+        context.database.pipeline("sweep.primary", notes)
+    # The holders of leases that ended while Redis was down, or moved, need time to come back.
+    return now_ms, [] if clock.uptime_seconds(uptime) < context.settings.lease_seconds else due
+
+
+_Members = list[tuple[ShardKeys, list[bytes]]]
+
+
+def _due_members(context: StoreContext, due: Sequence[ShardKeys], now_ms: int, limit: int) -> _Members:
+    """Read at most `limit` due entries of each shard; those that are no text are put into the dead list."""
+    reads: list[Command] = [("ZRANGEBYSCORE", shard.due, "-inf", now_ms, "LIMIT", 0, limit) for shard in due]
+    replies = context.database.pipeline("sweep.due", reads) if reads else []
+    for shard, found in zip(due, replies, strict=True):
+        for session_id in [each for each in found if fields.name(each).encode() != each]:
+            found.remove(session_id)
+            _park_broken(context, shard, session_id)
+    return list(zip(due, replies, strict=True))
+
+
+def _read_claims(context: StoreContext, members: _Members) -> dict[bytes, bytes]:
+    """Read the claims of due sessions: the script may look at no other lease than it is given."""
+    ids = [(shard, name) for shard, names in members for name in names]
+    reads: list[list[Command]] = [[("HGET", shard.session(fields.name(name)).ctl, "claim")] for shard, name in ids]
+    replies = context.read_apart("sweep.claims", reads)
+    return {
+        name: b"" if isinstance(reply, StateUnreadable) else reply[0] or b""
+        for (_, name), reply in zip(ids, replies, strict=True)
+    }
+
+
+def _sweep_words(
+    shard: ShardKeys, ids: Sequence[bytes], claims: Mapping[bytes, bytes]
+) -> tuple[list[str], list[bytes]]:
+    """The keys of due sessions, and their ids with their claims."""
+    keys: list[str] = []
+    for name in ids:
+        session = shard.session(fields.name(name))
+        keys += [session.session, session.ctl, session.events, shard.lease(fields.name(claims[name]))]
+    return keys, [word for name in ids for word in (name, claims[name])]
+
+
+class _Found:
+    """The result of a pass of the sweep over the shards of a server, as it grows."""
+
+    def __init__(self, context: StoreContext, now_ms: int) -> None:
+        self.lost: list[StepRef] = []
+        self._context, self._now_ms = context, now_ms
+        self._left: set[str] = set()
+        self._live = self._queued = 0
+
+    def words(self, capacity: int) -> tuple[Word, ...]:
+        """The words that the script takes in each shard."""
+        context = self._context
+        settings = context.settings
+        longest_ms = round(settings.due_max_seconds * 1000)
+        return (
+            self._now_ms, context.lease_ms, context.grace_ms, context.due_ms, longest_ms, capacity,
+            context.agent_grace_ms, settings.events_kept,
+        )  # fmt: skip
+
+    def add(self, shard: ShardKeys, reply: Reply) -> None:
+        """Take what the script has found in a shard, and park what cannot run."""
+        lost, live, queued, broken, expired = reply
+        self._live, self._queued = self._live + live, self._queued + queued
+        for session_id, *step, left_queue in lost:
+            try:
+                self.lost.append(_read_lost_step(session_id, *step))
+                self._left.add(fields.text(left_queue))
+            except StateUnreadable:
+                broken.append(session_id)
+        for session_id, execution_id, step, agent in expired:
+            try:
+                _park_unoffered(self._context, _read_lost_step(session_id, execution_id, step), fields.text(agent))
+            except StateUnreadable:
+                broken.append(session_id)
+        for session_id in broken:
+            _park_broken(self._context, shard, session_id)
+
+    def result(self) -> SweepResult:
+        """All that was found."""
+        left = frozenset(self._left - {""})
+        return SweepResult(tuple(self.lost), live=self._live, queued=self._queued, at_ms=self._now_ms, left=left)
+
+
+def _join(results: Iterable[SweepResult]) -> SweepResult:
+    """Join the results of several servers; the time is that of the last one."""
+    found = list(results)
+    return SweepResult(
+        lost=tuple(ref for each in found for ref in each.lost),
+        live=sum(each.live for each in found),
+        queued=sum(each.queued for each in found),
+        at_ms=found[-1].at_ms,
+        left=frozenset[str]().union(*(each.left for each in found)),
+    )
 
 
 def _park_unoffered(context: StoreContext, ref: StepRef, agent: str) -> None:
@@ -262,41 +346,6 @@ def _park_broken(context: StoreContext, shard: ShardKeys, session_id: bytes) -> 
         return
     entry = DeadEntry(kind="step", reason=f"{reason}, nor its id", session_id=name)
     context.database.pipeline("park.broken", [("ZREM", shard.due, session_id), entry.command(context, shard)])
-
-
-def _end_parked(context: StoreContext, shard: ShardKeys, now_ms: int) -> None:
-    """Delete the parked sessions whose retention is over, among those that the next pass looks at."""
-    limit = context.settings.sweep_batch
-    (due,) = context.database.pipeline(
-        "prune.due", [("ZRANGEBYSCORE", shard.ending, "-inf", now_ms, "LIMIT", 0, limit)]
-    )
-    scopes = [context.session(member.decode("utf-8", "replace")) for member in due]
-    reads: list[list[Command]] = [[("HGET", scope.keys.ctl, "phase")] for scope in scopes]
-    for scope, phase in zip(scopes, context.read_apart("prune.phases", reads), strict=True):
-        if phase == [b"parked"]:
-            # After a conflict, a client has taken it up again.
-            with contextlib.suppress(Changed, StateUnreadable):
-                _delete_parked(scope)
-
-
-def _delete_parked(scope: SessionScope) -> None:
-    ctl = scope.keys.ctl
-    reads: list[Command] = [("HGET", ctl, "phase"), *key_reads(scope)]
-    with scope.database.watch("prune.parked", (ctl,), reads) as watched:
-        phase, *replies = watched.replies
-        if phase == b"parked":
-            watched.commit("prune.delete", [("DEL", *key_names(scope, replies))])
-
-
-def _forget_past_delays(context: StoreContext, shard: ShardKeys, now_ms: int) -> None:
-    """Take steps whose next try is due out of the list of delayed steps."""
-    while True:
-        command: Command = ("ZRANGEBYSCORE", shard.delayed, "-inf", now_ms, "LIMIT", 0, context.settings.sweep_batch)
-        (past,) = context.database.pipeline("prune.delayed", [command])
-        if not past:
-            return
-        # A step that is delayed again in between is not counted until its next try, which the listing can bear.
-        context.database.pipeline("prune.undelay", [("ZREM", shard.delayed, *past)])
 
 
 def _readable(steps: Sequence[Sequence[bytes]]) -> Iterator[StepRef]:

@@ -16,7 +16,7 @@ from ...errors import InvalidInput, StateUnreadable
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..control import live_mark
-from ..database import Command, Reply, Word
+from ..database import Command, Reply, Word, run_scripts
 from ..event_records import Event
 from ..events import parse_events
 from ..records import Claim
@@ -149,23 +149,17 @@ class LiveVerbs(StorePart):
                 brings the text.
             StoreForbidden: This user of Redis may not run scripts.
         """
-        shards: dict[int, list[Word]] = {}
+        runs: dict[int, tuple[list[str], list[Word]]] = {}
         for attempt, deltas in texts.items():
-            keys = self._context.keys(attempt.claim.ref.session_id)
-            words = shards.setdefault(keys.shard.shard, [_life_ms(self._context)])
-            ref, claim = attempt.claim.ref, attempt.claim.id
-            words += [
-                keys.session,
-                claim,
-                ref.step,
-                attempt.mark,
-                _count_kept(self._context.settings, deltas),
-                len(deltas),
-            ]
+            session = self._context.keys(attempt.claim.ref.session_id)
+            keys, words = runs.setdefault(session.shard.shard, ([], [_life_ms(self._context)]))
+            keys += [session.session, session.ctl, session.live]
+            kept = _count_kept(self._context.settings, deltas)
+            words += [attempt.claim.id, attempt.claim.ref.step, attempt.mark, kept, len(deltas)]
             for delta in deltas:
                 entry = _entry(attempt, delta)
                 words += [len(entry), *entry]
-        return sum(self._context.database.script("live.write", "write_live", (), words) for words in shards.values())
+        return sum(run_scripts(self._context.database, "live.write", "write_live", list(runs.values())))
 
     def follow(self, positions: Mapping[str, StreamPosition], block_ms: int | None = None) -> dict[str, list[Entry]]:
         """Read events and live text after the positions of sessions, in the order of their times.

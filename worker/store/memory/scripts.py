@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ...errors import StateUnreadable
@@ -21,29 +22,44 @@ _SWEPT_FIELDS: Final = (
 _SLACK_MS: Final = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A due session: its id, the claim as it was read before, and its keys."""
+
+    sid: bytes
+    claim: bytes
+    session: str
+    ctl: str
+    events: str
+    lease: str
+
+
 class _Sweep:
     """A pass of the sweep: its arguments, as `redis/scripts/sweep.lua` describes them, and what it has found."""
 
     def __init__(self, run: Run, keys: Sequence[str], args: Sequence[Word]) -> None:
-        self.run, (self.due, self.unoffered), self.prefix = run, keys, str(args[0])
-        self.now, self.limit, self.lease, self.grace, self.wait, self.longest, *more = map(int, args[1:10])
+        count, self.now, self.lease, self.grace, self.wait, self.longest, *more = map(int, args[:9])
         self.capacity, self.patience, self.events = more
-        pairs, rest = args[12 : 12 + 2 * int(args[11])], args[12 + 2 * int(args[11]) :]
+        self.run, (self.due, self.unoffered, *owned) = run, keys
+        start, pairs_end = 11 + 2 * count, 11 + 2 * count + 2 * int(args[10])
+        ids, claims = map(_bytes, args[11:start:2]), map(_bytes, args[12:start:2])
+        self.sessions = [_Due(*each) for each in zip(ids, claims, *(owned[i::4] for i in range(4)), strict=True)]
+        pairs, rest = args[start:pairs_end], args[pairs_end:]
         self.oldest = {_bytes(name): int(ms) for name, ms in zip(pairs[::2], pairs[1::2], strict=True)}
         offers: dict[bytes, list[bytes]] = {}
         while rest:
             end = 2 + int(rest[1])
             offers[_bytes(rest[0])] = [_bytes(name) for name in rest[2:end]]
             rest = rest[end:]
-        self.offers = offers if int(args[10]) else None
+        self.offers = offers if int(args[9]) else None
         self.lost, self.broken, self.expired = list[Reply](), list[bytes](), list[Reply]()
         self.live = self.queued = 0
 
-    def examine(self, sid: bytes) -> bool:
+    def examine(self, entry: _Due) -> bool:
         """Look at one entry of the due index; False: there is no more room for messages."""
-        session = f"{self.prefix}s:{sid.decode('utf-8', 'backslashreplace')}"
+        sid = entry.sid
         try:
-            found = self.run(("HMGET", f"{session}:ctl", *_SWEPT_FIELDS))
+            found = self.run(("HMGET", entry.ctl, *_SWEPT_FIELDS))
         except StateUnreadable:
             found = [b""] * len(_SWEPT_FIELDS)
         execution, step, claim, phase, _, _, retries, _, _, legs, held, _ = found
@@ -55,26 +71,29 @@ class _Sweep:
         if execution is None or phase == b"end":
             self.run(("ZREM", self.due, sid))
             return True
-        left = self.run(("PTTL", f"{self.prefix}lease:{claim.decode('utf-8', 'replace')}")) if claim else -2
+        if (claim or b"") != entry.claim:
+            return True
+        left = self.run(("PTTL", entry.lease)) if claim else -2
         if left == -1 and claim:
-            self.run(("PEXPIRE", f"{self.prefix}lease:{claim.decode('utf-8', 'replace')}", self.lease))
+            self.run(("PEXPIRE", entry.lease, self.lease))
             left = self.lease
         if left >= 0:
             self.live += 1
             self._look_again(sid, self.now + left + self.grace)
             return True
-        return self._examine_unclaimed(sid, session, found)
+        return self._examine_unclaimed(entry, found)
 
-    def _examine_unclaimed(self, sid: bytes, session: str, found: Sequence[Any]) -> bool:
+    def _examine_unclaimed(self, entry: _Due, found: Sequence[Any]) -> bool:
+        sid = entry.sid
         execution, step, _, _, published, republished, retries, queue, mark, legs, held, cancel = found
         until = _time(held) or 0
         if until > self.now and cancel != execution:
             self._look_again(sid, until)
             return True
-        agent = self.run(("HGET", session, "agent")) if self.offers is not None else None
+        agent = self.run(("HGET", entry.session, "agent")) if self.offers is not None else None
         queues = (self.offers or {}).get(agent) if agent else None
         if agent and queues is None:
-            self._leave_unoffered(sid, session, found, agent)
+            self._leave_unoffered(entry, found, agent)
             return True
         name, moves = queue or b"", queues is not None and (queue or b"") not in queues
         oldest = self.oldest.get(name, -1)
@@ -85,20 +104,20 @@ class _Sweep:
         if len(self.lost) >= self.capacity:
             return False
         count, left = _number_in(republished, 1e6), b""
-        self.run(("HSET", f"{session}:ctl", "published", self.now, "nudges", int(count + 1)))
+        self.run(("HSET", entry.ctl, "published", self.now, "nudges", int(count + 1)))
         if moves and queues:
             left, name = name, queues[0]
-            self.run(("HSET", f"{session}:ctl", "queue", name))
+            self.run(("HSET", entry.ctl, "queue", name))
         if mark and queues and agent:
-            self.run(("HDEL", f"{session}:ctl", "unoffered"))
+            self.run(("HDEL", entry.ctl, "unoffered"))
             self.run(("ZREM", self.unoffered, agent + b" " + sid))
         self._look_again(sid, self.now + min(self.wait * 2 ** min(count, 20), self.longest))
         self.lost.append([sid, execution, step, retries or b"0", legs or b"0", name, left])
         return True
 
-    def _leave_unoffered(self, sid: bytes, session: str, found: Sequence[Any], agent: bytes) -> None:
+    def _leave_unoffered(self, entry: _Due, found: Sequence[Any], agent: bytes) -> None:
         """Let a session wait for a worker that offers its agent; the grace period counts from the first time."""
-        execution, step, mark = found[0], found[1], found[8]
+        sid, execution, step, mark = entry.sid, found[0], found[1], found[8]
         since = _count((mark or b"").partition(b" ")[0])
         if since is not None and self.now >= since + self.patience:
             self._look_again(sid, self.now + self.wait)
@@ -106,8 +125,8 @@ class _Sweep:
             return
         if since is None:
             since = self.now
-            self.run(("HSET", f"{session}:ctl", "unoffered", b"%d %b" % (self.now, agent)))
-            _add_event(self.run, session, self.events, ("waiting_for_worker", execution, step, agent))
+            self.run(("HSET", entry.ctl, "unoffered", b"%d %b" % (self.now, agent)))
+            _add_event(self.run, entry.events, self.events, ("waiting_for_worker", execution, step, agent))
         self.run(("ZADD", self.unoffered, 0, agent + b" " + sid))
         self._look_again(sid, since + self.patience)
 
@@ -117,25 +136,22 @@ class _Sweep:
 
 def _sweep(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     sweep = _Sweep(run, keys, args)
-    for sid in run(("ZRANGEBYSCORE", sweep.due, "-inf", sweep.now, "LIMIT", 0, sweep.limit)):
-        if not sweep.examine(sid):
+    for entry in sweep.sessions:
+        if not sweep.examine(entry):
             break
     return [sweep.lost, sweep.live, sweep.queued, sweep.broken, sweep.expired]
 
 
 def _offer(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-    prefix, now, limit, kept, wait, agent, _, *queues = args
+    now, kept, wait, agent, count, *rest = args
+    queues, session_ids, owned = rest[: int(count)], rest[int(count) :], keys[2:]
     free: list[Reply] = []
-    found = run(("ZRANGEBYLEX", keys[0], f"[{agent} ", f"({agent}!", "LIMIT", 0, limit))
-    for member in found:
-        run(("ZREM", keys[0], member))
-        sid = member.decode("utf-8", "backslashreplace")[len(str(agent)) + 1 :]
-        session = f"{prefix}s:{sid}"
-        ctl = f"{session}:ctl"
+    for sid, session, ctl, events in zip(session_ids, owned[::3], owned[1::3], owned[2::3], strict=True):
+        waited = run(("ZREM", keys[0], _bytes(agent) + b" " + _bytes(sid)))
         names = ("execution", "step", "phase", "queue", "started", "not_before", "held", "claim", "retries", "legs")
         execution, step, phase, queue, started, not_before, held, *more = run(("HMGET", ctl, *names))
         claim, retries, legs = more
-        if execution is None:
+        if execution is None or not waited:
             continue
         run(("HDEL", ctl, "unoffered"))
         name = (queue or b"").decode()
@@ -153,19 +169,19 @@ def _offer(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
             run(("ZADD", keys[1], "XX", int(now) + int(wait) if is_free else due, sid))
             if is_free:
                 free.append([_bytes(sid), execution, step or b"0", retries or b"0", legs or b"0", _bytes(name)])
-            _add_event(run, session, kept, ("worker_found", execution, step or b"0", _bytes(agent)))
-    return [len(found), free]
+            _add_event(run, events, kept, ("worker_found", execution, step or b"0", _bytes(agent)))
+    return free
 
 
 def _prune(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-    gone, found = 0, run(("ZRANGEBYSCORE", keys[0], "-inf", args[1], "LIMIT", 0, args[2]))
-    for sid in found:
-        if not run(("EXISTS", f"{args[0]}s:{sid.decode('utf-8', 'backslashreplace')}")):
+    gone = 0
+    for sid, session in zip(args, keys[5:], strict=True):
+        if not run(("EXISTS", session)):
             gone += 1
-            for index in keys[1:]:
+            for index in keys[1:5]:
                 run(("ZREM", index, sid))
         run(("ZREM", keys[0], sid))
-    return [gone, len(found)]
+    return gone
 
 
 def _journal_when_full(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
@@ -174,26 +190,25 @@ def _journal_when_full(run: Run, keys: Sequence[str], args: Sequence[Word]) -> R
 
 
 def _write_live(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-    del keys
     life, *rest = args
     words, written = iter(rest), 0
-    for session in words:
+    for session, ctl, live in zip(keys[::3], keys[1::3], keys[2::3], strict=True):
         claim, step, mark, kept, entries = (_bytes(next(words)) for _ in range(5))
-        found: list[bytes | None] = run(("HMGET", f"{session}:ctl", "claim", "step", "live"))
+        found: list[bytes | None] = run(("HMGET", ctl, "claim", "step", "live"))
         counts = found[2] == mark
         if not counts and found[:2] == [claim, step]:
-            run(("HSET", f"{session}:ctl", "live", mark))
+            run(("HSET", ctl, "live", mark))
             counts = True
         if not counts:
-            done, _, by = (run(("HGET", str(session), "last")) or b"").partition(b":")
+            done, _, by = (run(("HGET", session, "last")) or b"").partition(b":")
             counts = by == claim and int(done) >= int(step)
         for _ in range(int(entries)):
             entry = [next(words) for _ in range(int(next(words)))]
             if counts:
-                run(("XADD", f"{session}:live", "MAXLEN", "~", kept, "*", *entry))
+                run(("XADD", live, "MAXLEN", "~", kept, "*", *entry))
                 written += 1
         if counts:
-            run(("PEXPIRE", f"{session}:live", life))
+            run(("PEXPIRE", live, life))
     return written
 
 
@@ -216,10 +231,10 @@ SCRIPTS: Final[Mapping[str, Script]] = {
 """The functions by the names of the scripts."""
 
 
-def _add_event(run: Run, session: str, kept: Word, event: tuple[str, bytes, bytes, bytes]) -> None:
+def _add_event(run: Run, stream: str, kept: Word, event: tuple[str, bytes, bytes, bytes]) -> None:
     kind, execution, step, agent = event
     words: tuple[Word, ...] = ("type", kind, "execution", execution, "step", step, "data", b'{"agent":"%b"}' % agent)
-    run(("XADD", f"{session}:events", "MAXLEN", "~", kept, "*", *words))
+    run(("XADD", stream, "MAXLEN", "~", kept, "*", *words))
 
 
 def _bytes(value: Word) -> bytes:

@@ -163,7 +163,7 @@ class RedisDatabase:
         if isinstance(result, Exception):
             # EXECABORT hides why; the reason is at the command that was not queued.
             raise _translate(next(reply for reply in replies if isinstance(reply, Exception)))
-        return _raise_errors([None if isinstance(reply, NoScriptError) else reply for reply in result])
+        return _raise_errors(result)
 
     def _round_trip(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
         """Send all commands, then read all replies. Tests override this to cause faults at a `point`."""
@@ -240,8 +240,11 @@ class _RedisWatched:
 
 
 def _raise_errors(replies: list[Reply]) -> list[Reply]:
-    for reply in replies:
-        if isinstance(reply, Exception):
+    """Raise the first error; None takes the place of a script that is not known."""
+    for place, reply in enumerate(replies):
+        if isinstance(reply, NoScriptError):
+            replies[place] = None
+        elif isinstance(reply, Exception):
             raise _translate(reply)
     return replies
 

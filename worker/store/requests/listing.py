@@ -252,9 +252,12 @@ class RequestListVerbs(StorePart):
     def count_open(self) -> OpenCount:
         """Count the open requests of all sessions; one read of the index."""
         total, oldest = 0, None
-        for shard in self._context.shards:
+
+        def reads(shard: ShardKeys) -> list[Command]:
             first = ("ZRANGEBYSCORE", shard.requests, "-inf", "+inf", "WITHSCORES", "LIMIT", 0, 1)
-            count, found = self._context.database.pipeline("requests.count", [("ZCARD", shard.requests), first])
+            return [("ZCARD", shard.requests), first]
+
+        for count, found in self._context.read_shards("requests.count", reads).values():
             total += count
             if found:
                 asked = fields.score_ms(found[1])
@@ -264,23 +267,31 @@ class RequestListVerbs(StorePart):
 
 def _everywhere(context: StoreContext, wanted: RequestFilter, limit: int, after: Position) -> Iterator[FoundRequest]:
     is_filtered = wanted.to is not None or wanted.kind is not None
-    chunk = _CHUNK if is_filtered else limit + 1 + bool(after[0])
-    shards = (_entries(context, shard, after[0], chunk) for shard in context.shards)
+    chunk = limit + 1 + bool(after[0])
+    if is_filtered:
+        chunk = max(chunk, _CHUNK // len(context.shards))
+    firsts = context.read_shards("requests.page", lambda shard: [_read(shard, after[0], 0, chunk)])
+    shards = (_entries(context, shard, after[0], chunk, first) for shard, (first,) in firsts.items())
     for summary in heapq.merge(*shards, key=_position):
         yield FoundRequest(summary=summary, status=RequestStatus.OPEN)
 
 
-def _entries(context: StoreContext, shard: ShardKeys, from_ms: int, chunk: int) -> Iterator[RequestSummary]:
+def _read(shard: ShardKeys, from_ms: int, start: int, chunk: int) -> Command:
+    return ("ZRANGEBYSCORE", shard.requests, from_ms, "+inf", "LIMIT", start, chunk)
+
+
+def _entries(
+    context: StoreContext, shard: ShardKeys, from_ms: int, chunk: int, first: Reply | None = None
+) -> Iterator[RequestSummary]:
     """The entries of a shard's index from a time on, read chunk by chunk as they are asked for."""
-    start = 0
+    start, entries = 0, first
     while True:
-        (entries,) = context.database.pipeline(
-            "requests.page", [("ZRANGEBYSCORE", shard.requests, from_ms, "+inf", "LIMIT", start, chunk)]
-        )
+        if entries is None:
+            (entries,) = context.database.pipeline("requests.page", [_read(shard, from_ms, start, chunk)])
         yield from (summary for summary in map(read_entry, entries) if summary is not None)
         if len(entries) < chunk:
             return
-        start += chunk
+        start, entries = start + chunk, None
 
 
 def _of_session(context: StoreContext, wanted: RequestFilter) -> Iterator[FoundRequest]:

@@ -83,17 +83,20 @@ class ListVerbs(StorePart):
         """Find sessions whose id begins with this text, in sorted order; reads the listing's names in batches."""
         found: set[str] = set()
         wanted = prefix.encode()
-        for shard in self._context.shards:
-            upper: Word = "+inf"
-            while True:
-                (names,) = self._context.database.pipeline(
-                    "match", [("ZREVRANGEBYSCORE", shard.sessions, upper, "-inf", "WITHSCORES", "LIMIT", 0, _BATCH)]
-                )
+        uppers: dict[ShardKeys, Word] = dict.fromkeys(self._context.shards, "+inf")
+        while uppers and len(found) <= limit:
+            reads: list[Command] = [
+                ("ZREVRANGEBYSCORE", shard.sessions, upper, "-inf", "WITHSCORES", "LIMIT", 0, _BATCH)
+                for shard, upper in uppers.items()
+            ]
+            replies = dict(zip(list(uppers), self._context.database.pipeline("match", reads), strict=True))
+            for names in replies.values():
                 found.update(name.decode("utf-8", "replace") for name in names[::2] if name.startswith(wanted))
-                last = names[-1] if names else b""
-                if len(names) < 2 * _BATCH or len(found) > limit or last == upper:
-                    break
-                upper = last
+            uppers = {
+                shard: names[-1]
+                for shard, names in replies.items()
+                if len(names) == 2 * _BATCH and names[-1] != uppers[shard]
+            }
         return sorted(found)[:limit]
 
     def summaries(self, session_ids: Sequence[str]) -> dict[str, SessionSummary]:
@@ -170,13 +173,8 @@ class _Wanted:
 
 def _read_index(context: StoreContext, index: str, bounds: _Bounds) -> tuple[Sequence[_Entry], Sequence[_Entry]]:
     """Entries of an index by update time, newest first, and the one behind them; the due index as a whole."""
-    scored: list[tuple[int, bytes]] = []
     is_by_due = index == "active" and _has_few_due(context)
-    for shard in context.shards:
-        if is_by_due:
-            scored += _active_entries(context, shard, bounds)
-        else:
-            scored += _entries(context, shard.failed if index == "failed" else shard.sessions, bounds)
+    scored = _active_entries(context, bounds) if is_by_due else _scored(context, index, bounds)
     entries = [_Entry.of(at_ms, member) for at_ms, member in sorted(scored, reverse=True)]
     return (entries, ()) if is_by_due else (entries[: bounds.count], entries[bounds.count :])
 
@@ -211,31 +209,37 @@ def _compare(context: StoreContext, entries: Sequence[_Entry], wanted: _Wanted) 
     return [each.is_damaged or each.name in matching for each in entries]
 
 
-def _entries(context: StoreContext, index: str, bounds: _Bounds) -> list[tuple[int, bytes]]:
-    """Entries of an index by update time, newest first: one more than `bounds.count`, where there are so many."""
+def _scored(context: StoreContext, index: str, bounds: _Bounds) -> list[tuple[int, bytes]]:
+    """Entries of an index with update times; of each shard the newest, one more than `bounds.count`."""
     upper: Word = "+inf" if bounds.newest_ms is None else bounds.newest_ms
     lower: Word = "-inf" if bounds.oldest_ms is None else bounds.oldest_ms
-    (reply,) = context.database.pipeline(
-        "list", [("ZREVRANGEBYSCORE", index, upper, lower, "WITHSCORES", "LIMIT", 0, bounds.count + 1)]
-    )
-    return [(fields.score_ms(score), member) for member, score in zip(reply[::2], reply[1::2], strict=True)]
+
+    def reads(shard: ShardKeys) -> list[Command]:
+        key = shard.failed if index == "failed" else shard.sessions
+        return [("ZREVRANGEBYSCORE", key, upper, lower, "WITHSCORES", "LIMIT", 0, bounds.count + 1)]
+
+    return [
+        (fields.score_ms(score), member)
+        for (reply,) in context.read_shards("list", reads).values()
+        for member, score in zip(reply[::2], reply[1::2], strict=True)
+    ]
 
 
 def _has_few_due(context: StoreContext) -> bool:
     """Whether the due index is the shorter way to the sessions whose execution runs or waits."""
-    reads: list[Command] = [("ZCARD", key) for shard in context.shards for key in (shard.due, shard.sessions)]
-    sizes = context.database.pipeline("list.sizes", reads)
-    due, all_sessions = sum(sizes[::2]), sum(sizes[1::2])
+    sizes = context.read_shards("list.sizes", lambda shard: [("ZCARD", shard.due), ("ZCARD", shard.sessions)])
+    due, all_sessions = (sum(each) for each in zip(*sizes.values(), strict=True))
     return due <= _MOST_ACTIVE and due * _FEW_OTHERS < all_sessions
 
 
-def _active_entries(context: StoreContext, shard: ShardKeys, bounds: _Bounds) -> list[tuple[int, bytes]]:
+def _active_entries(context: StoreContext, bounds: _Bounds) -> list[tuple[int, bytes]]:
     """The sessions of the due index, which holds each whose execution runs or waits, with their update times."""
-    (members,) = context.database.pipeline("list.due", [("ZREVRANGEBYSCORE", shard.due, "+inf", "-inf")])
-    scores = context.database.pipeline("list.updated", [("ZSCORE", shard.sessions, member) for member in members])
+    due = context.read_shards("list.due", lambda shard: [("ZREVRANGEBYSCORE", shard.due, "+inf", "-inf")])
+    members = [(shard.sessions, member) for shard, (found,) in due.items() for member in found]
+    scores = context.database.pipeline("list.updated", [("ZSCORE", *each) for each in members]) if members else []
     return [
         (at_ms, member)
-        for score, member in zip(scores, members, strict=True)
+        for score, (_, member) in zip(scores, members, strict=True)
         if score is not None and bounds.holds(at_ms := fields.score_ms(score))
     ]
 

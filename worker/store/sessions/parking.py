@@ -10,6 +10,7 @@ lists there are; where it says nothing, the names are those that most sessions h
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
@@ -61,7 +62,9 @@ class QuarantineVerbs(StorePart):
     def quarantine(self, payload: str, reason: str) -> None:
         """Keep a malformed message, cut and escaped, with the reason, for operators who look for its sender."""
         entry = DeadEntry(kind="message", reason=reason, payload=payload)
-        self._context.database.pipeline("quarantine", [entry.command(self._context, self._context.shards[0])])
+        self._context.database.pipeline(
+            "quarantine", [entry.command(self._context, random.choice(self._context.shards))]
+        )
 
 
 def _park(

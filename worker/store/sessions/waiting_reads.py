@@ -83,86 +83,72 @@ class WaitingReadVerbs(StorePart):
             most: Most sessions that are looked at.
         """
         context, now_ms = self._context, self._context.now_ms("waiting.now")
-        total, counted, is_complete, found = 0, 0, True, list[WaitingFacts]()
-        for shard in context.shards:
-            read = _ShardRead(context=context, shard=shard, now_ms=now_ms)
-            named = read.names(most - counted)
-            total += named.total
-            counted += len(named.ids)
-            is_complete = is_complete and named.is_complete
-            asked = _read_requests(context, shard) if named.ids else {}
-            for start in range(0, len(named.ids), _BATCH):
-                found += read.facts(named.ids[start : start + _BATCH], asked)
-        return WaitingRead(total=total, counted=counted, is_complete=is_complete, sessions=found, now_ms=now_ms)
+        indexes = context.read_shards("waiting.names", lambda shard: _index_reads(shard, most)).values()
+        entries = [entry for _, due, _, _ in indexes for entry in due]
+        names = dict.fromkeys(name for entry in entries if (name := fields.name(entry)).encode() == entry)
+        dead = {name for _, _, found, _ in indexes for name in _dead_sessions(found)}
+        parked = _parked(context, dead - names.keys())
+        ids = [*names, *parked][:most]
+        are_whole = all(len(due) >= size and len(dead) < _MOST_DEAD for size, due, dead, _ in indexes)
+        asked = {name: each for *_, found in indexes for name, each in _parse_requests(found).items()} if ids else {}
+        return WaitingRead(
+            total=sum(size for size, *_ in indexes) + len(parked),
+            counted=len(ids),
+            is_complete=are_whole and len(ids) == len(names) + len(parked),
+            sessions=[
+                each
+                for start in range(0, len(ids), _BATCH)
+                for each in _facts(context, ids[start : start + _BATCH], asked, now_ms)
+            ],
+            now_ms=now_ms,
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
-    """Ids of sessions to look at, of a total of so many."""
+def _index_reads(shard: ShardKeys, most: int) -> list[Command]:
+    return [
+        ("ZCARD", shard.due),
+        ("ZRANGEBYSCORE", shard.due, "-inf", "+inf", "LIMIT", 0, most),
+        ("XREVRANGE", shard.dead, "+", "-", "COUNT", _MOST_DEAD),
+        ("ZRANGEBYSCORE", shard.requests, "-inf", "+inf", "LIMIT", 0, _MOST_REQUESTS),
+    ]
 
-    ids: Sequence[str]
-    total: int
-    is_complete: bool
+
+def _parked(context: StoreContext, names: set[str]) -> list[str]:
+    """Filter sessions by whether they are parked: others of the list of dead steps have ended since, or go on."""
+    ordered = sorted(names)
+    replies = context.read_apart("waiting.parked", [[("HGET", context.keys(name).ctl, "phase")] for name in ordered])
+    return [name for name, found in zip(ordered, replies, strict=True) if found == [b"parked"]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ShardRead:
-    """A look at the sessions of one shard."""
+def _facts(
+    context: StoreContext, names: Sequence[str], asked: Mapping[str, Sequence[Asked]], now_ms: int
+) -> list[WaitingFacts]:
+    """Read a batch of sessions; those that are gone or damaged are left out."""
+    keys = [context.keys(name) for name in names]
+    reads = [[("HMGET", each.ctl, *_CTL), ("HGET", each.session, "agent")] for each in keys]
+    replies = context.read_apart("waiting.control", reads)
+    found = {
+        name: facts
+        for name, reply in zip(names, replies, strict=True)
+        if not isinstance(reply, StateUnreadable)
+        and (facts := _parse(name, reply, asked.get(name, ()), now_ms)) is not None
+    }
+    found.update(_claimed(context, [facts for facts in found.values() if facts.claim]))
+    return list(found.values())
 
-    context: StoreContext
-    shard: ShardKeys
-    now_ms: int
 
-    def names(self, most: int) -> _Named:
-        """Name the sessions of the due index, and the parked ones of the list of dead steps; at most so many."""
-        reads: list[Command] = [
-            ("ZCARD", self.shard.due),
-            ("ZRANGEBYSCORE", self.shard.due, "-inf", "+inf", "LIMIT", 0, max(0, most)),
-            ("XREVRANGE", self.shard.dead, "+", "-", "COUNT", _MOST_DEAD),
-        ]
-        size, due, dead = self.context.database.pipeline("waiting.names", reads)
-        names = dict.fromkeys(name for entry in due if (name := fields.name(entry)).encode() == entry)
-        parked = self._parked(set(_dead_sessions(dead)) - names.keys())
-        ids = [*names, *parked][: max(0, most)]
-        total = size + len(parked)
-        is_whole = len(ids) == len(names) + len(parked) and len(dead) < _MOST_DEAD
-        return _Named(ids=ids, total=total, is_complete=is_whole and len(due) >= size)
-
-    def _parked(self, names: set[str]) -> list[str]:
-        """Filter sessions by whether they are parked: others of the list have ended since, or go on."""
-        ordered = sorted(names)
-        reads = [[("HGET", self.shard.session(name).ctl, "phase")] for name in ordered]
-        replies = self.context.read_apart("waiting.parked", reads)
-        return [name for name, found in zip(ordered, replies, strict=True) if found == [b"parked"]]
-
-    def facts(self, names: Sequence[str], asked: Mapping[str, Sequence[Asked]]) -> list[WaitingFacts]:
-        """Read a batch of sessions; those that are gone or damaged are left out."""
-        keys = [self.shard.session(name) for name in names]
-        reads = [[("HMGET", each.ctl, *_CTL), ("HGET", each.session, "agent")] for each in keys]
-        replies = self.context.read_apart("waiting.control", reads)
-        found = {
-            name: facts
-            for name, reply in zip(names, replies, strict=True)
-            if not isinstance(reply, StateUnreadable)
-            and (facts := _parse(name, reply, asked.get(name, ()), self.now_ms)) is not None
-        }
-        found.update(self._claimed([facts for facts in found.values() if facts.claim]))
-        return list(found.values())
-
-    def _claimed(self, sessions: Sequence[WaitingFacts]) -> Iterator[tuple[str, WaitingFacts]]:
-        """Add to claimed sessions whether their leases are alive, and their newest events."""
-        reads: list[list[Command]] = [
-            [
-                ("EXISTS", self.shard.lease(each.claim)),
-                ("XREVRANGE", self.shard.session(each.session_id).events, "+", "-", "COUNT", 1),
-            ]
-            for each in sessions
-        ]
-        for each, reply in zip(sessions, self.context.read_apart("waiting.claimed", reads), strict=True):
-            if not isinstance(reply, StateUnreadable):
-                events = parse_events(each.session_id, reply[1])
-                event = events[0] if events else None
-                yield each.session_id, replace(each, is_leased=bool(reply[0]), last_event=event)
+def _claimed(context: StoreContext, sessions: Sequence[WaitingFacts]) -> Iterator[tuple[str, WaitingFacts]]:
+    """Add to claimed sessions whether their leases are alive, and their newest events."""
+    reads: list[list[Command]] = [
+        [("EXISTS", keys.shard.lease(each.claim)), ("XREVRANGE", keys.events, "+", "-", "COUNT", 1)]
+        for each in sessions
+        for keys in (context.keys(each.session_id),)
+    ]
+    for each, reply in zip(sessions, context.read_apart("waiting.claimed", reads), strict=True):
+        if not isinstance(reply, StateUnreadable):
+            events = parse_events(each.session_id, reply[1])
+            event = events[0] if events else None
+            yield each.session_id, replace(each, is_leased=bool(reply[0]), last_event=event)
 
 
 def _parse(session_id: str, reply: Sequence[Reply], asked: Sequence[Asked], now_ms: int) -> WaitingFacts | None:
@@ -196,10 +182,8 @@ def _dead_sessions(entries: Sequence[Reply]) -> Iterator[str]:
             yield name.decode()
 
 
-def _read_requests(context: StoreContext, shard: ShardKeys) -> dict[str, list[Asked]]:
+def _parse_requests(entries: Reply) -> dict[str, list[Asked]]:
     """The open requests of a shard, by session: kind and addressee of each."""
-    read = ("ZRANGEBYSCORE", shard.requests, "-inf", "+inf", "LIMIT", 0, _MOST_REQUESTS)
-    (entries,) = context.database.pipeline("waiting.requests", [read])
     found: dict[str, list[Asked]] = {}
     for entry in entries:
         try:

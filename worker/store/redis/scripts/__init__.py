@@ -1,7 +1,8 @@
 """The Lua scripts: what has to look and write in one round trip, one file each.
 
-They use nothing newer than Redis 6.2. Each names its keys from the prefix of one shard, so that all of them share a
-slot. `memory.scripts` has the same functions in Python; the contract suite holds the two together.
+They use nothing newer than Redis 6.2. Each declares every key that it may touch, as a cluster demands while a slot
+moves: its caller reads first which sessions are concerned.
+`memory.scripts` has the same functions in Python; the contract suite holds the two together.
 """
 
 from __future__ import annotations

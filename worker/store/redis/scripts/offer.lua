@@ -1,25 +1,21 @@
 -- Ends the wait of sessions whose agent a worker has registered; parked ones come back.
--- KEYS: unoffered, due
--- ARGV: prefix, now, limit, events kept, wait ms (0: the sweep publishes the steps), agent, number of queues, the queues
--- that the worker takes, the preferred first
--- Gives how many sessions were looked at, and the steps that are to be published now.
-local prefix, now, wait, agent = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5]), ARGV[6]
+-- KEYS: unoffered, due; for each session: its hash, control fields, events
+-- ARGV: now, events kept, wait ms (0: the sweep publishes the steps), agent, number of queues, the queues that the worker
+-- takes, the preferred first; then the ids of the sessions
+-- Gives the steps that are to be published now.
+local now, wait, agent, last = tonumber(ARGV[1]), tonumber(ARGV[3]), ARGV[4], 5 + tonumber(ARGV[5])
 local taken, free = {}, {}
-for i = 8, 7 + tonumber(ARGV[7]) do taken[ARGV[i]] = true end
--- All scores are 0, so the members stand in the order of their bytes; '!' follows the blank.
-local found = redis.call('ZRANGEBYLEX', KEYS[1], '[' .. agent .. ' ', '(' .. agent .. '!', 'LIMIT', 0, ARGV[3])
-for _, member in ipairs(found) do
-  redis.call('ZREM', KEYS[1], member)
-  local sid = string.sub(member, #agent + 2)
-  local session = prefix .. 's:' .. sid
-  local ctl = session .. ':ctl'
+for i = 6, last do taken[ARGV[i]] = true end
+for i = 1, #ARGV - last do
+  local sid, session, ctl, stream = ARGV[last + i], unpack(KEYS, 3 * i, 3 * i + 2)
+  local waited = redis.call('ZREM', KEYS[1], agent .. ' ' .. sid) == 1
   local f = redis.pcall('HMGET', ctl, 'execution', 'step', 'phase', 'queue', 'started', 'not_before', 'held', 'claim',
     'retries', 'legs')
-  if (not f.err) and f[1] then
+  if waited and (not f.err) and f[1] then
     redis.call('HDEL', ctl, 'unoffered')
     local queue = f[4] or ''
     if not taken[queue] then
-      queue = ARGV[8]
+      queue = ARGV[6]
       redis.call('HSET', ctl, 'queue', queue)
     end
     -- A delayed or held session keeps its time.
@@ -34,9 +30,9 @@ for _, member in ipairs(found) do
       redis.call('HSET', ctl, 'published', is_free and now or 0, 'nudges', 0)
       redis.call('ZADD', KEYS[2], 'XX', is_free and now + wait or due, sid)
       if is_free then free[#free + 1] = {sid, f[1], f[2] or '0', f[9] or '0', f[10] or '0', queue} end
-      redis.call('XADD', session .. ':events', 'MAXLEN', '~', ARGV[4], '*', 'type', 'worker_found',
+      redis.call('XADD', stream, 'MAXLEN', '~', ARGV[2], '*', 'type', 'worker_found',
         'execution', f[1], 'step', f[2] or '0', 'data', cjson.encode({agent = agent}))
     end
   end
 end
-return {#found, free}
+return free

@@ -1,14 +1,14 @@
--- One pass over what is due in a shard. Every entry it looks at is moved, so that a pass does not begin where the last
--- one began, and a live step in front never hides a dead one behind it. XX: a session that ended meanwhile stays out.
--- KEYS: due, unoffered
--- ARGV: prefix, now, limit, lease ms, grace ms, wait ms, longest wait ms, capacity, agent grace ms, events kept,
--- 1 when the offered agents are known, number of queues; for each queue: name, oldest queued ms (-1 none); then for each
--- offered agent: name, number of its queues, their names, the preferred one first
-local prefix, now, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local lease, grace, wait, longest = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local capacity, patience, events, known = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10], ARGV[11] == '1'
-local oldest, offered, at = {}, {}, 13
-for _ = 1, tonumber(ARGV[12]) do
+-- Looks at due sessions of a shard. Every entry it looks at is moved, so that a pass does not begin where the last one
+-- began, and a live step in front never hides a dead one behind it. XX: a session that ended meanwhile stays out.
+-- KEYS: due, unoffered; for each session: its hash, control fields, events, and the lease of the claim below
+-- ARGV: number of sessions, now, lease ms, grace ms, wait ms, longest wait ms, capacity, agent grace ms, events kept,
+-- 1 when the offered agents are known, number of queues; for each session: id, its claim; for each queue: name, oldest
+-- queued ms (-1 none); then for each offered agent: name, number of its queues, their names, the preferred one first
+local count, now = tonumber(ARGV[1]), tonumber(ARGV[2])
+local lease, grace, wait, longest = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local capacity, patience, events, known = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9], ARGV[10] == '1'
+local oldest, offered, at = {}, {}, 12 + 2 * count
+for _ = 1, tonumber(ARGV[11]) do
   oldest[ARGV[at]] = tonumber(ARGV[at + 1])
   at = at + 2
 end
@@ -28,7 +28,7 @@ local function number_in(text, least, most)  -- 'nan', 'inf' and absurd numbers 
 end
 
 -- Lets a session wait for a worker that offers its agent; the grace period counts from the first time.
-local function leave_unoffered(sid, ctl, f, agent)
+local function leave_unoffered(sid, ctl, stream, f, agent)
   local since = tonumber(string.match(f[9] or '', '^%d+'))
   if since and now >= since + patience then
     redis.call('ZADD', KEYS[1], 'XX', now + wait, sid)
@@ -38,15 +38,15 @@ local function leave_unoffered(sid, ctl, f, agent)
   if not since then
     since = now
     redis.call('HSET', ctl, 'unoffered', string.format('%.0f', now) .. ' ' .. agent)
-    redis.call('XADD', prefix .. 's:' .. sid .. ':events', 'MAXLEN', '~', events, '*', 'type', 'waiting_for_worker',
+    redis.call('XADD', stream, 'MAXLEN', '~', events, '*', 'type', 'waiting_for_worker',
       'execution', f[1], 'step', f[2], 'data', cjson.encode({agent = agent}))
   end
   redis.call('ZADD', KEYS[2], 0, agent .. ' ' .. sid)
   redis.call('ZADD', KEYS[1], 'XX', since + patience, sid)
 end
 
-for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, limit)) do
-  local ctl = prefix .. 's:' .. sid .. ':ctl'
+for i = 1, count do
+  local sid, session, ctl, stream, held_by = ARGV[10 + 2 * i], unpack(KEYS, 4 * i - 1, 4 * i + 2)
   local f = redis.pcall('HMGET', ctl, 'execution', 'step', 'claim', 'phase', 'published', 'nudges', 'retries', 'queue',
     'unoffered', 'legs', 'held', 'cancel')
   local held = not f.err and tonumber(f[11] or '0')
@@ -56,15 +56,15 @@ for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 
     redis.call('ZREM', KEYS[1], sid)
   elseif (not f[1]) or f[4] == 'end' then
     redis.call('ZREM', KEYS[1], sid)
-  else
+  elseif (f[3] or '') == ARGV[11 + 2 * i] then  -- another claim is of now, and its lease is not among the keys
     local left, queue, agent = -2, f[8] or '', nil
-    if f[3] and f[3] ~= '' then left = redis.call('PTTL', prefix .. 'lease:' .. f[3]) end
+    if f[3] and f[3] ~= '' then left = redis.call('PTTL', held_by) end
     if left == -1 then  -- somebody took its time to live away: nobody would ever take over from a dead worker
-      redis.call('PEXPIRE', prefix .. 'lease:' .. f[3], lease)
+      redis.call('PEXPIRE', held_by, lease)
       left = lease
     end
     if left < 0 and known then
-      agent = redis.pcall('HGET', prefix .. 's:' .. sid, 'agent')
+      agent = redis.pcall('HGET', session, 'agent')
       if type(agent) ~= 'string' then agent = nil end
     end
     local queues = agent and offered[agent]
@@ -75,7 +75,7 @@ for _, sid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 
     elseif held > now and f[12] ~= f[1] then  -- somebody suspended it, and nobody asked it to stop
       redis.call('ZADD', KEYS[1], 'XX', held, sid)
     elseif agent and not queues then
-      leave_unoffered(sid, ctl, f, agent)
+      leave_unoffered(sid, ctl, stream, f, agent)
     elseif not moves and (oldest[queue] or -1) >= 0 and number_in(f[5], 0, now + lease) + slack >= oldest[queue] then
       queued = queued + 1
       redis.call('ZADD', KEYS[1], 'XX', now + wait, sid)

@@ -1,12 +1,13 @@
 -- Writes the live text of attempts whose mark stands in their session's control fields, and drops that of all others.
--- ARGV: life ms; for each attempt: session key, claim, step, mark, entries kept, number of entries;
--- for each entry: number of words, fields and values
+-- KEYS: for each attempt: its session's hash, control fields, live text
+-- ARGV: life ms; for each attempt: claim, step, mark, entries kept, number of entries; for each entry: number of words,
+-- fields and values
 -- Returns how many entries were written.
 local life, at, written = ARGV[1], 2, 0
-while at <= #ARGV do
-  local session, claim, step, mark, kept, entries = unpack(ARGV, at, at + 5)
-  at = at + 6
-  local ctl, live = session .. ':ctl', session .. ':live'
+for key = 1, #KEYS, 3 do
+  local session, ctl, live = unpack(KEYS, key, key + 2)
+  local claim, step, mark, kept, entries = unpack(ARGV, at, at + 4)
+  at = at + 5
   local found = redis.call('HMGET', ctl, 'claim', 'step', 'live')
   local counts = found[3] == mark
   if not counts and found[1] == claim and found[2] == step then
