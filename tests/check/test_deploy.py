@@ -92,8 +92,9 @@ def run(*command: str | Path) -> None:
 # --- each file against its specification ------------------------------------------------------------------------
 
 
-def test_the_compose_file_is_one() -> None:
-    run(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", ROOT / "docker-compose.yml")
+@pytest.mark.parametrize("path", [ROOT / "docker-compose.yml", DEPLOY / "sentinel" / "compose.yaml"], ids=str)
+def test_a_compose_file_is_one(path: Path) -> None:
+    run(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path)
 
 
 @pytest.mark.skipif(not (BIN / "hadolint").exists(), reason="there is no hadolint for this machine")
@@ -109,7 +110,7 @@ def test_a_manifest_is_what_kubernetes_takes(each: dict[str, Any]) -> None:
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/overlays/keda", "redis"])
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/overlays/keda", "kubernetes/overlays/sentinel", "redis"])
 def test_a_kustomization_names_files_that_are_there(folder: str) -> None:
     home = DEPLOY / folder
     value = yaml.safe_load((home / "kustomization.yaml").read_text())
@@ -136,7 +137,16 @@ def test_a_unit_is_what_systemd_takes(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["redis/start-redis", "redis/redis-health", "docker/with-secrets", "make-secrets", "pin-images"]
+    "name",
+    [
+        "redis/start-redis",
+        "redis/find-primary",
+        "redis/start-sentinel",
+        "redis/redis-health",
+        "docker/with-secrets",
+        "make-secrets",
+        "pin-images",
+    ],
 )
 def test_a_script_is_one_of_the_plain_shell(name: str) -> None:
     assert (DEPLOY / name).read_text().startswith("#!/bin/sh\n")
@@ -303,6 +313,9 @@ def test_every_secret_of_the_compose_file_is_made() -> None:
         for stem in ("redis", "redis-url")
         for user in ("producer", "submitter", "worker", "monitor", "http", "flower", "operator")
     }
+    made |= {"redis-sentinel", "redis-replica"}
+    of_sentinels = yaml.safe_load((DEPLOY / "sentinel" / "compose.yaml").read_text())["secrets"]
+    assert {Path(secret["file"].replace("}", "")).name for secret in of_sentinels.values()} <= made
     secrets = deployed.compose()["secrets"]
     assert {Path(secret["file"]).name for secret in secrets.values()} <= made
     used = [each for service in deployed.compose()["services"].values() for each in service.get("secrets", [])]
@@ -343,6 +356,30 @@ def test_no_container_can_do_more_than_it_needs(name: str) -> None:
     pod = manifest(kind, f"celery-agents-{name}")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
+
+
+def test_servers_with_sentinels_are_three_hosts_of_one_server_and_one_sentinel_each() -> None:
+    """The scripts are tried by tests/integration/test_deployed_sentinels.py."""
+    services = yaml.safe_load((DEPLOY / "sentinel" / "compose.yaml").read_text())["services"]
+    hosts = ["redis", "redis-2", "redis-3"]
+    assert [services[name]["environment"]["OWN_HOST"] for name in hosts] == hosts
+    sentinels = [services[f"sentinel-{number}"] for number in (1, 2, 3)]
+    assert [each["network_mode"] for each in sentinels] == [f"service:{host}" for host in hosts]
+    assert {tuple(each["entrypoint"]) for each in sentinels} == {("sh", "/etc/redis/start-sentinel")}
+    places = ",".join(f"{host}:26379" for host in hosts)
+    assert {each["environment"]["SENTINELS"] for each in services.values()} == {places}
+    spec = manifest("StatefulSet", "celery-agents-sentinel")["spec"]
+    assert spec["replicas"] == len(hosts)
+    rules = spec["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert [rule["topologyKey"] for rule in rules] == ["kubernetes.io/hostname"]
+    server, sentinel = spec["template"]["spec"]["containers"]
+    assert server["command"] == [*deployed.compose()["services"]["redis"]["entrypoint"]]
+    assert sentinel["command"] == [*sentinels[0]["entrypoint"]]
+    env = {each["name"]: each.get("value") for each in server["env"]}
+    assert len(env["SENTINELS"].split(",")) == len(hosts)
+    assert all(re.fullmatch(r"[a-z0-9.-]+:26379", place) for place in env["SENTINELS"].split(","))
+    assert env["FIRST_HOST"] == env["SENTINELS"].split(",")[0].removesuffix(":26379")
+    assert sentinel["env"] == server["env"]
 
 
 def test_redis_keeps_what_it_acknowledged_and_evicts_nothing() -> None:
@@ -449,15 +486,15 @@ def test_the_commands_of_the_page_are_the_shell_s() -> None:
 
 def test_the_commands_of_the_page_make_all_secrets(tmp_path: Path) -> None:
     commands = [line for block in blocks("sh") for line in block if line.startswith("sh deploy/make-secrets")]
-    assert len(commands) == 4
+    assert len(commands) == 6
     for number, command in enumerate(commands):
         home = tmp_path / str(number)
         home.mkdir()
         (home / "deploy").symlink_to(DEPLOY)
-        moved = command.replace("/etc/celery-agents/secrets", "secrets")
+        moved = "domain=example.org; " + command.replace("/etc/celery-agents/secrets", "secrets")
         subprocess.run(["sh", "-c", moved], cwd=home, check=True, capture_output=True)
         made = {path.name: path.read_text() for path in (home / "secrets").iterdir()}
-        assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 11
+        assert len({value for name, value in made.items() if not name.startswith("redis-url")}) == 14
         assert all(value.strip() == value for value in made.values())
         for user in ("producer", "submitter", "worker", "monitor", "http", "flower", "operator"):
             url = Settings.build(redis_url=made[f"redis-url-{user}"]).redis_url
