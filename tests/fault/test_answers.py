@@ -9,6 +9,7 @@ import pytest
 from fault.real import answers
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_no_answer_of_a_model_ends_a_session_for_good(tmp_path: Path) -> None:
     verdict = answers.everything(60, 1, tmp_path)

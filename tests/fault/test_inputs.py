@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.timeout(200), pytest.mark.slow]
 _EXAMPLES = 2_000
 
 
+@pytest.mark.long
 def test_no_input_breaks_what_is_stored_answered_called_or_submitted(tmp_path: Path) -> None:
     verdict = inputs.everything(tmp_path, _EXAMPLES, 1)
     assert sum(verdict.counts[f"examples_{border}"] for border in inputs.BORDERS) >= 0.9 * _EXAMPLES, str(verdict)

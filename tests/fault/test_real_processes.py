@@ -34,6 +34,7 @@ def test_an_append_only_file_that_was_cut_anywhere_leaves_whole_sessions_that_go
     passed(redis_faults.cut_files(tmp_path / "lab", 10, 1), "cuts_between", "cuts_inside", "jobs_after_a_cut")
 
 
+@pytest.mark.long
 def test_workers_that_saw_what_redis_lost_go_on_from_what_it_has(tmp_path: Path) -> None:
     passed(redis_faults.lose_the_last(tmp_path / "lab", 2, 1), "losses", "bytes_lost", "jobs_after_a_loss")
 
@@ -52,11 +53,13 @@ def test_no_element_of_the_queue_ends_a_worker_and_each_is_quarantined_with_its_
     passed(messages.hostile(tmp_path / "lab", 1000, 1), "quarantined", "random_elements")
 
 
+@pytest.mark.long
 def test_no_usable_answer_of_a_failing_provider_is_paid_twice(tmp_path: Path) -> None:
     kinds = ("status", "cut", "truncate", "malformed", "wrong_types", "empty", "hang")
     passed(providers.failing_provider(tmp_path / "lab", 50, 1), *(f"fault_{kind}" for kind in kinds), "retried")
 
 
+@pytest.mark.long
 def test_a_poison_step_is_parked_and_takes_nobody_along(tmp_path: Path) -> None:
     passed(poison.poison(tmp_path / "lab", 1), "deaths", "poison_kill_process_failed", "endless_driver_failed")
 

@@ -113,6 +113,7 @@ def test_questions_without_end_cost_the_server_its_connection(lab: Lab, worker: 
     is_harmless(worker)
 
 
+@pytest.mark.long
 def test_a_servers_log_does_not_fill_the_workers(lab: Lab, worker: WorkerProcess) -> None:
     before = len(worker.text())
     assert texts(lab, submit(lab, "stdio_log")) == {"went"}

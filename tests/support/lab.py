@@ -17,6 +17,7 @@ import redis
 
 from celery_agents import AgentClient
 from celery_agents.config.settings import Settings
+from celery_agents.worker.store.keys import SessionKeys
 
 from .agents import call, plan
 from .http_service import ServiceProcess
@@ -194,13 +195,16 @@ class Lab:
         self.jobs.append(submitted)
         return submitted
 
+    def _keys(self, job: Submitted) -> SessionKeys:
+        return self.client.store.context.keys(job.session_id)
+
     def has_moved(self, job: Submitted) -> bool:
         """Whether a job's session has moved to the queue of a worker group."""
-        return bool(self.redis.hget(session_key(job.session_id, ":ctl"), "queue"))
+        return bool(self.redis.hget(self._keys(job).ctl, "queue"))
 
     def ended(self, job: Submitted) -> bool:
         """Whether a job has ended."""
-        return self.redis.hexists(session_key(job.session_id), f"e:{job.execution_id}")
+        return self.redis.hexists(self._keys(job).session, f"e:{job.execution_id}")
 
     def wait_for_jobs(self, timeout: float = 90.0, jobs: Sequence[Submitted] | None = None) -> None:
         """Wait until all jobs have ended."""
@@ -218,7 +222,7 @@ class Lab:
     def _about(self, waiting: Sequence[Submitted]) -> str:
         lines = [f"{len(waiting)} jobs have not ended; queue {self.queue_length()}"]
         for job in waiting[:3]:
-            lines.append(f"{job.session_id}: {self.redis.hgetall(session_key(job.session_id, ':ctl'))}")
+            lines.append(f"{job.session_id}: {self.redis.hgetall(self._keys(job).ctl)}")
             lines += [
                 f"  {e.at_ms} {e.type} {e.step} {dict(e.data)}"
                 for e in self.client.store.sessions.events(job.session_id)
