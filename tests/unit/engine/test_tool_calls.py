@@ -551,6 +551,31 @@ def test_a_call_whose_worker_died_is_made_again_as_its_effect_class_allows(
     assert bench.record(session_id).status == "completed"
 
 
+def test_results_are_kept_when_the_worker_dies_in_a_later_call_except_of_pure_tools(new_bench: NewBench) -> None:
+    """What has no effect may run again, and costs no write."""
+    ran: list[str] = []
+
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        ran.append("look")
+        return "seen"
+
+    @tool(effect="unsafe")
+    def pay() -> str:
+        """Pay."""
+        ran.append("pay")
+        return "paid"
+
+    calls = (CallTool("look"), CallTool("pay"), CallTool("fragile"))
+    bench = new_bench(calling(*calls, tools=[look, pay, fragile_tool()], max_parallel_tools=1))
+    session_id = bench.submit()
+    bench.worker_died(session_id)
+    bench.run(session_id)
+    assert sorted(ran) == ["look", "look", "pay"]
+    assert [each.value for each in executions(bench, session_id)] == ["seen", "paid", "whole"]
+
+
 def test_an_effect_class_that_nothing_decides_about_is_an_error_and_no_unknown_outcome(new_bench: NewBench) -> None:
     fragile = fragile_tool()
     bench = new_bench(calling(CallTool("fragile"), tools=[fragile]))
