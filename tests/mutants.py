@@ -131,6 +131,7 @@ def find_silent_lines(text: str) -> Mapping[str, set[int]]:
     - `*` in a signature, which the operator takes for a product: `/` refuses callers that pyright refuses, too.
     - `frozen`, `slots` and `kw_only` of a dataclass, `total` of a TypedDict, and `TYPE_CHECKING`: pyright checks what
       they forbid.
+    - `strict` of `zip`: it checks that lists which are made together have the same length.
     - Private constants of a module for a duration, for how often a delay doubles at most, or for how much of a text or
       a list is shown: they tune, the documents do not name them, and a test could only repeat the number.
     """
@@ -143,6 +144,8 @@ def find_silent_lines(text: str) -> Mapping[str, set[int]]:
                 found["ReplaceTrueWithFalse"].update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
             if any(ast.unparse(each) == "TypedDict" for each in node.bases):
                 found["ReplaceFalseWithTrue"].add(node.lineno)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
+            found["ReplaceTrueWithFalse"].update(each.value.lineno for each in node.keywords)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             found["AddNot"].add(node.lineno)
         elif isinstance(node, ast.AnnAssign) and TUNING.fullmatch(ast.unparse(node.target)):

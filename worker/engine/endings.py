@@ -65,9 +65,15 @@ def hold_signal(hold: Hold) -> StopSignal:
 
 
 def resolve_interruption(run: Run, services: EngineServices) -> Run:
-    """Stop or decide a run by the reason of its interruption. A decided run journals its results first."""
-    store = services.store
-    match run.lease.interruption:
+    """Stop or decide a run by the reason of its interruption. A decided run journals its results first.
+
+    Returns:
+        The run as it is where nothing interrupts it and its lease could be renewed.
+    """
+    store, lease = services.store, run.lease
+    if lease.interruption in (None, Interruption.CALL) and services.keeper.confirm(lease):
+        return run
+    match lease.interruption:  # the renewal may have brought a stop
         case Interruption.CANCEL:
             return run.stopping(user_stop_signal())
         case Interruption.LIMIT:
@@ -76,11 +82,9 @@ def resolve_interruption(run: Run, services: EngineServices) -> Run:
             return give_back(run, store, "this worker drains")
         case Interruption.DEADLINE:
             return give_back(run, store, "the step reached its deadline", counts=True)
-        case Interruption.LOST:
+        # A lease that could not be renewed, or a late function that has returned after all.
+        case Interruption.LOST | Interruption.CALL | None:
             return _leave_to_new_owner(run, store)
-        # A lease that is no longer fresh, or a late function that has returned after all.
-        case None | Interruption.CALL:
-            return run if services.keeper.confirm(run.lease) else _leave_to_new_owner(run, store)
         case _ as never:
             assert_never(never)
 

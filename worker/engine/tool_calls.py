@@ -160,10 +160,7 @@ class ToolCalls:
 
     def _check_interruption(self, run: Run) -> Run:
         """Return the run as it is when a call may begin, otherwise a stopping or decided one."""
-        lease = run.lease
-        if self._keeper.is_fresh(lease) or (lease.interruption is None and self._keeper.confirm(lease)):
-            return run
-        return resolve_interruption(run, self._services)
+        return run if self._keeper.is_fresh(run.lease) else resolve_interruption(run, self._services)
 
     def _begin_calls(self, run: Run, batch: Sequence[PlannedCall]) -> tuple[Run, Sequence[PlannedCall]]:
         """Journal that the calls with effects begin, and return those that may run."""

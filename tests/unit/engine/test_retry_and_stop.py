@@ -10,7 +10,8 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, NothingToDo
-from celery_agents.worker.errors import DriverError, InvalidTransition
+from celery_agents.worker.errors import DriverError, InvalidTransition, ModelCallRefused
+from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionStatus, ToolOutcome
 from celery_agents.worker.store import NotClaimedReason
 from celery_agents.worker.tools import tool
@@ -283,3 +284,25 @@ def test_a_step_whose_commit_sees_a_stop_says_that_it_has_ended(new_bench: NewBe
     assert isinstance(outcome, Done)
     assert (outcome.status, outcome.next) == (ExecutionStatus.STOPPED, None)
     assert outcome.summary.endswith("stopped")
+
+
+def test_a_hook_at_the_end_of_a_stopped_execution_asks_no_model(new_bench: NewBench) -> None:
+    """Also where the commit is the first that sees the stop."""
+    refused: list[str] = []
+
+    def ask(context: HookContext) -> HookContext:
+        try:
+            context.ask_model("why", "Why?")
+        except ModelCallRefused as error:
+            refused.append(str(error))
+        return context
+
+    def stop_and_look(state: AgentState) -> Any:
+        bench.stop(session_id)
+        return [CallTool("look")]
+
+    bench = new_bench(Agent("a", driver=stop_and_look, tools=[look], hooks=[Hook(HookPoint.ON_STOP, ask)]))
+    session_id = bench.submit()
+    bench.step(session_id)
+    assert bench.record(session_id).status == "stopped"
+    assert refused == ["The model may not be asked: the execution is being ended."]

@@ -106,3 +106,23 @@ def test_a_lease_is_renewed_before_a_call_that_begins_late(new_bench: NewBench) 
     bench = new_bench(Agent("a", driver=ScriptedDriver([CallTool("look"), "done"]), tools=[look], hooks=hooks))
     assert bench.ran().status == "completed"
     assert ran == ["look"]
+
+
+def test_a_stop_that_the_renewal_before_a_late_call_brings_ends_the_step(new_bench: NewBench) -> None:
+    ran: list[str] = []
+
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        ran.append("look")
+        return "seen"
+
+    def stop(context: HookContext) -> HookContext:
+        bench.stop(context.session_id)
+        bench.clock.go_on(bench.settings.lease_seconds * 0.9)
+        return context
+
+    hooks = [Hook(HookPoint.BEFORE_TOOL, stop)]
+    bench = new_bench(Agent("a", driver=ScriptedDriver([CallTool("look"), "done"]), tools=[look], hooks=hooks))
+    assert bench.ran().status == "stopped"
+    assert ran == []

@@ -1,0 +1,66 @@
+"""How long a plain driver counts as a function that blocks its step, and what becomes of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.engine.leases import Interruption
+from celery_agents.worker.errors import DriverError
+from celery_agents.worker.hooks import Hook, HookContext, HookPoint
+from celery_agents.worker.state import AgentState
+
+from support.engine import Bench
+
+NewBench = Callable[..., Bench]
+
+
+def drain(bench: Bench) -> int:
+    """The worker drains, and half a second passes; how many functions it does not wait for any more."""
+    bench.keeper.interrupt_all(Interruption.DRAIN)
+    bench.clock.go_on(0.5)
+    bench.keeper.tick()
+    return bench.keeper.abandoned
+
+
+def test_a_step_whose_plain_driver_does_not_return_goes_to_another_worker(new_bench: NewBench) -> None:
+    abandoned: list[int] = []
+
+    def driver(state: AgentState) -> str:
+        abandoned.append(drain(bench))
+        return "done"
+
+    bench = new_bench(Agent("a", driver=driver))
+    session = bench.submit()
+    assert not isinstance(bench.step(session), Done)
+    assert abandoned == [1]
+    assert bench.due(session) is not None
+    assert bench.keeper.abandoned == 0, "it has returned"
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_plain_driver_that_has_returned_blocks_nothing(new_bench: NewBench, raises: bool) -> None:
+    abandoned: list[int] = []
+
+    def driver(state: AgentState) -> str:
+        if raises:
+            raise DriverError("overloaded", "too much", transient=True, retry_after=0.001)
+        return "done"
+
+    def look(context: HookContext) -> HookContext:
+        abandoned.append(drain(bench))
+        return context
+
+    class Watching:
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *args: abandoned.append(drain(bench)) if name == "driver_called" and raises else None
+
+    hooks = [Hook(HookPoint.AFTER_INFERENCE, look)]
+    agent = Agent("a", driver=driver, hooks=hooks)
+    bench = new_bench(agent)
+    outcome = bench.step(bench.submit(), bench.another_worker(agent, observer=Watching()))  # type: ignore[arg-type]
+    assert abandoned == [0]
+    assert isinstance(outcome, RetryLater if raises else Done)
