@@ -77,10 +77,10 @@ OPERATORS: Final = (
     "ReplaceComparisonOperator_IsNot_Is",
     "ZeroIterationForLoop",
 )
-MOST_TESTS: Final = 120
+MOST_TESTS: Final = 300
 """Tests that are run for a mutant: those of the module's own test file first, then those that run little else."""
-TUNING: Final = re.compile(r"_[A-Z_]*(SECONDS|PAUSE|DOUBLINGS|SHOWN_[A-Z]+)")
-"""Names of constants that tune."""
+TUNING: Final = re.compile(r"_[A-Z_]*(SECONDS|PAUSE|DOUBLINGS|(SHOWN|CACHED)_[A-Z_]+)|_FIRST|_LAST")
+"""Names of constants that tune, and of places of hooks."""
 SLOWEST_SECONDS: Final = 120.0
 """A mutant whose tests take longer is killed: it hangs."""
 
@@ -132,8 +132,10 @@ def find_silent_lines(text: str) -> Mapping[str, set[int]]:
     - `frozen`, `slots` and `kw_only` of a dataclass, `total` of a TypedDict, and `TYPE_CHECKING`: pyright checks what
       they forbid.
     - `strict` of `zip`: it checks that lists which are made together have the same length.
-    - Private constants of a module for a duration, for how often a delay doubles at most, or for how much of a text or
-      a list is shown: they tune, the documents do not name them, and a test could only repeat the number.
+    - Private constants of a module for a duration, for how often a delay doubles at most, for how much of a text or a
+      list is shown, or for how many objects a cache keeps: they tune, the documents do not name them, and a test could
+      only repeat the number.
+    - Places of hooks that are before or behind all others: a number that is one larger gives the same order.
     """
     found = defaultdict[str, set[int]](set)
     for node in ast.walk(ast.parse(text)):

@@ -204,7 +204,7 @@ class CallPlanner:
         return CallTimes.at(self._services.redis_ms(run))
 
 
-_EXECUTIONS: Final = 64
+_CACHED_EXECUTIONS: Final = 64
 
 
 class RecordedResults:
@@ -232,7 +232,7 @@ class RecordedResults:
                 index = _Index()
             index.read(execution.step_executions)
             self._indexes[execution.execution_id] = index
-            if len(self._indexes) > _EXECUTIONS:
+            if len(self._indexes) > _CACHED_EXECUTIONS:
                 self._indexes.popitem(last=False)
             return index.results.get(_key(planned.call))
 

@@ -32,9 +32,9 @@ R = TypeVar("R")
 RESERVED_NAMES: Final = ("final_result",)
 """Names of tools that pydantic-ai gives to the structured output of a model."""
 
-_SERVERS: Final = 1024
-_LISTS: Final = 256
-_AGENTS: Final = 64
+_CACHED_SERVERS: Final = 1024
+_CACHED_LISTS: Final = 256
+_CACHED_AGENTS: Final = 64
 _SHORTEST_LIFE_MS: Final = 5_000
 _LONGEST_LIFE_MS: Final = 86_400_000
 _KEEP_SECONDS: Final = 86_400.0
@@ -193,7 +193,7 @@ class RemoteTools:
         with self._lock:
             self._known.pop(key, None)
             self._known[key] = _Known(tools, self._services.monotonic() + life_ms / 1000)
-            if len(self._known) > _SERVERS:
+            if len(self._known) > _CACHED_SERVERS:
                 self._known.pop(next(iter(self._known)))
         return self._index(tools)
 
@@ -201,7 +201,7 @@ class RemoteTools:
         with self._lock:
             self._by_digest[tools.digest] = tools
             self._by_digest.move_to_end(tools.digest)
-            if len(self._by_digest) > _LISTS:
+            if len(self._by_digest) > _CACHED_LISTS:
                 self._by_digest.popitem(last=False)
         return tools
 
@@ -248,7 +248,7 @@ class RemoteTools:
         if not away:
             with self._lock:
                 self._agents[place] = made
-                if len(self._agents) > _AGENTS:
+                if len(self._agents) > _CACHED_AGENTS:
                     self._agents.popitem(last=False)
         return made
 

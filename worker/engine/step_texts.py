@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 _SHOWN_CHARS: Final = 300
 _SHOWN_TOOLS: Final = 100
-_NAME_CHARS: Final = 64
+_SHOWN_NAME_CHARS: Final = 64
 
 
 def step_event(run: Run, response: InferenceResponse) -> NewEvent:
     """The event of a committed step."""
     data: dict[str, Any] = {
         "tools": [
-            {"name": record.execution.tool_call.name[:_NAME_CHARS], "outcome": record.execution.outcome.value}
+            {"name": record.execution.tool_call.name[:_SHOWN_NAME_CHARS], "outcome": record.execution.outcome.value}
             for _, record in sorted(run.obtained.records.items())[:_SHOWN_TOOLS]
         ],
         "tokens": response.usage.total,
@@ -110,7 +110,7 @@ def failure_text(failure: ErrorInfo | None, execution: ExecutionState) -> str:
 def summarize_step(run: Run, state: AgentState | None, next_step: int | None) -> str:
     """A step in a line: "3 tool calls · search_docs ×2, read_file · 412 tokens · next step 4"."""
     parts: list[str] = []
-    names = [record.execution.tool_call.name[:_NAME_CHARS] for _, record in sorted(run.obtained.records.items())]
+    names = [record.execution.tool_call.name[:_SHOWN_NAME_CHARS] for _, record in sorted(run.obtained.records.items())]
     if names:
         parts.append(f"{len(names)} tool call{'s' if len(names) != 1 else ''}")
         parts.append(", ".join(_count_names(names[:_SHOWN_TOOLS])))

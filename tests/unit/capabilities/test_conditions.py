@@ -25,7 +25,7 @@ from celery_agents.worker.capabilities import (
     TokenLimit,
     ToolCalled,
 )
-from celery_agents.worker.capabilities.termination import observe
+from celery_agents.worker.capabilities.termination import Termination, observe
 from celery_agents.worker.errors import ConfigurationError, InvalidInput
 from celery_agents.worker.run_state import RunReason
 from celery_agents.worker.state import (
@@ -85,6 +85,7 @@ def test_time_counts_from_the_start_of_the_execution_without_the_waiting() -> No
     assert TimeLimit(timedelta(seconds=10)).check(AgentState.from_json(state.to_json()), at(10)).stop
     waited = state.with_execution_waiting(now=at(5)).with_execution_resumed(now=at(65))
     assert not TimeLimit(10).check(waited, at(69)).stop
+    assert AllOf(TimeLimit(10)).check(state, at(9.9)) == GO_ON, "at the time that is asked about"
     assert TimeLimit(10).check(waited, at(70)).stop
 
 
@@ -160,6 +161,8 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: TimeLimit(-0.1), r"TimeLimit\(limit\)=-0.1: give a timedelta or seconds, from 0"),
     (lambda: TimeLimit(timedelta(seconds=-1)), r"TimeLimit\(limit\)"),
     (lambda: TimeLimit(float("nan")), r"TimeLimit\(limit\)=nan"),
+    (lambda: TimeLimit("5"), r"TimeLimit\(limit\)='5'"),  # type: ignore[arg-type]
+    (lambda: TimeLimit(True), r"TimeLimit\(limit\)=True"),
     (lambda: TextMention(""), r"TextMention\(text\)=''"),
     (lambda: ToolCalled(""), r"ToolCalled\(tool\)=''"),
     (lambda: ConfidenceMet(1.1), r"ConfidenceMet\(threshold\)=1.1: give a number from 0 to 1"),
@@ -310,3 +313,17 @@ def test_a_retry_forgets_what_ended_the_execution() -> None:
     again = _after(state, "retry")
     assert not ToolCalled("weather").check(again).stop
     assert not TextMention("done").check(again).stop
+
+
+def test_a_step_is_observed_only_where_a_condition_needs_it() -> None:
+    assert list(Termination(MaxIterations(3) | TimeLimit(5)).hooks()) == []
+    for condition in (ToolCalled("submit"), TextMention("done"), MaxIterations(3) & ~ToolCalled("submit")):
+        assert len(Termination(condition).hooks()) == 1
+
+
+def test_what_is_observed_already_changes_no_state() -> None:
+    state = stepped(running(), executed(), text="done")
+    mentions = (TextMention("done"),)
+    observed = observe(state, ("weather",), mentions)
+    assert observed is not state
+    assert observe(observed, ("weather",), mentions) is observed

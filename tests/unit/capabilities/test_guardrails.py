@@ -97,6 +97,21 @@ def test_a_blocked_request_is_never_sent_and_the_notice_is_the_answer(new_bench:
     assert (incident.message_index, incident.step, incident.details["pattern"]) == (0, 1, "password")
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_each_message_that_came_before_a_step_is_judged(new_bench: NewBench, place: int) -> None:
+    driver = Asked(["an answer"], repeat_last=True)
+    bench = new_bench(agent(driver, SECRETS))
+    texts = ["fine"] * 3
+    texts[place] = "my password"
+    session = bench.submit(texts[0])
+    for text in texts[1:]:
+        bench.send(session, text)
+    bench.run(session)
+    assert driver.requests == []
+    (incident,) = bench.state(session).smart.guardrail_result.incidents
+    assert incident.message_index == place
+
+
 def test_a_later_execution_goes_on_and_the_model_never_reads_what_was_blocked(new_bench: NewBench) -> None:
     driver = Asked(["an answer"], repeat_last=True)
     bench = new_bench(agent(driver, SECRETS))

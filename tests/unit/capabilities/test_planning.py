@@ -230,3 +230,9 @@ def test_l4_two_sessions_of_one_agent_share_no_plan(new_bench: NewBench) -> None
 def test_the_tool_can_be_called_where_there_is_no_session() -> None:
     assert MANAGE.name == "manage_todo_list"
     assert set(MANAGE.parameters["properties"]) == {"operation", "todo_list", "expected_version"}
+
+
+def test_a_call_that_breaks_a_rule_spoils_no_later_one_of_its_answer() -> None:
+    assert plan(update(item(1)), TWO) == plan(TWO)
+    other = ToolCall(id="x", name="look", args={})
+    assert apply_calls(Plan(), [other, ToolCall(id="c", name="manage_todo_list", args=TWO)]) == plan(TWO)

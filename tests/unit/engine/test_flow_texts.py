@@ -12,7 +12,15 @@ from celery_agents.flow import BucketStatus, LearnedLimit, ModelEndpoint, Pause,
 from celery_agents.tasks.client.json_values import bucket_value, pause_value
 from celery_agents.tasks.client.provider_notes import find_unused
 from celery_agents.tasks.observability.provider_metrics import count_waits, measure_buckets
-from celery_agents.worker.engine.flow_texts import HELD, bucket_state, describe_limit, describe_limits, describe_pause
+from celery_agents.worker.engine.flow_texts import (
+    HELD,
+    bucket_state,
+    describe_limit,
+    describe_limits,
+    describe_pause,
+    describe_refusal,
+)
+from celery_agents.worker.store.flow.records import Refused
 
 MINI = ModelEndpoint("openai:gpt-5-mini", "", "team-a")
 AT_MS = 1_000_000_000_000  # 2001-09-09 01:46:40 UTC
@@ -111,3 +119,34 @@ def test_waits_and_refusals_of_many_models_are_few_series() -> None:
     found = samples(count_waits(gate))
     assert (found[("waits_total", "a", "rate")], found[("refusals_total", "a")]) == (7, 5)
     assert len(found) <= 1_000
+
+
+FREE = "free at 2001-09-09 01:48"
+
+
+@pytest.mark.parametrize(
+    ("refused", "text"),
+    [
+        ({"why": "zero", "dimension": "tokens"}, "the limit of M is 0 tokens a minute, until it is raised or removed"),
+        ({"why": "zero"}, "the limit of M is 0 requests a minute, until it is raised or removed"),
+        ({"why": "not_before"}, f"M asked to wait until 2001-09-09 01:46; {FREE}"),
+        (
+            {"why": "quota"},
+            f"M says that the quota of its key is used up, until 2001-09-09 01:46 or `celery-agents unpause`; {FREE}",
+        ),
+        ({"why": "breaker"}, f"M is away since 2001-09-09 01:46; asked again by one request at a time; {FREE}"),
+        ({"why": "window"}, f"M has just refused requests and gets few at a time; {FREE}"),
+        (
+            {"why": "rate", "dimension": "input_tokens", "per_minute": 2_500.5, "source": "set"},
+            f"M allows 2 500.5 input tokens a minute (as it was set); {FREE}",
+        ),
+        (
+            {"why": "rate", "per_minute": 5.0, "source": "header"},
+            f"M allows 5 requests a minute (learned from its headers); {FREE}",
+        ),
+    ],
+    ids=lambda each: each["why"] if isinstance(each, dict) else "",
+)
+def test_a_refusal_says_why_and_when_there_is_room(refused: dict[str, Any], text: str) -> None:
+    found = Refused(wait_ms=90_000, at_ms=AT_MS, since_ms=AT_MS, **refused)
+    assert describe_refusal(MINI, found) == text.replace("M ", f"{MINI.model} ", 1)

@@ -106,3 +106,21 @@ def test_what_is_left_out_has_its_default() -> None:
     assert bodies.Budget().value() == ExecutionBudget()
     assert bodies.Model(model="m").value() == LLMConfig.from_dict({"model": "m", "base_url": None, "settings": {}})
     assert bodies.TranscriptMessage(role="user", content="hi").value().content == "hi"
+
+
+@pytest.mark.parametrize("field", ["rpm", "tpm", "input_tpm", "output_tpm"])
+def test_a_limit_of_a_model_has_numbers_from_0(field: str) -> None:
+    for number in (0, 2**53):
+        limit = bodies.ModelLimit(model="openai:a", **{field: number}).value()
+        assert getattr(limit, field) == number
+    for number in (-0.1, 2**53 + 2):
+        with pytest.raises(ValidationError, match=field):
+            bodies.ModelLimit(model="openai:a", **{field: number})
+
+
+@pytest.mark.parametrize("field", ["model", "group"])
+def test_names_of_a_limit_have_at_most_200_characters(field: str) -> None:
+    given: dict[str, Any] = {"model": "openai:a", "rpm": 1}
+    assert getattr(bodies.ModelLimit(**{**given, field: "x" * 200}), field) == "x" * 200
+    with pytest.raises(ValidationError, match=field):
+        bodies.ModelLimit(**{**given, field: "x" * 201})

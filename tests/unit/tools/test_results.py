@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
+from functools import reduce
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -116,6 +117,10 @@ def test_a_cycle_and_too_deep_a_nesting_are_refused():
     cycle.append(cycle)
     with pytest.raises(UnusableResult, match="deeper than 64 levels"):
         to_json_value(cycle)
+    deepest = reduce(lambda inner, _: [inner], range(64), 1)
+    assert to_json_value(deepest) == deepest
+    with pytest.raises(UnusableResult, match="deeper than 64 levels"):
+        to_json_value([deepest])
 
 
 def test_text_is_cut_at_the_limit_with_a_marker_that_counts_the_rest():
@@ -216,6 +221,8 @@ class _Rows(tuple):  # type: ignore[type-arg]
 def test_bytes_are_limited_as_well():
     value = to_json_value("é" * 1000, 1000, limit_bytes=100)
     assert value == "é" * 50 + "[… 950 characters left out]"
+    assert to_json_value("🙂" * 100, 100, limit_bytes=300) == "🙂" * 75 + "[… 25 characters left out]"
+    assert to_json_value("🙂" * 75, 100, limit_bytes=300) == "🙂" * 75
 
 
 def test_known_secrets_are_replaced_in_every_part_of_a_result(monkeypatch: pytest.MonkeyPatch):
