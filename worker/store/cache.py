@@ -150,7 +150,8 @@ class SessionCache:
         """Remove a session that has ended: who comes back to it reads it once. `take_doubted` knows it for a while."""
         self.drop(session_id)
         with self._lock:
-            self._ended_size += ended.weight - (before.weight if (before := self._ended.pop(session_id, None)) else 0)
+            before = self._ended.pop(session_id, None)
+            self._ended_size += ended.weight - (0 if before is None else before.weight)
             self._ended[session_id] = ended
             while self._ended and (len(self._ended) > _ENDED or self._ended_size > _ENDED_SHARE * self._limit):
                 self._ended_size -= self._ended.pop(next(iter(self._ended))).weight

@@ -82,10 +82,9 @@ class StoreContext:
         Raises:
             ConfigurationError: See `count_shards`.
         """
-        if not self._shards and self.settings.shards:
-            object.__setattr__(self, "_shards", shard_keys(self.settings.shards))
-        elif not self._shards:
-            self.check_shards()
+        if not self._shards:
+            number = self.settings.shards or count_shards(self.database, None)
+            object.__setattr__(self, "_shards", shard_keys(number))
         return self._shards
 
     def check_shards(self) -> None:

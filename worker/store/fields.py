@@ -6,7 +6,7 @@ A value that another program wrote, or a flipped bit, raises `StateUnreadable`: 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from ..errors import InvalidInput, StateUnreadable
@@ -50,6 +50,11 @@ def milliseconds(value: bytes | None) -> int:
 def score_ms(value: bytes) -> int:
     """Parse the score of an index as a time in Unix milliseconds; an infinite one becomes the nearest time."""
     return round(min(max(float(value), 0.0), LAST_MS))
+
+
+def is_due(first: Sequence[bytes], now_ms: int) -> bool:
+    """Whether the first entry of an index by time, as `ZRANGE 0 0 WITHSCORES` gives it, is due."""
+    return bool(first) and score_ms(first[1]) <= now_ms
 
 
 def or_else(parse: Callable[[Reply], Parsed], value: Reply, otherwise: Parsed) -> Parsed:

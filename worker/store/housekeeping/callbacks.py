@@ -42,7 +42,7 @@ class CallbackVerbs(StorePart):
         firsts: list[Command] = [("ZRANGE", shard.callbacks, 0, 0, "WITHSCORES") for shard in shards]
         now_reply, *replies = context.database.pipeline("callbacks.now", [context.clock.now(), *firsts])
         now_ms = context.clock.milliseconds(now_reply)
-        due = [shard for shard, first in zip(shards, replies, strict=True) if first and float(first[1]) <= now_ms]
+        due = [shard for shard, first in zip(shards, replies, strict=True) if fields.is_due(first, now_ms)]
         for shard in random.sample(due, len(due)):  # where there is no room for all, others come first the next time
             if len(found) < limit:
                 found += self._take_due(shard, limit - len(found), now_ms, hold_ms)

@@ -106,10 +106,10 @@ def _look(context: StoreContext, suspects: Mapping[str, CachedSession], worker: 
     gone: list[str] = []
     rest = iter(suspects.items())
     while some := list(islice(rest, _BATCH)):
-        for scope, cached, replies in _read_versions(context, some):
+        for scope, cached, replies, now_ms in _read_versions(context, some):
             if not fields.number(replies[0]):
-                gone += [scope.session_id] if _is_unexplained(scope, cached, replies) else []
-            elif _tell_if_lost(scope, cached, replies, worker, is_pure):
+                gone += [scope.session_id] if _is_unexplained(scope, cached, replies, now_ms) else []
+            elif _tell_if_lost(scope, cached, replies, now_ms, worker, is_pure):
                 told.append(scope.session_id)
     return FoundLosses(tuple(told), tuple(gone))
 
@@ -124,31 +124,34 @@ def forget_old_losses(context: StoreContext, shards: Sequence[ShardKeys], now_ms
 
 def _read_versions(
     context: StoreContext, suspects: Sequence[tuple[str, CachedSession]]
-) -> Iterator[tuple[SessionScope, CachedSession, Sequence[Reply]]]:
+) -> Iterator[tuple[SessionScope, CachedSession, Sequence[Reply], int]]:
+    """Read version, lineage, loss and deletion mark of sessions, and Redis's time (ms); damaged ones are left out."""
     scopes = [context.session(session_id) for session_id, _ in suspects]
     reads: list[list[Command]] = [[("HMGET", each.keys.session, "version", "lineage", LOST, MARK)] for each in scopes]
-    found = context.read_apart("history.read", [*reads, [context.clock.now()]])
-    *replies, now = found
+    *replies, now = context.read_apart("history.read", [*reads, [context.clock.now()]])
+    if isinstance(now, StateUnreadable):
+        return
+    now_ms = context.clock.milliseconds(now[0])
     for scope, (_, cached), reply in zip(scopes, suspects, replies, strict=True):
-        if not isinstance(reply, StateUnreadable) and not isinstance(now, StateUnreadable):
-            yield scope, cached, [*reply[0], now[0]]
+        if not isinstance(reply, StateUnreadable):
+            yield scope, cached, reply[0], now_ms
 
 
-def _is_unexplained(scope: SessionScope, cached: CachedSession, replies: Sequence[Reply]) -> bool:
+def _is_unexplained(scope: SessionScope, cached: CachedSession, replies: Sequence[Reply], now_ms: int) -> bool:
     """Whether neither a deletion mark nor a retention that has passed explains that a session is gone."""
-    *_, mark, now = replies
+    *_, mark = replies
     execution, retention_ms = cached.state.execution, scope.context.retention_ms
     if mark is not None or execution is None or execution.started_at is None:
         return False
     seen = [execution.started_at, *(done.completed_at for done in execution.step_executions[-1:])]
-    return retention_ms is None or scope.clock.milliseconds(now) < unix_ms(max(seen)) + retention_ms
+    return retention_ms is None or now_ms < unix_ms(max(seen)) + retention_ms
 
 
 def _tell_if_lost(
-    scope: SessionScope, cached: CachedSession, replies: Sequence[Reply], worker: str, is_pure: IsPure
+    scope: SessionScope, cached: CachedSession, replies: Sequence[Reply], now_ms: int, worker: str, is_pure: IsPure
 ) -> bool:
     """Tell once that the end of a history was lost, if it was."""
-    version, lineage, lost, _, now = replies
+    version, lineage, lost, _ = replies
     found = fields.number(version)
     common = common_version(lineage or b"", found, cached.bookkeeping.lineage, cached.version)
     if common is None and found > cached.version:
@@ -163,7 +166,7 @@ def _tell_if_lost(
         found_version=found,
         common_version=at,
         mark=mark.hex(),
-        at_ms=scope.clock.milliseconds(now),
+        at_ms=now_ms,
         steps=tuple(done.step.number for done in steps),
         calls=tuple(_effects(cached.agent, steps, is_pure)),
         worker=worker,

@@ -19,32 +19,32 @@ from .registry import forget_silent_workers
 class PruneVerbs(StorePart):
     """Forgetting what is past."""
 
-    def prune(self, shards: Sequence[ShardKeys] | None = None) -> int:
+    def prune(self) -> int:
         """Take expired sessions out of the indexes, and workers that were not heard from out of the registry.
 
-        Args:
-            shards: Of one server. None: all.
         Returns:
             How many sessions were gone.
         """
         context = self._context
-        if shards is None:
-            forget_silent_workers(context)
-            forget_past_flow(context)
-            return sum(self.prune(each) for each in context.servers())
-        firsts: list[Command] = [
-            ("ZRANGE", key, 0, 0, "WITHSCORES") for shard in shards for key in (shard.delayed, shard.ending)
-        ]
-        now_reply, *found = context.database.pipeline("prune.now", [context.clock.now(), *firsts])
-        now_ms, total = context.clock.milliseconds(now_reply), 0
-        forget_old_losses(context, shards, now_ms)
-        is_due = [bool(each) and float(each[1]) <= now_ms for each in found]
-        for shard, is_past, has_ended in zip(shards, is_due[::2], is_due[1::2], strict=True):
-            if is_past:
-                _forget_past_delays(context, shard, now_ms)
-            if has_ended:
-                total += _forget_ended(context, shard, now_ms)
-        return total
+        forget_silent_workers(context)
+        forget_past_flow(context)
+        return sum(_prune_shards(context, shards) for shards in context.servers())
+
+
+def _prune_shards(context: StoreContext, shards: Sequence[ShardKeys]) -> int:
+    """Prune the shards of one server; returns how many sessions were gone."""
+    firsts: list[Command] = [
+        ("ZRANGE", key, 0, 0, "WITHSCORES") for shard in shards for key in (shard.delayed, shard.ending)
+    ]
+    now_reply, *found = context.database.pipeline("prune.now", [context.clock.now(), *firsts])
+    now_ms, total = context.clock.milliseconds(now_reply), 0
+    forget_old_losses(context, shards, now_ms)
+    for shard, delayed, ending in zip(shards, found[::2], found[1::2], strict=True):
+        if fields.is_due(delayed, now_ms):
+            _forget_past_delays(context, shard, now_ms)
+        if fields.is_due(ending, now_ms):
+            total += _forget_ended(context, shard, now_ms)
+    return total
 
 
 def _forget_ended(context: StoreContext, shard: ShardKeys, now_ms: int) -> int:

@@ -208,7 +208,7 @@ def _find_due(context: StoreContext, shards: Sequence[ShardKeys]) -> tuple[int, 
     for shard, stored, found in zip(ordered, replies[::2], replies[1::2], strict=True):
         primary = primaries.read_primary(shard, now_ms, info, stored)
         notes += primary.notes
-        if found and float(found[1]) <= now_ms and primary.has_settled(now_ms, context.lease_ms):
+        if fields.is_due(found, now_ms) and primary.has_settled(now_ms, context.lease_ms):
             due.append(shard)
     if notes:
         context.database.pipeline("sweep.primary", notes)
