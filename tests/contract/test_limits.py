@@ -235,9 +235,8 @@ def test_a_key_of_another_type_keeps_no_parked_session_from_ending(new_bench: Ne
     bench = new_bench(retention_seconds=0.05)
     bench.submit()
     bench.store.steps.park(bench.ref(), "nobody offers its agent")
-    keys = bench.store.context.keys("another")
-    bench.database("SET", keys.ctl, "no hash")
+    bench.database("SET", bench.store.context.keys("another").ctl, "no hash")
     for session in (bench.session, "another"):
-        bench.database("ZADD", keys.shard.ending, 1, session)
+        bench.database("ZADD", bench.store.context.keys(session).shard.ending, 1, session)
     assert bench.store.housekeeping.prune() == 2
     assert lives(bench, of=bench.session) == {}
