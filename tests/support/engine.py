@@ -36,6 +36,8 @@ from celery_agents.worker.state import (
     Message,
     Remember,
     Request,
+    Role,
+    ToolExecution,
 )
 from celery_agents.worker.store import (
     ActionResult,
@@ -104,6 +106,15 @@ def fragile_tool(times: int = 1) -> Any:
         return "whole"
 
     return fragile
+
+
+def calling(*calls: Any, tools: Any, **fields: Any) -> Agent:
+    """An agent that makes these calls in its first step and answers in its second."""
+
+    def driver(state: AgentState) -> Any:
+        return "done" if state.step_count else list(calls)
+
+    return Agent("calling", driver=driver, tools=tools, **fields)
 
 
 class Bench:
@@ -311,3 +322,13 @@ class Bench:
         database = self.store.context.database
         assert isinstance(database, MemoryDatabase)
         return database.keys()
+
+
+def shown(bench: Bench, session_id: str) -> list[str]:
+    """What the model reads as results."""
+    store = bench.state(session_id).store.section()
+    return [message.content for message in store.messages if message.role is Role.TOOL]
+
+
+def executions(bench: Bench, session_id: str) -> tuple[ToolExecution, ...]:
+    return bench.state(session_id).steps[0].tool_executions

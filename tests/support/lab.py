@@ -22,7 +22,7 @@ from celery_agents.worker.store.keys import SessionKeys
 from .agents import call, plan
 from .http_service import ServiceProcess
 from .ledger import Ledger
-from .redis_keys import due_sessions, session_key, shard_of_session
+from .redis_keys import due_sessions
 from .redis_server import RedisServer
 from .verdict import Submitted, Verdict, judge
 from .wait import wait_until
@@ -195,16 +195,16 @@ class Lab:
         self.jobs.append(submitted)
         return submitted
 
-    def _keys(self, job: Submitted) -> SessionKeys:
-        return self.client.store.context.keys(job.session_id)
+    def _keys(self, session_id: str) -> SessionKeys:
+        return self.client.store.context.keys(session_id)
 
     def has_moved(self, job: Submitted) -> bool:
         """Whether a job's session has moved to the queue of a worker group."""
-        return bool(self.redis.hget(self._keys(job).ctl, "queue"))
+        return bool(self.redis.hget(self._keys(job.session_id).ctl, "queue"))
 
     def ended(self, job: Submitted) -> bool:
         """Whether a job has ended."""
-        return self.redis.hexists(self._keys(job).session, f"e:{job.execution_id}")
+        return self.redis.hexists(self._keys(job.session_id).session, f"e:{job.execution_id}")
 
     def wait_for_jobs(self, timeout: float = 90.0, jobs: Sequence[Submitted] | None = None) -> None:
         """Wait until all jobs have ended."""
@@ -222,7 +222,7 @@ class Lab:
     def _about(self, waiting: Sequence[Submitted]) -> str:
         lines = [f"{len(waiting)} jobs have not ended; queue {self.queue_length()}"]
         for job in waiting[:3]:
-            lines.append(f"{job.session_id}: {self.redis.hgetall(self._keys(job).ctl)}")
+            lines.append(f"{job.session_id}: {self.redis.hgetall(self._keys(job.session_id).ctl)}")
             lines += [
                 f"  {e.at_ms} {e.type} {e.step} {dict(e.data)}"
                 for e in self.client.store.sessions.events(job.session_id)
@@ -263,10 +263,10 @@ class Lab:
         sessions = due_sessions(self.redis)
         with self.redis.pipeline(transaction=False) as pipe:
             for session in sessions:
-                pipe.hmget(session_key(session, ":ctl"), "execution", "step", "claim", "worker", "not_before")
+                pipe.hmget(self._keys(session).ctl, "execution", "step", "claim", "worker", "not_before")
             found = pipe.execute()
             for session, (_, _, claim, _, _) in zip(sessions, found, strict=True):
-                pipe.exists(shard_of_session(session).lease(claim or "-"))
+                pipe.exists(self._keys(session).shard.lease(claim or "-"))
             alive = pipe.execute()
         for session, lives, (execution, step, claim, name, not_before) in zip(sessions, alive, found, strict=True):
             if execution is None or int(not_before or 0) > at_ms:

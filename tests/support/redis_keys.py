@@ -6,7 +6,7 @@ import re
 
 import redis
 
-from celery_agents.worker.store.keys import PERMANENT, SessionKeys, ShardKeys, shard_keys, shard_of
+from celery_agents.worker.store.keys import PERMANENT, SHARDS, SessionKeys, ShardKeys, shard_keys, shard_of
 from celery_agents.worker.store.shards import NEW
 
 # Celery's and kombu's own: bindings of queues, unacknowledged messages, and the queues themselves.
@@ -57,17 +57,23 @@ def shard_of_session(session_id: str) -> ShardKeys:
 
 def count_entries(client: redis.Redis, *indexes: str) -> list[int]:
     """Count the entries of indexes in all shards, such as "due", at one moment."""
+    shards = _shards(client)
     with client.pipeline() as transaction:
         for index in indexes:
-            for shard in shard_keys(NEW):
+            for shard in shards:
                 transaction.zcard(getattr(shard, index))
         counts = transaction.execute()
-    return [sum(counts[start : start + NEW]) for start in range(0, len(counts), NEW)]
+    return [sum(counts[start : start + len(shards)]) for start in range(0, len(counts), len(shards))]
 
 
 def due_sessions(client: redis.Redis) -> list[str]:
     """The sessions of the due index, shard by shard."""
     with client.pipeline(transaction=False) as pipeline:
-        for shard in shard_keys(NEW):
+        for shard in _shards(client):
             pipeline.zrange(shard.due, 0, -1)
         return [name for names in pipeline.execute() for name in names]
+
+
+def _shards(client: redis.Redis) -> tuple[ShardKeys, ...]:
+    """The shards of the store, which has its own number of them or is new."""
+    return shard_keys(int(client.get(SHARDS) or NEW))  # type: ignore[arg-type]

@@ -12,9 +12,10 @@ import redis
 
 from celery_agents import AgentClient
 from celery_agents.worker.state import ToolOutcome
+from celery_agents.worker.store.keys import SessionKeys
 
 from .http_service import Entry
-from .redis_keys import immortal_keys, session_keys
+from .redis_keys import immortal_keys
 
 
 @dataclass(frozen=True)
@@ -155,18 +156,23 @@ def _judge_job(
     verdict.counts["commits"] += sum(commits.values())
     verdict.counts["recovered"] += sum(e.type == "step_recovered" for e in events)
     if driver is not None:
-        _judge_calls_of_the_driver(verdict, server, job, numbers, driver)
+        keys = client.store.context.keys(name)
+        _judge_calls_of_the_driver(verdict, server, keys, job, numbers, driver)
     _judge_effects(verdict, job, execution, effects)
 
 
 def _judge_calls_of_the_driver(
-    verdict: Verdict, server: redis.Redis, job: Submitted, numbers: Sequence[int], driver: Mapping[tuple[str, int], int]
+    verdict: Verdict,
+    server: redis.Redis,
+    keys: SessionKeys,
+    job: Submitted,
+    numbers: Sequence[int],
+    driver: Mapping[tuple[str, int], int],
 ) -> None:
     """I4: a claim that finds no answer in the journal leaves a `try:`; no more calls than those and failed attempts."""
-    session = session_keys(job.session_id)
     for number in numbers:
         calls = driver.get((job.execution_id, number), 0)
-        fields: Mapping[str, str] = server.hgetall(session.journal(job.execution_id, number))  # type: ignore[assignment]
+        fields: Mapping[str, str] = server.hgetall(keys.journal(job.execution_id, number))  # type: ignore[assignment]
         allowed = sum(name.startswith(("try:", "err:")) for name in fields)
         verdict.counts["model_calls"] += calls
         verdict.counts["model_calls_extra"] += max(0, calls - 1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from unit.engine.test_tool_calls import NewBench, calling, executions, shown
 
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.tools import ToolContext, tool
 
-from support.engine import WorkerDied, fragile_tool
+from support.engine import Bench, WorkerDied, calling, executions, fragile_tool, shown
+
+NewBench = Callable[..., Bench]
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, Waiting
 from celery_agents.worker.requests import TokenPurpose, TokenSigner
 from celery_agents.worker.state import (
-    AgentState,
     Approve,
     Complete,
     Fail,
-    Role,
     ToolCall,
     ToolOutcome,
 )
@@ -31,7 +28,7 @@ from celery_agents.worker.tools import (
     tool,
 )
 
-from support.engine import Bench, WorkerDied
+from support.engine import Bench, WorkerDied, calling, shown
 
 NewBench = Callable[..., Bench]
 SECRET = "not-a-secret-but-long-enough"
@@ -41,20 +38,6 @@ MINUTE = timedelta(minutes=1)
 class Address(BaseModel):
     street: str
     floor: int = 0
-
-
-def calling(*calls: Any, tools: Any, **fields: Any) -> Agent:
-    """An agent that makes these calls in its first step and answers in its second."""
-
-    def driver(state: AgentState) -> Any:
-        return "done" if state.step_count else list(calls)
-
-    return Agent("calling", driver=driver, tools=tools, **fields)
-
-
-def shown(bench: Bench, session_id: str) -> list[str]:
-    store = bench.state(session_id).store.section()
-    return [message.content for message in store.messages if message.role is Role.TOOL]
 
 
 def outcomes(bench: Bench, session_id: str) -> list[ToolOutcome]:

@@ -22,7 +22,6 @@ from celery_agents.worker.state import (
     Deny,
     ExecutionStatus,
     Remember,
-    Role,
     ToolOutcome,
 )
 from celery_agents.worker.tools import (
@@ -34,7 +33,7 @@ from celery_agents.worker.tools import (
     tool,
 )
 
-from support.engine import Bench, WorkerDied
+from support.engine import Bench, WorkerDied, calling, shown
 
 NewBench = Callable[..., Bench]
 SECRET = "not-a-secret-but-long-enough"
@@ -44,20 +43,6 @@ MINUTE = timedelta(minutes=1)
 class Address(BaseModel):
     street: str
     floor: int = 0
-
-
-def calling(*calls: Any, tools: Any, **fields: Any) -> Agent:
-    """An agent that makes these calls in its first step and answers in its second."""
-
-    def driver(state: AgentState) -> Any:
-        return "done" if state.step_count else list(calls)
-
-    return Agent("calling", driver=driver, tools=tools, **fields)
-
-
-def shown(bench: Bench, session_id: str) -> list[str]:
-    store = bench.state(session_id).store.section()
-    return [message.content for message in store.messages if message.role is Role.TOOL]
 
 
 def outcomes(bench: Bench, session_id: str) -> list[ToolOutcome]:

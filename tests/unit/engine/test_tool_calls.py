@@ -21,34 +21,14 @@ from celery_agents.worker.state import (
     Role,
     StopReason,
     ToolCall,
-    ToolExecution,
     ToolOutcome,
 )
 from celery_agents.worker.tools import StopExecution, ToolContext, tool
 
-from support.engine import Bench, fragile_tool
+from support.engine import Bench, calling, executions, fragile_tool, shown
 from support.wait import wait_until
 
 NewBench = Callable[..., Bench]
-
-
-def calling(*calls: Any, tools: list[Any], **fields: Any) -> Agent:
-    """An agent that makes these calls in its first step and answers in its second."""
-
-    def driver(state: AgentState) -> Any:
-        return "done" if state.step_count else list(calls)
-
-    return Agent("calling", driver=driver, tools=tools, **fields)
-
-
-def executions(bench: Bench, session_id: str) -> tuple[ToolExecution, ...]:
-    return bench.state(session_id).steps[0].tool_executions
-
-
-def shown(bench: Bench, session_id: str) -> list[str]:
-    """What the model reads as results."""
-    store = bench.state(session_id).store.section()
-    return [message.content for message in store.messages if message.role is Role.TOOL]
 
 
 def ran(bench: Bench) -> str:
