@@ -17,7 +17,6 @@ from ...worker.errors import StoreForbidden, StoreUnavailable
 from ...worker.store.housekeeping.registry import offered_queues
 from ...worker.store.housekeeping.sweeps import QueueSnapshot, SweepResult
 from ...worker.store.keys import ShardKeys
-from ...worker.tools.effect import Effect
 from ..observability.server_policy import REPLAY_ADVICE, check_replay, find_problems, memory_share
 from ..publishing import oldest_queued_ms
 from ..runtime import Runtime
@@ -189,7 +188,7 @@ class Histories(HousekeepingJob):
 
 def _is_pure(runtime: Runtime, agent: str, tool: str) -> bool:
     found = runtime.agents[agent].toolset.get(tool) if agent in runtime.agents else None
-    return found is not None and found.effect is Effect.PURE
+    return found is not None and found.effect == "pure"
 
 
 def _find_problems(runtime: Runtime) -> Iterator[str]:
