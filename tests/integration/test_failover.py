@@ -34,7 +34,7 @@ def test_jobs_survive_the_loss_of_the_primary(tmp_path: Path) -> None:
         for worker in workers:
             wait_until(worker._is_registered, "it has registered", 40, details=worker.tail)
         for _ in range(15):
-            lab.submit(["keyed", "unsafe"], ["keyed"], ["pure"], after=0.3)
+            lab.submit(["keyed", "unsafe"], ["keyed"], *[["pure"]] * 10, after=0.3)  # longer than the failover
         wait_until(lambda: lab.ledger.deliveries().total() >= 15, "the work is under way", 20)
         lab.kill_primary()
         promoted, before = time.monotonic(), lab.ledger.deliveries().total()

@@ -131,7 +131,9 @@ def test_the_bank_is_down_and_refunds_wait_while_other_calls_run(lab: Lab, clien
 @pytest.mark.parametrize("named", [{"agent": "planned"}, {"queue": "default"}], ids=str)
 def test_a_paused_agent_begins_nothing_and_a_stop_passes(lab: Lab, client: AgentClient, named: dict[str, str]) -> None:
     client.pause(**named, reason="a look at its prompt")  # pyright: ignore[reportArgumentType]
-    waits, stopped = (client.submit("planned", plan([call("keyed", work=f"begun {named}")])) for _ in range(2))
+    # A second later: the worker hears of the pause while it may already take what is submitted in this moment.
+    due = {"delay": timedelta(seconds=1)}
+    waits, stopped = (client.submit("planned", plan([call("keyed", work=f"begun {named}")]), **due) for _ in range(2))
     wait_until(lambda: counts(client) == {"paused": 2}, "both wait", 30, details=lambda: str(counts(client)))
     ended = client.stop(stopped.session_id)
     assert ended is not None

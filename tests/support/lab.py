@@ -95,18 +95,22 @@ class Lab:
         self._closing: list[Callable[[], object]] = []
 
     def __enter__(self) -> Lab:
-        self.redis = self._start_redis()
-        self._closing.append(self.redis.close)
-        self.service.start()
-        self._closing.append(self.service.end)
+        try:
+            self.redis = self._start_redis()
+            self._closing.append(self.redis.close)
+            self._closing.append(self.service.end)
+            self.service.start()
+        except BaseException:
+            self.__exit__()
+            raise
         self.ledger = Ledger(self.service, "lab")
         self.client = self.new_client()
         return self
 
     def _start_redis(self) -> redis.Redis:
         """Start what holds the store, and give a client of it."""
-        self.server.start()
         self._closing.append(self.server.end)
+        self.server.start()
         return self.server.client()
 
     def __exit__(self, *_: object) -> None:

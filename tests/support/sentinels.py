@@ -71,9 +71,16 @@ class SentinelGroup:
         for server in others:
             with server.client() as client:
                 client.replicaof(first.host, str(first.port))
+        # A Sentinel asks the primary for its replicas every ten seconds: one that comes earlier learns of them late.
+        wait_until(
+            lambda: self._following_of(first) == len(others), "the replicas follow", 30, ignoring=(redis.RedisError,)
+        )
         for number, port in enumerate(self.ports, 1):
             self.sentinels.append(self._start_sentinel(number, port, first))
-        wait_until(self._is_ready, "the Sentinels know servers and each other", 30, ignoring=(redis.RedisError,))
+        wait_until(
+            self._is_ready, "the Sentinels know servers and each other", 60,
+            ignoring=(redis.RedisError,), details=self._tails,
+        )  # fmt: skip
         return self
 
     def _address(self, number: int) -> str:
@@ -162,7 +169,11 @@ class SentinelGroup:
         wait_until(is_settled, "the group has settled", timeout, ignoring=(redis.RedisError,))
 
     def _following(self) -> int:
-        with self.primary.client() as client:
+        return self._following_of(self.primary)
+
+    @staticmethod
+    def _following_of(server: RedisServer) -> int:
+        with server.client() as client:
             found = client.info("replication")
         return sum(
             each.get("state") == "online"
@@ -171,12 +182,16 @@ class SentinelGroup:
         )
 
     def _is_ready(self) -> bool:
+        assert all(each.alive for each in self.sentinels), f"a Sentinel has ended\n{self._tails()}"
         for number in range(len(self.ports)):
             with self.sentinel_client(number) as client:
                 state = client.sentinel_master(MASTER)
             if state["num-other-sentinels"] < len(self.ports) - 1 or state["num-slaves"] < len(self.servers) - 1:
                 return False
         return self._following() == len(self.servers) - 1
+
+    def _tails(self) -> str:
+        return "\n".join(each.tail() for each in self.sentinels)
 
     def end(self) -> None:
         """End all, whatever state they are in."""
