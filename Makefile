@@ -8,6 +8,9 @@ PYTEST := $(BIN)/pytest
 
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
+# Without bytecode each of the hundreds of processes that the tests start compiles the package again: a third more CPU.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-providers bench-flat bench-page mutants clean
 .DEFAULT_GOAL := help
 

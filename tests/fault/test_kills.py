@@ -12,12 +12,21 @@ from fault.real.kills import combinations, kill_everywhere
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]
 
 
+def test_a_worker_killed_at_a_few_points_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
+    points = ("c1", "c3", "c5", "c7")
+    verdict = kill_everywhere(tmp_path / "lab", 1, 5, separate=False, timeout=300, points=points)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous(f"killed_{p}_{tool}" for p, tool in combinations(separate=False, points=points))
+
+
+@pytest.mark.long
 def test_a_worker_killed_anywhere_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
     verdict = kill_everywhere(tmp_path / "lab", 1, 5, separate=False, timeout=300)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous(f"killed_{point}_{tool}" for point, tool in combinations(separate=False))
 
 
+@pytest.mark.long
 def test_a_worker_killed_around_the_publication_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
     verdict = kill_everywhere(tmp_path / "lab", 1, 5, separate=True, timeout=300, points=("c8", "c9"))
     assert not verdict.violations, str(verdict)

@@ -161,7 +161,7 @@ def test_an_existing_project_runs_agents_beside_its_tasks_with_its_settings_unch
     assert [facts["slots"] for facts in client.store.registry.workers().values()] == [4]
 
 
-POOLS = ["prefork", "threads", "solo", "custom"]
+POOLS = ["prefork", "threads", *(pytest.param(name, marks=pytest.mark.long) for name in ("solo", "custom"))]
 
 
 def _start_in_pool(project: Project, pool: str, queues: str = QUEUES) -> Process:

@@ -66,7 +66,14 @@ ATTACKS: dict[str, Callable[[], str | bytes]] = {
     "larger than an element may be": lambda: b"\xff" * 40_000_000,
     "a text that the task refuses": large_text,
 }
-LONG = ("values in the headers", "values of a type", "a list of three", "larger than an element may be")
+LONG = (
+    "values in the headers",
+    "values alone",
+    "no UTF-8",
+    "values of a type",
+    "a list of three",
+    "larger than an element may be",
+)
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,18 @@ def test_an_answer_of_two_hundred_megabytes_is_not_read_to_its_end(redis_url: st
 @pytest.mark.parametrize(
     ("agent", "kind"),
     [
-        ("plain", "streamed"),
-        ("plain", "announced"),
         ("plain", "compressed"),
         ("own_client", "streamed"),
-        ("own_client", "compressed"),
-        ("wrapped", "streamed"),
-        ("falling_back", "streamed"),
+        *(
+            pytest.param(agent, kind, marks=pytest.mark.long)
+            for agent, kind in (
+                ("plain", "streamed"),
+                ("plain", "announced"),
+                ("own_client", "compressed"),
+                ("wrapped", "streamed"),
+                ("falling_back", "streamed"),
+            )
+        ),
     ],
 )
 def test_a_pydantic_agent_does_not_read_a_huge_answer_to_its_end(

@@ -107,6 +107,7 @@ def test_a_flood_of_notifications_leaves_other_sessions_their_time(lab: Lab, wor
     is_harmless(worker)
 
 
+@pytest.mark.long
 def test_questions_without_end_cost_the_server_its_connection(lab: Lab, worker: WorkerProcess) -> None:
     (text,) = texts(lab, submit(lab, "stdio_questions"))
     assert text
