@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from .redis_urls import ONE_SERVER, SENTINELS, SentinelUrl, uses_sentinels
+from .redis_urls import ONE_SERVER, SENTINELS, SentinelUrl, uses_cluster, uses_sentinels
 from .settings import Settings
 
 
@@ -25,7 +25,9 @@ def shares_a_database(settings: Settings) -> bool:
     """Tell whether broker and store are the same database of the same Redis, however their URLs are spelled."""
     if settings.broker_url is None:
         return True
-    if not is_redis(settings.broker_url) or uses_sentinels(settings.broker_url) != uses_sentinels(settings.redis_url):
+    if uses_cluster(settings.redis_url) or not is_redis(settings.broker_url):
+        return False
+    if uses_sentinels(settings.broker_url) != uses_sentinels(settings.redis_url):
         return False
     if uses_sentinels(settings.redis_url):
         return SentinelUrl.parse(settings.redis_url).is_same_database(SentinelUrl.parse(settings.broker_url))

@@ -1,4 +1,7 @@
-"""URLs of a Redis: their schemes, and what a URL of Sentinels says. Imports no redis, since the settings ask too."""
+"""URLs of a Redis: their schemes, and what a URL of Sentinels or of a cluster says.
+
+Imports no redis, since the settings ask too.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 ONE_SERVER: Final = ("redis://", "rediss://", "unix://")
 SENTINELS: Final = ("redis+sentinel://", "rediss+sentinel://")
+CLUSTERS: Final = ("redis+cluster://", "rediss+cluster://")
+CLUSTER_EXAMPLE: Final = "redis+cluster://host-1:7000,host-2:7000,host-3:7000"
 EXAMPLE: Final = "redis+sentinel://host-1:26379,host-2,host-3/mymaster/0"
 
 SENTINEL_SECONDS: Final = 1.0
 """A Sentinel that takes longer to answer is passed over."""
 
 _SENTINEL_PORT: Final = 26_379
+_PORT: Final = 6_379
 _SYNONYMS: Final = {"valkey": "redis", "valkeys": "rediss"}
 
 
@@ -27,6 +33,11 @@ def canonical_url(url: str) -> str:
 def uses_sentinels(url: str) -> bool:
     """Whether a URL names Sentinels, which know where the primary is."""
     return url.startswith(SENTINELS)
+
+
+def uses_cluster(url: str) -> bool:
+    """Whether a URL names nodes of a cluster."""
+    return url.startswith(CLUSTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ class SentinelUrl:
         is_tls = parts.scheme.startswith("rediss")
         options = f"?{urlencode(query)}" if query else ""
         return cls(
-            sentinels=tuple(_read_host(host) for host in hosts.split(",")),
+            sentinels=_read_hosts(hosts, "a Sentinel", _SENTINEL_PORT, EXAMPLE),
             primary=unquote(name),
             server=f"{'rediss' if is_tls else 'redis'}://{user}{at}/{database or 0}{options}",
             is_tls=is_tls,
@@ -88,12 +99,47 @@ class SentinelUrl:
         )  # fmt: skip
 
 
-def _read_host(text: str) -> tuple[str, int]:
+@dataclass(frozen=True, slots=True)
+class ClusterUrl:
+    """A URL of a cluster, in parts.
+
+    Attributes:
+        nodes: Host and port of each node that is named; the others are found through them.
+        server: URL of a server without its address, for redis-py: user, password and options of the query.
+    """
+
+    nodes: tuple[tuple[str, int], ...]
+    server: str = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> ClusterUrl:
+        """Parse `redis+cluster://[user:password@]host[:port],…[?option=…]`.
+
+        Raises:
+            ValueError: A part is wrong; the sentence repeats no secret.
+        """
+        parts = urlsplit(url)
+        user, at, hosts = parts.netloc.rpartition("@")
+        if parts.path.strip("/") not in ("", "0"):
+            raise ValueError(f"a cluster has the database 0 alone; write it like {CLUSTER_EXAMPLE}")
+        options = f"?{parts.query}" if parts.query else ""
+        return cls(
+            nodes=_read_hosts(hosts, "a node", _PORT, CLUSTER_EXAMPLE),
+            server=f"{'rediss' if parts.scheme.startswith('rediss') else 'redis'}://{user}{at}/0{options}",
+        )
+
+
+def _read_hosts(text: str, what: str, port: int, example: str) -> tuple[tuple[str, int], ...]:
+    """Read the hosts of a URL, separated by commas; `port` is that of a host without one."""
+    return tuple(_read_host(host, what, port, example) for host in text.split(","))
+
+
+def _read_host(text: str, what: str, port: int, example: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text.strip()}")
-        host, port = parts.hostname, parts.port
+        host, given = parts.hostname, parts.port
     except ValueError:
-        host, port = None, 0
-    if not host or port == 0:
-        raise ValueError(f"{text!r} is no address of a Sentinel; write it like {EXAMPLE}")
-    return host, port or _SENTINEL_PORT
+        host, given = None, 0
+    if not host or given == 0:
+        raise ValueError(f"{text!r} is no address of {what}; write it like {example}")
+    return host, given or port

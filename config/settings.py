@@ -17,7 +17,17 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .networks import AllowedNetworks
-from .redis_urls import EXAMPLE, ONE_SERVER, SENTINELS, SentinelUrl, canonical_url, uses_sentinels
+from .redis_urls import (
+    CLUSTERS,
+    EXAMPLE,
+    ONE_SERVER,
+    SENTINELS,
+    ClusterUrl,
+    SentinelUrl,
+    canonical_url,
+    uses_cluster,
+    uses_sentinels,
+)
 
 PREFIX: Final = "CELERY_AGENTS_"
 # Kubernetes injects these names for a service called celery-agents; they are not settings.
@@ -61,8 +71,9 @@ class Settings(BaseSettings):
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0",
         description="The store, and the broker unless broker_url says otherwise: redis://, rediss://, unix://, "
-        "valkey://, valkeys://, or Sentinels that know the primary, redis+sentinel://host:26379,host,host/name/0 "
-        "(rediss+sentinel://, valkey+sentinel://).",
+        "valkey://, valkeys://, Sentinels that know the primary, redis+sentinel://host:26379,host,host/name/0 "
+        "(rediss+sentinel://, valkey+sentinel://), or nodes of a cluster, redis+cluster://host:7000,host,host "
+        "(rediss+cluster://, valkey+cluster://), which is no broker.",
     )
     broker_url: str | None = Field(
         None,
@@ -262,6 +273,8 @@ class Settings(BaseSettings):
         url = canonical_url(value)
         if uses_sentinels(url):
             SentinelUrl.parse(url)
+        elif uses_cluster(url):
+            ClusterUrl.parse(url)
         elif url.startswith("sentinel://"):
             raise ValueError(f"sentinel:// does not name the primary; write it like {EXAMPLE}")
         elif not _has_usable_port(url):
@@ -277,9 +290,19 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _check_redis(cls, value: str) -> str:
-        if not value.startswith((*ONE_SERVER, *SENTINELS)):
-            known = ", ".join((*ONE_SERVER, *SENTINELS))
+        if not value.startswith((*ONE_SERVER, *SENTINELS, *CLUSTERS)):
+            known = ", ".join((*ONE_SERVER, *SENTINELS, *CLUSTERS))
             raise ValueError(f"the store must be a Redis ({known}), not {value.split(':', maxsplit=1)[0]}://")
+        return value
+
+    @field_validator("broker_url")
+    @classmethod
+    def _check_broker(cls, value: str | None) -> str | None:
+        if value is not None and uses_cluster(value):
+            raise ValueError(
+                "Celery has no broker for a Redis Cluster; name one server, Sentinels or RabbitMQ, such as "
+                "redis://host:6379/0"
+            )
         return value
 
     @field_validator("http_address")
@@ -314,6 +337,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"lease_renew_seconds={self.lease_renew_seconds} is more than half of lease_seconds="
                 f"{self.lease_seconds}; one late renewal would lose the claim. Take a quarter of the lease."
+            )
+        if self.broker_url is None and uses_cluster(self.redis_url):
+            raise ValueError(
+                "redis_url names a cluster, which Celery cannot use as its broker; set CELERY_AGENTS_BROKER_URL to one "
+                "server, Sentinels or RabbitMQ, such as redis://host:6379/0"
             )
         if self.due_max_seconds < self.due_seconds:
             raise ValueError(f"due_max_seconds={self.due_max_seconds} is less than due_seconds={self.due_seconds}")

@@ -109,7 +109,7 @@ def _publish(runtime: Runtime, ref: StepRef | None) -> None:
     if ref is None:
         return
     try:
-        fibers.run_in_thread(runtime.publisher.publish, ref, runtime.store.housekeeping.now_ms())
+        fibers.run_in_thread(runtime.publisher.publish, ref, runtime.store.housekeeping.now_ms(ref.session_id))
     except CeleryAgentsError as error:
         log.warning("step %s of session %s waits for the sweep: %s", ref.step, ref.session_id, error)
         return

@@ -61,6 +61,10 @@ class FaultyDatabase:
         """See `Database.script_command`."""
         return self._inner.script_command(name, keys, args)
 
+    def place(self, key: str) -> str:
+        """See `Database.place`."""
+        return self._inner.place(key)
+
     def close(self) -> None:
         """See `Database.close`."""
         self._inner.close()
@@ -163,6 +167,10 @@ class RedisOnVirtualTime:
     def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
         """See `Database.script_command`."""
         return self._redis.script_command(name, keys, args)
+
+    def place(self, key: str) -> str:
+        """See `Database.place`."""
+        return self._redis.place(key)
 
     def _now(self) -> int:
         return self._world.now_ms() if self._world is not None else 0

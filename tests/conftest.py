@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from support import processes
+from support.cluster import CLUSTER_MISSING, ClusterGroup, can_cluster
 from support.fault_proxy import FaultProxy
 from support.http_service import ServiceProcess
 from support.ledger import Ledger
@@ -31,6 +32,7 @@ _of_the_session: list[processes.Process] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "one_server(reason): is not for a cluster")
     config.addinivalue_line("markers", "leaves_keys(reason): may leave keys without a time to live in Redis")
     _let_children_keep_bytecode(config)
     _forget_keys_of_providers()
@@ -65,6 +67,16 @@ def redis_server(redis_process: RedisServer, request: pytest.FixtureRequest) -> 
         client.flushall()
     yield redis_process
     _expect_mortal_keys(redis_process, request)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGroup]:
+    """A cluster of three primaries that tests share; do not stop or move anything."""
+    if not can_cluster():
+        pytest.skip(CLUSTER_MISSING)
+    with ClusterGroup(tmp_path_factory.mktemp("cluster"), replicas=0) as group:
+        _of_the_session.extend(node.process for node in group.nodes)
+        yield group
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from .options import (
     login,
     time_option,
 )
-from .views import as_json, clean, plural, print_table, print_values
+from .views import as_json, clean, plural, print_table, print_values, say_unread
 
 if TYPE_CHECKING:
     from ...worker.state.execution.budget import ExecutionBudget
@@ -224,6 +224,7 @@ def list_(
     oldest = None if since is None else datetime.now(UTC) - since
     client = client_for(redis_url)
     page = client.list(status=status, agent=agent, since=oldest, limit=limit, cursor=cursor)
+    say_unread(page.unread)
     rows = listed_sessions(client.store, page.items)
     if json:
         print_values([listed_value(each) for each in rows], page.cursor)

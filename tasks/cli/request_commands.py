@@ -14,7 +14,7 @@ from ...worker.moments import moment
 from ..client.json_values import answer_value, found_value
 from .answer_form import ask_value, fill_form
 from .options import AsJson, By, Cursor, RedisUrl, SessionArgument, client_for, find_session, login
-from .views import age, as_json, clean, one_line, print_table, print_values
+from .views import age, as_json, clean, one_line, print_table, print_values, say_unread
 
 if TYPE_CHECKING:
     from ...worker.state.execution.answers import GivenAnswer
@@ -70,6 +70,7 @@ def requests(
         limit=limit,
         cursor=cursor,
     )
+    say_unread(page.unread)
     if json:
         print_values([found_value(found) for found in page.requests], page.cursor)
     else:

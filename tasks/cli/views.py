@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -45,6 +46,13 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], cursor: str 
     """Print a page as a table; where there are more, a line says how to go on."""
     for line in [*table(head, rows), *([f"more with: --cursor {cursor}"] if cursor else [])]:
         print(line)
+
+
+def say_unread(unread: int) -> None:
+    """Say on standard error that a listing is not whole."""
+    if unread:
+        parts = "a part" if unread == 1 else f"{unread} parts"
+        print(f"{parts} of the store could not be read: a node of the cluster is away; see doctor", file=sys.stderr)
 
 
 def plural(number: int, noun: str) -> str:

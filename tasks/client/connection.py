@@ -73,7 +73,7 @@ class ClientConnection:
     def _publish(self, step: StepRef | None) -> None:
         """Publish a step where the transaction could not."""
         if step is not None:
-            self._publisher.publish(step, self._now_ms())
+            self._publisher.publish(step, self.store.housekeeping.now_ms(step.session_id))
 
     def _now_ms(self) -> int:
         """Redis's time."""

@@ -65,10 +65,10 @@ def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> P
             continue
         if wanted.matches(header):
             if len(found) == limit:
-                page = Page(items=tuple(found), cursor=_write_cursor(found))
+                page = Page(items=tuple(found), cursor=_write_cursor(found), unread=len(store.context.unread))
                 return page.followed_by(lambda following: read_page(store, wanted, limit, following))
             found.append(header)
-    return Page(items=tuple(found))
+    return Page(items=tuple(found), unread=len(store.context.unread))
 
 
 def iterate_headers(

@@ -40,6 +40,7 @@ from .taken_queues import TakenQueues
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.05
+_UNUSABLE: Final = 2  # as the command line has it for a wrong setting
 _WAIT_FOR_REDIS_SECONDS: Final = 1.0
 
 
@@ -223,16 +224,23 @@ def examine_store(runtime: Runtime) -> None:
         ConfigurationError: It may lose sessions, or was used with another number of shards.
     """
     runtime.store.housekeeping.check_shards()
-    check_server(runtime.store.housekeeping.server_facts())
+    nodes = runtime.store.housekeeping.node_facts().values()
+    for facts in [each for each in nodes if not isinstance(each, StoreUnavailable)]:
+        check_server(facts)
+    if not nodes:
+        check_server(runtime.store.housekeeping.server_facts())
     runtime.gate.refresh()  # before a step begins that people have paused
 
 
 def wait_for_redis(runtime: Runtime) -> None:
-    """Wait until the store answers, as Celery waits for its broker."""
+    """Wait until the store answers, as Celery waits for its broker; end the worker where it cannot be used."""
     while True:
         try:
             examine_store(runtime)
             return
+        except ConfigurationError as error:
+            log.critical("the worker cannot start: %s", error)
+            raise SystemExit(_UNUSABLE) from error
         except StoreUnavailable as error:
             log.warning("waiting for Redis: %s", error)
             worker_state.maybe_shutdown()  # SIGTERM only leaves a note as long as nothing is consumed

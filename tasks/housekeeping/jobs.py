@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ...config.brokers import shares_a_database
 from ...config.settings import GROUP_MARK
@@ -34,11 +34,13 @@ class HousekeepingJob(ABC):
         name: Name of the job in log lines.
         interval_seconds: Shortest time between two runs that succeed; 0 runs the job in each pass.
         runs_at_start: Whether the first pass runs it; otherwise it waits for one interval.
+        is_of_server: In a cluster, it runs for the shards of each server, these side by side; otherwise once, for none.
     """
 
     name: str
     interval_seconds = 0.0
     runs_at_start = True
+    is_of_server = False
 
     def __init__(self, runtime: Callable[[], Runtime]) -> None:
         """
@@ -95,10 +97,12 @@ class Sweep(HousekeepingJob):
     """Publishes steps again whose message or worker was lost."""
 
     name = "sweep"
+    is_of_server = True
 
     def __init__(self, runtime: Callable[[], Runtime], queue_length: Callable[[], int]) -> None:
         super().__init__(runtime)
         self._queue_length = queue_length
+        self._workers: dict[str, dict[str, Any]] | None = None
 
     def run(self, shards: Sequence[ShardKeys]) -> None:
         """Look at what is due in the shards."""
@@ -114,7 +118,12 @@ class Sweep(HousekeepingJob):
 
     def _queue_snapshot(self, runtime: Runtime) -> QueueSnapshot:
         """The age of each queue's oldest message where Redis is the broker, else the number of free slots."""
-        workers = runtime.store.registry.workers()
+        try:
+            workers = self._workers = runtime.store.registry.workers()
+        except StoreUnavailable:  # of a cluster: the shards of other nodes are swept all the same
+            if self._workers is None or not runtime.store.context.fleet.is_apart:
+                raise
+            workers = self._workers
         offers = offered_queues(workers)
         if shares_a_database(runtime.settings):
             names = {queue for queues in offers.values() for queue in queues} - {""}
@@ -122,13 +131,15 @@ class Sweep(HousekeepingJob):
             if all(oldest.values()):
                 return QueueSnapshot(oldest_ms=oldest.pop(""), named=oldest, capacity=_UNLIMITED, offers=offers)
         free = sum(max(0, facts["slots"] - facts["running"]) for facts in workers.values() if not facts["draining"])
-        return QueueSnapshot(capacity=max(0, free - self._queue_length()), offers=offers)
+        servers = len(runtime.store.context.servers())
+        return QueueSnapshot(capacity=-(-max(0, free - self._queue_length()) // servers), offers=offers)
 
 
 class Callbacks(HousekeepingJob):
     """Makes the callbacks of executions that have ended."""
 
     name = "callbacks"
+    is_of_server = True
 
     def run(self, shards: Sequence[ShardKeys]) -> None:
         """Start the callbacks that are due in the shards."""
@@ -142,11 +153,11 @@ class Prune(HousekeepingJob):
     name = "prune"
     interval_seconds = 60.0
     runs_at_start = False
+    is_of_server = True
 
     def run(self, shards: Sequence[ShardKeys]) -> None:
-        """Prune all shards: pruning twice does no harm."""
-        del shards
-        self._runtime().store.housekeeping.prune()
+        """Prune the shards, or all where another worker has the lock: pruning twice does no harm."""
+        self._runtime().store.housekeeping.prune(shards or None)
 
 
 class Inspection(HousekeepingJob):
@@ -200,6 +211,9 @@ def _find_problems(runtime: Runtime) -> Iterator[str]:
         facts = runtime.store.housekeeping.server_facts()
         runtime.redis_memory_share = memory_share(facts)
         yield from find_problems(facts)
+        for place, found in runtime.store.housekeeping.node_facts().items():
+            problems = [str(found)] if isinstance(found, StoreUnavailable) else find_problems(found)
+            yield from (f"{place}: {problem}" for problem in problems)
         key = runtime.publisher.queue_key("")
         loss = check_replay(facts, lambda: runtime.store.housekeeping.unreplayable_commands(key))
         if loss is not None:

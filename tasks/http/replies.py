@@ -84,6 +84,7 @@ class SessionsReply(Reply):
 
     sessions: list[ListedSessionReply]
     cursor: str | None
+    unread: int = Field(0, description="Parts of the store that are missing: their node of a cluster is away.")
 
 
 class StateReply(SessionReply):
@@ -296,6 +297,7 @@ class RequestsReply(Reply):
 
     requests: list[RequestReply]
     cursor: str | None
+    unread: int = Field(0, description="Parts of the store that are missing: their node of a cluster is away.")
 
 
 class AnswerReply(Reply):

@@ -133,4 +133,4 @@ async def _list(call: Call, session_id: str | None) -> Response:
     )
     sees_all = call.access.has(Scope.READ)
     shown = [each for each in page.requests if sees_all or call.access.may_answer(each.summary.kind, each.summary.to)]
-    return send({"requests": [found_value(each) for each in shown], "cursor": page.cursor})
+    return send({"requests": [found_value(each) for each in shown], "cursor": page.cursor, "unread": page.unread})

@@ -45,7 +45,7 @@ async def list_sessions(call: Call) -> Response:
             status=query.status, agent=query.agent, since=query.since, limit=query.limit, cursor=query.cursor
         )
         rows = listed_sessions(client.store, page.items)
-        return {"sessions": [listed_value(each) for each in rows], "cursor": page.cursor}
+        return {"sessions": [listed_value(each) for each in rows], "cursor": page.cursor, "unread": page.unread}
 
     return send(await call.client.run(read))
 

@@ -10,15 +10,19 @@ import pytest
 from celery_agents.tasks.consumer.internals import plain_socket
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.memory.database import MemoryDatabase
+from celery_agents.worker.store.redis.cluster import connect_cluster
 from celery_agents.worker.store.redis.database import connect
 
+from support.cluster import ClusterGroup
 from support.fake_redis import FakeRedisDatabase
 from support.fiber_thread import DatabaseInFibers, FiberThread
 from support.lua_scripts import SCRIPTS
 from support.store import Bench
 
 
-@pytest.fixture(params=["redis", "redis in fibers", "fakeredis", "memory"])
+@pytest.fixture(
+    params=["redis", "redis in fibers", "fakeredis", "memory", pytest.param("cluster", marks=pytest.mark.long)]
+)
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if request.param == "memory":
         yield MemoryDatabase(scripts=SCRIPTS)
@@ -26,6 +30,15 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if request.param == "fakeredis":
         with contextlib.closing(FakeRedisDatabase()) as faked:
             yield faked
+        return
+    if request.param == "cluster":
+        if (marked := request.node.get_closest_marker("one_server")) is not None:
+            pytest.skip(marked.args[0])
+        group: ClusterGroup = request.getfixturevalue("cluster")
+        group.clear()
+        opened = connect_cluster(group.url, timeout_seconds=5, connections=16, name="contract")
+        yield opened
+        opened.close()
         return
     url = request.getfixturevalue("redis_url")
     opened = connect(url, timeout_seconds=5, connections=16, name="contract", plain_socket=plain_socket)

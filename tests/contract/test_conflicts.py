@@ -35,7 +35,7 @@ pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an exec
 
 
 def test_an_attempt_applies_all_or_nothing(database: Database) -> None:
-    key = f"t:{uuid.uuid4().hex}"
+    key = f"t:{{{uuid.uuid4().hex}}}"
     database.pipeline("test", [("HSET", key, "a", 1)])
     here: Guard = (("HMGET", key, "a", "b"), (1, ""))
     more = [("HSET", key, "a", 5), ("HSET", key, "c", b"\x00\xff"), ("HMGET", key, "a", "c", "d")]

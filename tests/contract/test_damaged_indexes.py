@@ -11,7 +11,7 @@ from celery_agents.worker.errors import ConfigurationError, StateUnreadable, Sto
 from celery_agents.worker.store import EventType, NewEvent, QueueSnapshot, StepRef
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.events import event_commands
-from celery_agents.worker.store.keys import SHARDS, WORKERS, callback_note, request_note
+from celery_agents.worker.store.keys import callback_note, request_note
 from celery_agents.worker.store.session_records import REQUEST_KINDS
 
 from support.store import Bench, step_transition
@@ -242,12 +242,17 @@ def test_a_registry_entry_whose_name_is_no_text_hides_no_worker(database: Databa
     bench = Bench(database)
     worker = f"w{uuid.uuid4().hex[:8]}"
     bench.store.registry.register(worker, {"slots": 3}, {"agent": "hash"})
-    database.pipeline("test", [("HSET", WORKERS, NO_TEXT, b"{}"), ("HSET", "ca:agents", NO_TEXT, b"{}")])  # type: ignore[list-item]
+    database.pipeline(
+        "test", [("HSET", bench.store.context.fleet.workers, NO_TEXT, b"{}"), ("HSET", "ca:agents", NO_TEXT, b"{}")]
+    )  # type: ignore[list-item]
     odd = b'{"seen": 9e99, "agents": {"a": [], "\\ud800": "h", "b": "h"}, "turned": "x", "took": 1e999}'
-    database.pipeline("test", [("HSET", WORKERS, "odd", odd)])
+    database.pipeline("test", [("HSET", bench.store.context.fleet.workers, "odd", odd)])
     assert worker in bench.store.registry.workers()
     assert "agent" in bench.store.registry.agents()
-    database.pipeline("test", [("HDEL", WORKERS, NO_TEXT, "odd", worker), ("HDEL", "ca:agents", NO_TEXT, "agent")])  # type: ignore[list-item]
+    database.pipeline(
+        "test",
+        [("HDEL", bench.store.context.fleet.workers, NO_TEXT, "odd", worker), ("HDEL", "ca:agents", NO_TEXT, "agent")],
+    )  # type: ignore[list-item]
 
 
 def test_a_callback_with_an_absurd_count_of_attempts_is_given_up_with_a_reason(database: Database) -> None:
@@ -316,20 +321,33 @@ def test_a_commit_that_finds_an_index_damaged_has_written_nothing(database: Data
 def test_keys_of_another_type_are_named(bench: Bench) -> None:
     shard = bench.store.context.keys(bench.session).shard
     assert bench.store.housekeeping.wrong_types({"queue": "list"}) == []
-    for key in (shard.due, shard.dead, shard.callbacks, SHARDS, WORKERS, "queue"):
+    for key in (
+        shard.due,
+        shard.dead,
+        shard.callbacks,
+        bench.store.context.fleet.shards,
+        bench.store.context.fleet.workers,
+        "queue",
+    ):
         bench.database("DEL", key)
         bench.database("RPUSH" if key != "queue" else "ZADD", key, *(("x",) if key != "queue" else (1.5, "x")))  # type: ignore[arg-type]
     found = {damage.key: damage.what for damage in bench.store.housekeeping.wrong_types({"queue": "list"})}
-    assert found.keys() >= {shard.due, shard.callbacks, SHARDS, WORKERS, "queue"}
+    assert found.keys() >= {
+        shard.due,
+        shard.callbacks,
+        bench.store.context.fleet.shards,
+        bench.store.context.fleet.workers,
+        "queue",
+    }
     assert found[shard.due] == "it is a list, not a zset"
 
 
 def test_a_number_of_shards_of_another_type_says_what_to_do(bench: Bench) -> None:
-    bench.database("DEL", SHARDS)
-    bench.database("RPUSH", SHARDS, "1")
-    with pytest.raises(ConfigurationError, match="DEL ca:shards"):
+    bench.database("DEL", bench.store.context.fleet.shards)
+    bench.database("RPUSH", bench.store.context.fleet.shards, "1")
+    with pytest.raises(ConfigurationError, match=r"DEL ca:\S*shards"):
         bench.store.housekeeping.check_shards()
-    bench.database("DEL", SHARDS)
+    bench.database("DEL", bench.store.context.fleet.shards)
 
 
 def test_stop_and_retry_of_a_session_with_garbage_say_that_it_cannot_be_read(bench: Bench) -> None:

@@ -91,9 +91,10 @@ def test_a_call_that_is_looked_up_is_marked_with_its_primary_and_no_other_call_i
 
 def test_a_mark_is_mended_when_the_primary_is_another_one_than_was_known(bench: Bench) -> None:
     claim = bench.claim().claim
-    bench.store.context.server.primary = "another-id"
+    server = bench.store.context.known[bench.store.context.session(bench.session).place]
+    server.primary = "another-id"
     bench.store.steps.begin_calls(claim, {0: 1000}, claim.now_ms, looked_up=(0,))
-    assert mark(bench, claim, 0) == bench.store.context.server.primary.encode() != b"another-id"
+    assert mark(bench, claim, 0) == server.primary.encode() != b"another-id"
 
 
 def test_the_time_of_a_begun_call_counts_from_the_failover_since_then(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from celery_agents.worker.store.flow.records import (
     Settled,
     Settlement,
 )
-from celery_agents.worker.store.keys import FLOW, BucketKeys
+from celery_agents.worker.store.keys import BucketKeys
 
 from support.asking import HOUR_MS, control, events, now_ms
 from support.points import Points
@@ -30,9 +30,13 @@ from support.store import Bench
 pytestmark = pytest.mark.leaves_keys("sessions are put off")
 
 M = ModelEndpoint("openai:m", "", "team")
-KEYS = BucketKeys(M.digest)
 SLOW = ProviderLimit("openai:m", rpm=1)
 """One request at once, the next one a minute later."""
+
+
+def keys(bench: Bench) -> BucketKeys:
+    """The keys of the bucket of `M`."""
+    return bench.store.context.fleet.rate(M.digest)
 
 
 def reserve(bench: Bench, claim: Claim, limit: ProviderLimit | None = SLOW, call: str = "1", **cost: float) -> Any:
@@ -80,7 +84,7 @@ def status(bench: Bench) -> BucketStatus:
 
 
 def held(bench: Bench) -> int:
-    return bench.database("ZCARD", KEYS.held)
+    return bench.database("ZCARD", keys(bench).held)
 
 
 # --- limits and pauses ------------------------------------------------------------------------------------------------
@@ -133,12 +137,19 @@ def test_what_is_over_is_no_longer_seen_and_the_prune_removes_it(bench: Bench) -
     claim = bench.claim().claim
     admitted(bench, claim)
     bench.database(
-        "HSET", FLOW, "bucket:0000000000000000", b'1 ["gone","",""]', "limit:x", b"{", "pause:tool:x", b"\xff"
+        "HSET",
+        bench.store.context.fleet.flow,
+        "bucket:0000000000000000",
+        b'1 ["gone","",""]',
+        "limit:x",
+        b"{",
+        "pause:tool:x",
+        b"\xff",
     )
     assert list(flow.view().pauses) == ["pause:queue:"]
     assert not flow.view().buckets
     bench.store.housekeeping.prune()
-    left = set(bench.database("HGETALL", FLOW)[::2])
+    left = set(bench.database("HGETALL", bench.store.context.fleet.flow)[::2])
     assert left == {b"pause:queue:", b"limit:openai:m", f"bucket:{M.digest}".encode(), b"limit:x", b"pause:tool:x"}
 
 
@@ -190,15 +201,16 @@ def test_what_costs_more_than_a_minute_goes_when_nothing_is_owed(bench: Bench) -
     assert answer.wait_ms <= 60_000
 
 
+@pytest.mark.one_server("a bucket is on another node")
 def test_the_reservation_of_a_worker_that_died_ends_with_its_lease(bench: Bench) -> None:
     first, second = bench.claim().claim, *others(bench, 1)
     reservation = admitted(bench, first, None)
     settle(bench, reservation, "rate_limit", retry_after=0.0)
-    bench.database("HDEL", KEYS.bucket, "at:requests", "learned:requests")
+    bench.database("HDEL", keys(bench).bucket, "at:requests", "learned:requests")
     dead = admitted(bench, first, None, "2")
     assert refused(bench, second, None).why == "window"
     bench.end_lease(first)
-    bench.database("DEL", KEYS.line)
+    bench.database("DEL", keys(bench).line)
     admitted(bench, second, None)
     assert not settle(bench, dead).refused
     assert held(bench) == 1
@@ -207,6 +219,7 @@ def test_the_reservation_of_a_worker_that_died_ends_with_its_lease(bench: Bench)
 # --- settling ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_server("a bucket is on another node")
 def test_an_answer_is_journaled_and_settled_in_one_round_trip(bench: Bench) -> None:
     claim = bench.claim().claim
     asked = settlement(admitted(bench, claim))
@@ -219,11 +232,12 @@ def test_an_answer_is_journaled_and_settled_in_one_round_trip(bench: Bench) -> N
     assert bench.spy.points == [Points.JOURNAL_ANSWER]
 
 
+@pytest.mark.one_server("a bucket is on another node")
 def test_what_was_reserved_too_much_is_given_back_once(bench: Bench) -> None:
     claim, limit = bench.claim().claim, ProviderLimit("openai:m", tpm=60_000)
     found = reserve(bench, claim, limit, tokens=60_000)
     assert isinstance(found, Reservation)
-    reserved = float(bench.database("HGET", KEYS.bucket, "at:tokens"))
+    reserved = float(bench.database("HGET", keys(bench).bucket, "at:tokens"))
     asked = settlement(found)
     asked.used = {"tokens": 20_000}
     bench.spy.lose(Points.JOURNAL_AUXILIARY)
@@ -232,7 +246,7 @@ def test_what_was_reserved_too_much_is_given_back_once(bench: Bench) -> None:
     assert asked.settled is None
     for _ in range(2):
         bench.store.steps.record_auxiliary(claim, "title", b"raw", asked)
-    given_back = reserved - float(bench.database("HGET", KEYS.bucket, "at:tokens"))
+    given_back = reserved - float(bench.database("HGET", keys(bench).bucket, "at:tokens"))
     assert abs(given_back - 40_000) < 1, "a token takes a millisecond"
 
 
@@ -305,9 +319,10 @@ def open_breaker(bench: Bench) -> list[Claim]:
 
 def let_probe(bench: Bench) -> None:
     """As if the time of the next probe had come."""
-    bench.database("HSET", KEYS.bucket, "probe_at", 1)
+    bench.database("HSET", keys(bench).bucket, "probe_at", 1)
 
 
+@pytest.mark.one_server("a bucket is on another node")
 def test_one_probe_goes_at_a_time_and_its_success_brings_the_others_forward(bench: Bench) -> None:
     one, two, three = open_breaker(bench)
     answer = refused(bench, one, None)
@@ -332,13 +347,14 @@ def test_one_probe_goes_at_a_time_and_its_success_brings_the_others_forward(benc
     assert control(bench, "not_before") == ["0"], "it was refused before, and put off afterwards"
 
 
+@pytest.mark.one_server("a bucket is on another node")
 def test_a_failed_or_dead_probe_leaves_its_place(bench: Bench) -> None:
     one, two, _ = open_breaker(bench)
     let_probe(bench)
     settle(bench, admitted(bench, one, None), "outage")
     assert refused(bench, two, None).wait_ms <= 5_000 + 1_000
     let_probe(bench)
-    bench.database("DEL", KEYS.line)
+    bench.database("DEL", keys(bench).line)
     assert admitted(bench, one, None, "2").is_probe
     bench.end_lease(one)
     let_probe(bench)
@@ -350,7 +366,7 @@ def test_refusals_of_the_rate_open_no_breaker(bench: Bench) -> None:
     for number in range(9):
         sent = bench.store.flow.unreserved(claims[number % 3], M, call=str(number))
         assert not settle(bench, sent, "rate_limit", retry_after=0.0).opened
-    assert bench.database("ZCARD", KEYS.failures) == 0
+    assert bench.database("ZCARD", keys(bench).failures) == 0
 
 
 # --- steps that are put off -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from celery_agents.config.settings import Settings
 from celery_agents.flow import ModelEndpoint, Pause, ProviderLimit
 from celery_agents.worker.flow.values import ProviderFacts
 from celery_agents.worker.store.flow.records import CallCounts, Refused, Reservation, Settled, Settlement
-from celery_agents.worker.store.keys import FLOW_CHANNEL, BucketKeys
+from celery_agents.worker.store.keys import FLEET, FLOW_CHANNEL
 from celery_agents.worker.store.redis.database import connect
 from celery_agents.worker.store.redis.wake_ups import wake_ups
 
@@ -22,7 +22,7 @@ from support.wait import wait_until
 pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
 
 M = ModelEndpoint("openai:m")
-KEYS = BucketKeys(M.digest)
+KEYS = FLEET.rate(M.digest)
 LIMIT = ProviderLimit("openai:m", rpm=1)
 
 

@@ -43,6 +43,7 @@ def losses(bench: Bench) -> list[dict[str, Any]]:
     return [dict(each.data) for each in bench.store.sessions.events(bench.session) if each.type == "history_lost"]
 
 
+@pytest.mark.one_server("each node may have moved")
 def test_nothing_is_sent_while_no_connection_was_lost(bench: Bench) -> None:
     bench.commit(bench.claim())
     assert check(bench) == FoundLosses()
@@ -52,6 +53,7 @@ def test_nothing_is_sent_while_no_connection_was_lost(bench: Bench) -> None:
     assert bench.spy.sent == []
 
 
+@pytest.mark.one_server("each node may have moved")
 def test_a_lost_connection_to_the_same_primary_costs_one_round_trip(bench: Bench) -> None:
     bench.commit(bench.claim())
     check(bench)

@@ -23,7 +23,7 @@ from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.keys import PERMANENT
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
-from support.store import Bench, step_transition
+from support.store import Bench, fleet_of, step_transition
 
 pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
 
@@ -40,15 +40,19 @@ def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_aw
 ) -> None:
     store, worker = Bench(database).store, f"w{uuid.uuid4().hex[:8]}"
     store.registry.register(worker, {"slots": 3, "running": 1, "draining": False}, {"agent": "hash"})
-    database.pipeline("test", [("HSET", "ca:workers", "broken", entry.encode("utf-8", "surrogateescape"))])
-    database.pipeline("test", [("HSET", "ca:agents", "broken", entry.encode("utf-8", "surrogateescape"))])
+    database.pipeline(
+        "test", [("HSET", fleet_of(database).workers, "broken", entry.encode("utf-8", "surrogateescape"))]
+    )
+    database.pipeline("test", [("HSET", fleet_of(database).agents, "broken", entry.encode("utf-8", "surrogateescape"))])
     assert store.registry.workers()[worker]["slots"] == 3
     assert "broken" not in store.registry.workers()
     assert store.registry.agents()["agent"]["hash"] == "hash"
     assert store.registry.agents()["broken"]["hash"] == ""  # its name is all that is known
     store.housekeeping.prune()
-    assert database.pipeline("test", [("HGET", "ca:workers", "broken")]) == [None]
-    database.pipeline("test", [("HDEL", "ca:agents", "broken"), ("HDEL", "ca:workers", worker)])
+    assert database.pipeline("test", [("HGET", fleet_of(database).workers, "broken")]) == [None]
+    database.pipeline(
+        "test", [("HDEL", fleet_of(database).agents, "broken"), ("HDEL", fleet_of(database).workers, worker)]
+    )
 
 
 # --- callbacks --------------------------------------------------------------------------------------------------------
@@ -169,6 +173,7 @@ def test_a_step_whose_message_is_still_queued_waits(bench: Bench) -> None:
     assert (found.lost, found.queued) == ((), 1)
 
 
+@pytest.mark.one_server("each server has a share of the room")
 def test_no_more_is_published_than_there_is_room_for(bench: Bench) -> None:
     others = [f"{bench.session}-{number}" for number in range(3)]
     for other in others:

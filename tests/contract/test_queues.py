@@ -18,7 +18,10 @@ from support.points import Points
 from support.store import Bench, step_transition
 from support.wait import wait_until
 
-pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
+pytestmark = [
+    pytest.mark.leaves_keys("sessions are left in the middle of an execution"),
+    pytest.mark.one_server("the queues are in another database"),
+]
 
 GRACE_MS = 86_400_000
 

@@ -294,6 +294,7 @@ def test_an_answer_makes_no_conflict_for_a_step_that_runs(bench: Bench) -> None:
 # --- listing ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_server("each node is read")
 def test_a_page_of_the_inbox_is_one_read_however_many_wait(bench: Bench) -> None:
     start = now_ms(bench)
     requests = [a_request(bench, index, asked_at_ms=start + index) for index in range(40)]

@@ -38,7 +38,7 @@ from celery_agents.worker.store import AnswerAction, Claimed, NextState, Request
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Database
-from celery_agents.worker.store.keys import FLOW
+from celery_agents.worker.store.keys import FLEET
 
 from support.asking_providers import CountedDriver, agent_of
 from support.interference import ELSEWHERE, HERE, behind
@@ -333,10 +333,11 @@ def asking(database: Database) -> Iterator[Steps]:
 def test_a_step_that_asks_a_provider_takes_none_more_where_nothing_is_set_or_learned(asking: Steps) -> None:
     asking.gate.refresh()
     assert asking.run(2) == PURE
-    found = asking.database.pipeline("test", [("HLEN", FLOW)])
+    found = asking.database.pipeline("test", [("HLEN", FLEET.flow)])
     assert found == [0]
 
 
+@pytest.mark.one_server("a bucket is on another node")
 def test_under_a_limit_it_takes_one_more_and_its_answer_settles(asking: Steps) -> None:
     asking.store.flow.set_limit(ProviderLimit("openai:a", rpm=6000))
     asking.gate.refresh()

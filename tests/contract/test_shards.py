@@ -10,10 +10,9 @@ from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.store import QueueSnapshot
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.events import DeadEntry
-from celery_agents.worker.store.keys import SHARDS
 from celery_agents.worker.store.shards import NEW
 
-from support.store import Bench
+from support.store import Bench, fleet_of
 
 pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
 
@@ -21,7 +20,7 @@ SESSIONS = 40
 
 
 def stored(database: Database) -> bytes:
-    return database.pipeline("test", [("GET", SHARDS)])[0]
+    return database.pipeline("test", [("GET", fleet_of(database).shards)])[0]
 
 
 def test_a_new_store_has_many_shards(database: Database) -> None:
@@ -30,7 +29,7 @@ def test_a_new_store_has_many_shards(database: Database) -> None:
 
 
 def test_an_old_store_keeps_its_number(database: Database) -> None:
-    database.pipeline("test", [("SET", SHARDS, "3")])
+    database.pipeline("test", [("SET", fleet_of(database).shards, "3")])
     assert len(Bench(database).store.context.shards) == 3
 
 
@@ -38,18 +37,18 @@ def test_an_old_store_keeps_its_number(database: Database) -> None:
 def test_a_number_that_does_not_fit_is_said_with_what_to_do(
     database: Database, number: str, wanted: int | None
 ) -> None:
-    database.pipeline("test", [("SET", SHARDS, number)])
+    database.pipeline("test", [("SET", fleet_of(database).shards, number)])
     with pytest.raises(ConfigurationError, match=f"'{number}'.*(set it to that|SET it to their number)"):
         Bench(database, **({} if wanted is None else {"shards": wanted}))
-    database.pipeline("test", [("DEL", SHARDS)])
+    database.pipeline("test", [("DEL", fleet_of(database).shards)])
 
 
 def test_an_emptied_store_gets_its_number_back(database: Database) -> None:
     bench = Bench(database, shards=5)
-    database.pipeline("test", [("DEL", SHARDS)])
+    database.pipeline("test", [("DEL", fleet_of(database).shards)])
     bench.store.registry.register("worker", {}, {})
     assert stored(database) == b"5"
-    database.pipeline("test", [("HDEL", "ca:workers", "worker")])
+    database.pipeline("test", [("HDEL", fleet_of(database).workers, "worker")])
 
 
 @pytest.fixture
@@ -65,6 +64,7 @@ def many(database: Database) -> Bench:
     return bench
 
 
+@pytest.mark.one_server("each server is swept and read by itself")
 def test_a_pass_of_the_sweep_looks_at_all_shards_together(many: Bench) -> None:
     assert len(many.store.housekeeping.sweep(QueueSnapshot()).lost) == SESSIONS
     looks = [point for point in many.spy.points if point != "sweep.pass"]
@@ -74,6 +74,7 @@ def test_a_pass_of_the_sweep_looks_at_all_shards_together(many: Bench) -> None:
     assert many.spy.points == ["sweep.now"], "nothing is due"
 
 
+@pytest.mark.one_server("each server is swept and read by itself")
 def test_shards_share_the_room_for_messages_and_each_comes_first_at_times(many: Bench) -> None:
     first: set[int] = set()
     for _ in range(SESSIONS):
@@ -84,6 +85,7 @@ def test_shards_share_the_room_for_messages_and_each_comes_first_at_times(many: 
     assert len(first) > 3
 
 
+@pytest.mark.one_server("each server is swept and read by itself")
 def test_a_pass_looks_at_no_more_than_its_batch(database: Database) -> None:
     bench = Bench(database, sweep_batch=2, shards=2)
     for _ in range(12):
@@ -106,6 +108,7 @@ def test_the_dead_list_has_its_length_in_all_shards_together(database: Database)
     assert entry.command(bench.store.context, bench.shard)[2:5] == ("MAXLEN", "~", 640 // NEW)
 
 
+@pytest.mark.one_server("each server is swept and read by itself")
 def test_listings_ask_all_shards_in_one_round_trip(many: Bench) -> None:
     headers, _ = many.store.sessions.headers(limit=SESSIONS)
     assert len(headers) == SESSIONS

@@ -21,4 +21,4 @@ def test_a_list_is_shared_by_its_server_and_by_its_digest(bench: Bench) -> None:
     lists.forget_freshness("crm")
     assert lists.newest("crm") == NewestList("d2", b"[2]", 0)
     lists.keep("d1")
-    assert 0 < bench.database("PTTL", "ca:tool-list:d1") <= KEPT_MS
+    assert 0 < bench.database("PTTL", bench.store.context.fleet.tool_list("d1")) <= KEPT_MS

@@ -497,6 +497,7 @@ def test_a_step_that_waits_passes_its_crash_points(bench: Bench) -> None:
     assert [point for point in passed if point.startswith("w")] == ["w0", "w1", "w2", "w3"]
 
 
+@pytest.mark.one_server("its keys cannot be listed by one command")
 def test_a_waiting_session_costs_no_more_than_two_thousand_bytes(database: Database) -> None:
     if isinstance(database, MemoryDatabase | FakeRedisDatabase):
         pytest.skip("only a Redis tells what its keys take: fakeredis knows no MEMORY USAGE")

@@ -34,6 +34,7 @@ from fault.real import (  # noqa: E402
     answers,
     capable,
     children,
+    clusters,
     failovers,
     inputs,
     kills,
@@ -340,6 +341,30 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "failover-part-pair": Scenario(
         lambda d, s: failovers.lose_primaries(d, "part-pair", 1),
         "primary and replica are cut off together for 20 s, with their Sentinels, one worker and one client",
+        _FAILOVERS,
+        ("faults", "jobs_completed", "acts"),
+    ),
+    "cluster-kill": Scenario(
+        lambda d, s: clusters.disturb_cluster(d, "kill"),
+        "under load, a primary of a cluster of 3 + 3 is killed, and comes back as a replica",
+        _FAILOVERS,
+        ("faults", "jobs_completed", "acts"),
+    ),
+    "cluster-stop": Scenario(
+        lambda d, s: clusters.disturb_cluster(d, "stop"),
+        "the same, while the primary stands still for 27 s and goes on",
+        _FAILOVERS,
+        ("faults", "jobs_completed", "acts"),
+    ),
+    "cluster-move": Scenario(
+        lambda d, s: clusters.disturb_cluster(d, "move"),
+        "a slot with work moves key by key to another node, and back",
+        _FAILOVERS,
+        ("faults", "jobs_completed", "acts"),
+    ),
+    "cluster-add": Scenario(
+        lambda d, s: clusters.disturb_cluster(d, "add"),
+        "a node joins the cluster, and twelve slots with work move to it",
         _FAILOVERS,
         ("faults", "jobs_completed", "acts"),
     ),

@@ -141,7 +141,7 @@ def worker(environment: dict[str, str], tmp_path: Path) -> Iterator[Process]:
 
 
 def facts(client: redis.Redis) -> dict[str, Any]:
-    return next((json.loads(each) for each in client.hvals(keys.WORKERS)), {})
+    return next((json.loads(each) for each in client.hvals(keys.FLEET.workers)), {})
 
 
 @pytest.mark.parametrize(

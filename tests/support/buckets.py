@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from celery_agents.worker.store.database import Database
-from celery_agents.worker.store.keys import FLOW, BucketKeys
+from celery_agents.worker.store.keys import FLEET
 from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.redis.scripts import SCRIPTS as LUA
 
 from support.lua_scripts import SCRIPTS
 
 DIGEST: Final = "0123456789abcdef"
-KEYS: Final = BucketKeys(DIGEST)
+KEYS: Final = FLEET.rate(DIGEST)
 START_MS: Final = 1_700_000_000_000
 _TIME: Final = "redis.call('TIME')"
 
@@ -36,7 +36,7 @@ class BucketScript(ABC):
 
     def stored(self) -> Mapping[str, Any]:
         """All that is stored, in an order that does not depend on the database."""
-        reads: list[Any] = [("HGETALL", key) for key in (KEYS.bucket, KEYS.calls, FLOW)]
+        reads: list[Any] = [("HGETALL", key) for key in (KEYS.bucket, KEYS.calls, FLEET.flow)]
         reads += [("ZRANGE", key, 0, -1, "WITHSCORES") for key in (KEYS.held, KEYS.line, KEYS.failures)]
         names = ("bucket", "calls", "flow", "held", "line", "failures")
         replies = self.database.pipeline("test", reads)
@@ -53,7 +53,7 @@ class LuaBucket(BucketScript):
         text = LUA["bucket"]
         assert text.count(_TIME) == 1
         script = text.replace(_TIME, "{ARGV[2], ARGV[3]}")
-        words = (*KEYS.all, FLOW, json.dumps(asked), now_ms // 1000, now_ms % 1000 * 1000)
+        words = (*KEYS.all, FLEET.flow, json.dumps(asked), now_ms // 1000, now_ms % 1000 * 1000)
         return self.database.pipeline("test", [("EVAL", script, 6, *words)])[0]
 
     def forget(self, keys: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ class LuaBucket(BucketScript):
             self.database.pipeline("test", [("DEL", *keys)])
 
     def clear(self) -> None:
-        self.forget((*KEYS.all, FLOW))
+        self.forget((*KEYS.all, FLEET.flow))
 
 
 class MemoryBucket(BucketScript):
@@ -74,7 +74,7 @@ class MemoryBucket(BucketScript):
 
     def call(self, now_ms: int, asked: Mapping[str, Any]) -> Any:
         self.now_ms = now_ms
-        return self.memory.script("test", "bucket", (*KEYS.all, FLOW), [json.dumps(asked)])
+        return self.memory.script("test", "bucket", (*KEYS.all, FLEET.flow), [json.dumps(asked)])
 
     def ended(self) -> list[str]:
         """The keys whose life is over by the clock of the tests; a Redis has another one."""

@@ -71,6 +71,9 @@ class DatabaseInFibers:
     def script(self, *args: Any) -> Any:
         return self._run(self._inner.script, *args)
 
+    def place(self, key: str) -> str:
+        return self._inner.place(key)
+
     def script_command(self, *args: Any) -> Any:
         return self._inner.script_command(*args)
 

@@ -6,7 +6,7 @@ import re
 
 import redis
 
-from celery_agents.worker.store.keys import PERMANENT, SHARDS, SessionKeys, ShardKeys, shard_keys, shard_of
+from celery_agents.worker.store.keys import PERMANENT, FleetKeys, SessionKeys, ShardKeys, shard_keys, shard_of
 from celery_agents.worker.store.shards import NEW
 
 # Celery's and kombu's own: bindings of queues, unacknowledged messages, and the queues themselves.
@@ -76,4 +76,5 @@ def due_sessions(client: redis.Redis) -> list[str]:
 
 def _shards(client: redis.Redis) -> tuple[ShardKeys, ...]:
     """The shards of the store, which has its own number of them or is new."""
-    return shard_keys(int(client.get(SHARDS) or NEW))  # type: ignore[arg-type]
+    fleet = FleetKeys(is_apart=isinstance(client, redis.RedisCluster))
+    return shard_keys(int(client.get(fleet.shards) or NEW))  # type: ignore[arg-type]

@@ -126,6 +126,11 @@ class RedisServer:
         return self._process.alive
 
     @property
+    def answers(self) -> bool:
+        """Whether it is alive, and not stopped."""
+        return self.alive and self._answers_or_ended()
+
+    @property
     def process(self) -> Process:
         return self._process
 

@@ -43,7 +43,8 @@ from celery_agents.worker.store import (
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Command, Database, Guard
-from celery_agents.worker.store.keys import ShardKeys
+from celery_agents.worker.store.keys import FleetKeys, ShardKeys
+from celery_agents.worker.store.redis.cluster import ClusterDatabase
 
 from .points import Points
 
@@ -97,6 +98,9 @@ class SpyDatabase:
     def script_command(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Command | None:
         return self.inner.script_command(name, keys, args)
 
+    def place(self, key: str) -> str:
+        return self.inner.place(key)
+
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Any] | None:
         self._note(point, [*(read for read, _ in guards), *commands])
         return self._heard(point, self.inner.compare_and_apply(point, guards, commands))
@@ -146,6 +150,8 @@ class Bench:
     def __init__(self, database: Database, **settings: Any) -> None:
         self.spy = SpyDatabase(database)
         values = {"lease_seconds": 5.0, "lease_renew_seconds": 1.0, "due_seconds": 5.0, **settings}
+        if isinstance(database, ClusterDatabase):
+            values |= {"redis_url": "redis+cluster://any", "broker_url": "redis://any"}
         self.settings = Settings.build(**values)
         self.clock = PatientClock(estimates=bool(self.settings.cache_bytes))
         self.store = self.another()
@@ -285,6 +291,11 @@ class Bench:
         return session, ctl, self.database("LRANGE", keys.inbox, 0, -1), self.due()
 
 
+def fleet_of(database: Database) -> FleetKeys:
+    """The keys of the fleet in a database."""
+    return FleetKeys(is_apart=isinstance(database, ClusterDatabase))
+
+
 class PatientClock(RedisClock):
     """Redis's clock, apart from what a test cannot wait for.
 
@@ -301,6 +312,10 @@ class PatientClock(RedisClock):
         """
         super().__init__()
         self._estimates = estimates
+
+    def at(self, place: str) -> PatientClock:
+        del place
+        return self
 
     def estimate_ms(self) -> int | None:
         """Redis's time from the start, as in a process that has asked for it before."""

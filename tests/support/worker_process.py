@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -69,12 +70,21 @@ class WorkerProcess(Process):
             wait_until(self._is_registered, f"{self.name} has registered its agents", timeout, details=self.tail)
 
     def _is_registered(self) -> bool:
+        from celery_agents.config.redis_urls import ClusterUrl, uses_cluster
         from celery_agents.worker.store import keys
         from celery_agents.worker.store.redis.pools import make_pool
+        from celery_agents.worker.store.redis.topology import slot_of
+
+        from .cluster import node_of
 
         assert self.alive, f"{self.name} ended with {self.exit_code}\n{self.tail()}"
-        with redis.Redis.from_pool(make_pool(self.redis_url, timeout_seconds=5)) as client:
-            return any(json.loads(facts).get("pid") == self.pid for facts in client.hvals(keys.WORKERS))
+        url, workers, place = self.redis_url, keys.FLEET.workers, dict[str, Any]()
+        if uses_cluster(url):
+            workers = keys.FleetKeys(is_apart=True).workers
+            place["host"], place["port"] = node_of(url, slot_of(workers))
+            url = ClusterUrl.parse(url).server
+        with redis.Redis.from_pool(make_pool(url, timeout_seconds=5, **place)) as client:
+            return any(json.loads(facts).get("pid") == self.pid for facts in client.hvals(workers))
 
     def kill_alone(self) -> None:
         """SIGKILL the main process only, as the kernel's out-of-memory killer does; its pool children may live on."""

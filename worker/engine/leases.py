@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from ...config.settings import Settings
 from ..concurrency import fibers
+from ..errors import CeleryAgentsError
 from ..redaction import describe_exception
 from ..store.records import Claim, StepRef
 from ..store.store import Store
@@ -147,6 +148,7 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_closed = threading.Event()
+        self._renewing: set[str] = set()
         self._wake_up = threading.Event()
 
     def keep(self, claim: Claim, seconds: float, sent_at: float) -> ActiveLease:
@@ -271,11 +273,32 @@ class LeaseKeeper:
             return list(self._leases.values())
 
     def _renew(self, current: list[ActiveLease]) -> None:
-        if not current:
-            return
+        servers: dict[str, list[ActiveLease]] = {}
+        for lease in current:
+            servers.setdefault(self._store.steps.place(lease.claim), []).append(lease)
+        for place, leases in servers.items():
+            if not place:
+                self._renew_at_once(leases)
+            elif place not in self._renewing:  # of a cluster: a node that does not answer holds up no other
+                self._renewing.add(place)
+                threading.Thread(
+                    target=self._renew_aside, args=(place, leases), name=f"celery-agents-leases-{place}", daemon=True
+                ).start()
+
+    def _renew_aside(self, place: str, leases: list[ActiveLease]) -> None:
+        try:
+            self._renew_at_once(leases)
+        except CeleryAgentsError as error:
+            log.warning("leases on %s were not renewed: %s", place, error)
+        finally:
+            self._renewing.discard(place)
+
+    def _renew_at_once(self, current: list[ActiveLease]) -> None:
         sent_at = self._monotonic()
         renewals = self._store.steps.renew([lease.claim for lease in current])
         for lease, renewal in zip(current, renewals, strict=True):
+            if renewal is None:
+                continue
             if renewal.alive or self._store.steps.restore(lease.claim):
                 lease.renewed_at = sent_at
             else:

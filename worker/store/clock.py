@@ -30,6 +30,11 @@ class RedisClock:
         self._estimates_until = 0.0  # by this machine's clock
         # Redis's id of its run, and when it was first seen by this machine's clock.
         self._run: tuple[bytes | None, float] = (None, 0.0)
+        self._others: dict[str, RedisClock] = {}
+
+    def at(self, place: str) -> RedisClock:
+        """The clock of one server of a cluster; this one for "", the only server."""
+        return self._others.setdefault(place, RedisClock(self._monotonic)) if place else self
 
     def now(self) -> Command:
         """`TIME`; `milliseconds` understands its reply."""
@@ -54,6 +59,8 @@ class RedisClock:
     def forget(self) -> None:
         """Forget the estimate: the next answer may come from another server, whose clock is another one."""
         self._estimates_until = 0.0
+        for other in list(self._others.values()):
+            other.forget()
 
     def uptime(self) -> Command:
         """`INFO server`; `uptime_seconds` understands its reply."""

@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Final, TypeVar
 
+from ...config.redis_urls import uses_cluster
 from ...config.settings import Settings
+from ..concurrency import fibers
 from ..concurrency.shared_lock import Turns
 from ..errors import StateUnreadable, StoreUnavailable
 from .cache import SessionCache
 from .clock import RedisClock
-from .database import Changed, Command, Database, Reply, WatchedTransaction
-from .keys import SessionKeys, ShardKeys, shard_keys, shard_of
+from .database import Changed, Command, Database, Reply, SlotAway, WatchedTransaction
+from .keys import FleetKeys, SessionKeys, ShardKeys, shard_keys, shard_of
 from .primaries import KnownServer
 from .records import StepRef
 from .shards import count_shards
@@ -30,6 +35,7 @@ _SCOPES: Final = 1024
 _CONFLICTS: Final = 100
 _PAUSE_SECONDS: Final = 0.05
 _LOST_REPLIES: Final = 5
+_THREADS: Final = 32
 
 
 class Publisher:
@@ -56,8 +62,9 @@ class StoreContext:
 
     Attributes:
         ends: Lets the ends of one parent's children follow each other, by the parent's id.
-        server: What is known of the server; see `forget_server`.
-        place: Names the server of a key; all have one, unless the store is a cluster.
+        known: What is known of servers, by their place; see `forget_server`.
+        fleet: Keys of the whole fleet.
+        unread: Shards that could not be read when they were last to be: their node of the cluster is away.
         session: Takes one session of the store, by its id.
     """
 
@@ -67,12 +74,14 @@ class StoreContext:
     publisher: Publisher
     cache: SessionCache
     ends: Turns = field(default_factory=Turns)
-    server: KnownServer = field(default_factory=KnownServer)
-    place: Callable[[str], object] = lambda _: None
+    known: dict[str, KnownServer] = field(default_factory=lambda: defaultdict(KnownServer))
+    unread: set[ShardKeys] = field(default_factory=set["ShardKeys"])
+    fleet: FleetKeys = field(init=False)
     session: Callable[[str], SessionScope] = field(init=False)
     _shards: tuple[ShardKeys, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "fleet", FleetKeys(is_apart=uses_cluster(self.settings.redis_url)))
         object.__setattr__(self, "session", lru_cache(_SCOPES)(self._scope))
 
     @property
@@ -83,7 +92,7 @@ class StoreContext:
             ConfigurationError: See `count_shards`.
         """
         if not self._shards:
-            number = self.settings.shards or count_shards(self.database, None)
+            number = self.settings.shards or count_shards(self.database, self.fleet.shards, None)
             object.__setattr__(self, "_shards", shard_keys(number))
         return self._shards
 
@@ -94,25 +103,86 @@ class StoreContext:
             ConfigurationError: See `count_shards`.
         """
         known = self.settings.shards or len(self._shards) or None
-        object.__setattr__(self, "_shards", shard_keys(count_shards(self.database, known)))
+        object.__setattr__(self, "_shards", shard_keys(count_shards(self.database, self.fleet.shards, known)))
 
-    def servers(self) -> list[list[ShardKeys]]:
-        """The shards by the server that they are on: one list, unless the store is a cluster."""
-        found: dict[object, list[ShardKeys]] = {}
-        for shard in self.shards:
-            found.setdefault(self.place(shard.due), []).append(shard)
+    @property
+    def server(self) -> KnownServer:
+        """The only server, or in a cluster the fleet's."""
+        return self.known[""]
+
+    def servers(self, shards: Sequence[ShardKeys] | None = None) -> list[list[ShardKeys]]:
+        """Shards, all of them by default, by the server that they are on: one list, unless the store is a cluster."""
+        found: dict[str, list[ShardKeys]] = {}
+        for shard in self.shards if shards is None else shards:
+            found.setdefault(self.database.place(shard.due), []).append(shard)
         return list(found.values())
 
-    def read_shards(self, point: str, reads: Callable[[ShardKeys], Sequence[Command]]) -> dict[ShardKeys, list[Reply]]:
-        """Read the same of each shard, in one round trip to each server; each has at least one command."""
-        commands = [reads(shard) for shard in self.shards]
-        replies = iter(self.database.pipeline(point, [command for each in commands for command in each]))
-        return {shard: list(islice(replies, len(each))) for shard, each in zip(self.shards, commands, strict=True)}
+    def read_shards(
+        self,
+        point: str,
+        reads: Callable[[ShardKeys], Sequence[Command]],
+        shards: Sequence[ShardKeys] | None = None,
+    ) -> dict[ShardKeys, list[Reply]]:
+        """Read the same of shards, in one round trip to each server, these side by side.
+
+        Args:
+            reads: At least one command for each shard.
+            shards: None: all.
+        Returns:
+            The replies by shard. Those of a cluster's node that does not answer are missing, and `unread` names them.
+        Raises:
+            StoreUnavailable: No server answers.
+        """
+        wanted = self.shards if shards is None else shards
+
+        def read(some: Sequence[ShardKeys]) -> dict[ShardKeys, list[Reply]]:
+            commands = {shard: reads(shard) for shard in some}
+            replies = iter(self.database.pipeline(point, [each for words in commands.values() for each in words]))
+            return {shard: list(islice(replies, len(each))) for shard, each in commands.items()}
+
+        if not self.fleet.is_apart:
+            return read(wanted)
+        found, away = dict[ShardKeys, list[Reply]](), list[StoreUnavailable]()
+        for future in [self._threads.submit(self.apart, read, some) for some in self.servers(wanted)]:
+            try:
+                for each in fibers.result(future):
+                    found |= each
+            except StoreUnavailable as error:
+                away.append(error)
+        self.unread.difference_update(wanted)
+        self.unread.update(shard for shard in wanted if shard not in found)
+        if away and not found:
+            raise away[0]
+        return {shard: found[shard] for shard in wanted if shard in found}
+
+    def apart(self, call: Callable[[Sequence[ShardKeys]], Answer], shards: Sequence[ShardKeys]) -> list[Answer]:
+        """Call for the shards of a server together; where the slot of one moves, for each of the others alone.
+
+        Raises:
+            SlotAway: The slots of all move, or are served by no node.
+        """
+        try:
+            return [call(shards)]
+        except SlotAway as error:
+            away, found = error, list[Answer]()
+        for shard in shards if len(shards) > 1 else ():
+            with contextlib.suppress(SlotAway):
+                found.append(call([shard]))
+        if not found:
+            raise away
+        return found
+
+    @cached_property
+    def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
+        return concurrent.futures.ThreadPoolExecutor(_THREADS, "celery-agents-server")
 
     def forget_server(self) -> None:
         """Forget the server's time and its id: the next connection may lead to another one."""
         self.clock.forget()
-        self.server.forget()
+        for server in list(self.known.values()):
+            server.forget()
+        if self.fleet.is_apart:  # shards may be on other servers by now
+            self.session.cache_clear()  # pyright: ignore[reportFunctionMemberAccess]
 
     def keys(self, session_id: str) -> SessionKeys:
         """Name the keys of a session."""
@@ -122,9 +192,25 @@ class StoreContext:
         return SessionScope(self, self.keys(session_id))
 
     def now_ms(self, point: str = "now") -> int:
-        """Ask Redis for its time in milliseconds."""
-        (reply,) = self.database.pipeline(point, [self.clock.now()])
-        return self.clock.milliseconds(reply)
+        """Ask Redis for its time in milliseconds; in a cluster, any node that answers."""
+        if not self.fleet.is_apart:
+            (reply,) = self.database.pipeline(point, [self.clock.now()])
+            return self.clock.milliseconds(reply)
+        away: StoreUnavailable | None = None
+        for key in (self.fleet.flow, *(shards[0].due for shards in self.servers())):
+            try:
+                return self._now_near(point, key)
+            except StoreUnavailable as error:
+                away = error
+        raise away or StoreUnavailable("the store has no shards")
+
+    def now_of(self, session_id: str) -> int:
+        """Ask the server of a session for its time in milliseconds."""
+        return self._now_near("now", self.keys(session_id).ctl) if self.fleet.is_apart else self.now_ms()
+
+    def _now_near(self, point: str, key: str) -> int:
+        reply, _ = self.database.pipeline(point, [self.clock.now(), ("EXISTS", key)])
+        return self.clock.at(self.database.place(key)).milliseconds(reply)
 
     def read_apart(self, point: str, groups: Sequence[Sequence[Command]]) -> list[list[Reply] | StateUnreadable]:
         """Read a group of replies for each session, in one round trip.
@@ -184,17 +270,19 @@ class SessionScope:
     """One session of a store: what each of its transactions needs.
 
     Attributes:
+        place: Names the server that the session is on.
         cache: The sessions that this process read last.
     """
 
-    __slots__ = ("cache", "clock", "context", "database", "keys", "session_id", "settings")
+    __slots__ = ("cache", "clock", "context", "database", "keys", "place", "session_id", "settings")
 
     def __init__(self, context: StoreContext, keys: SessionKeys) -> None:
         self.context = context
         self.keys = keys
         self.session_id = keys.session_id
         self.database = context.database
-        self.clock = context.clock
+        self.place = context.database.place(keys.session) if context.fleet.is_apart else ""
+        self.clock = context.clock.at(self.place)
         self.cache = context.cache
         self.settings = context.settings
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from ..errors import StoreUnavailable
+
 Word = str | bytes | int | float
 Command = tuple[Word, ...]
 # A read and the words that it has to answer; "" for a missing one.
@@ -22,6 +24,14 @@ Reply = Any
 
 class Changed(Exception):
     """The database says that a watched key was changed. This does not prove that nothing was applied."""
+
+
+class SlotAway(StoreUnavailable):
+    """A slot of a cluster is moving, or no node serves it. Nothing was done; its node's other slots are served."""
+
+
+class SlotMoved(SlotAway):
+    """A slot of a cluster is on another node by now. Nothing was done."""
 
 
 class WatchedTransaction(Protocol):
@@ -81,6 +91,10 @@ class Database(Protocol):
 
         Its reply, in a transaction or a pipeline, is None where the database has forgotten the script: it did not run.
         """
+        ...
+
+    def place(self, key: str) -> str:
+        """Name the server of a key; "" where there is one server, or no node of a cluster serves the key."""
         ...
 
     def close(self) -> None:

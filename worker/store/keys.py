@@ -1,6 +1,7 @@
 """Every Redis key of the product in one place, with its type, life and writer.
 
-All keys of a session share the hash tag `{k}`, so that a transaction over them stays in one slot.
+All keys of a session share the hash tag `{k}`, so that a transaction over them stays in one slot. In a cluster, keys
+of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 
 | key | type | life | written by |
 |---|---|---|---|
@@ -36,6 +37,7 @@ All keys of a session share the hash tag `{k}`, so that a transaction over them 
 | `ca:rate:<digest>:held` | zset | the longest lease | reservation → end of its lease; the script |
 | `ca:rate:<digest>:line` | zset | a minute after the last appointment | session → its appointment; the script |
 | `ca:rate:<digest>:failures`, `:calls` | zset, hash | a minute | failed calls, and those of each worker; the script |
+| `ca:{fleet}:alive` | zset | an hour | in a cluster: worker → until when its reservations count |
 
 *session* life: no TTL while an execution is active or waiting, the retention afterwards; a parked one is pruned.
 """
@@ -46,34 +48,76 @@ import re
 import zlib
 from typing import Final
 
-AGENTS: Final = "ca:agents"
-WORKERS: Final = "ca:workers"
-SHARDS: Final = "ca:shards"
-FLOW: Final = "ca:flow"
-# Never stored: deleting it tells whether Redis takes writes.
-NO_KEY: Final = "ca:none"
 # A pub/sub channel, never stored: each worker subscribes to its own.
 WAKE_CHANNEL: Final = "ca:wake:"
-# A pub/sub channel that tells all workers of a change of `FLOW`. No worker has this name.
+# A pub/sub channel that tells all workers of a change of `FleetKeys.flow`. No worker has this name.
 FLOW_CHANNEL: Final = "ca:wake:flow"
 PERMANENT: Final = re.compile(
-    r"^ca:(agents|workers|shards|flow|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead|server|lost))$"
+    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead|server|lost))$"
 )
 
 
-def newest_tools(server: str) -> str:
-    """The digest of the newest list of tools of a remote server."""
-    return f"ca:tools:{server}"
+class FleetKeys:
+    """Keys of the whole fleet: agents, workers, limits, lists of tools. In a cluster, all are in one slot.
+
+    Attributes:
+        alive: In a cluster, the workers that have reserved requests, which a bucket cannot tell by their leases.
+        none: Never stored: deleting it tells whether Redis takes writes.
+    """
+
+    __slots__ = ("agents", "alive", "flow", "is_apart", "none", "prefix", "shards", "workers")
+
+    def __init__(self, *, is_apart: bool = False) -> None:
+        """
+        Args:
+            is_apart: The store is a cluster, where no transaction spans these keys and those of sessions.
+        """
+        self.is_apart = is_apart
+        self.prefix = "ca:{fleet}:" if is_apart else "ca:"
+        self.agents = self.prefix + "agents"
+        self.workers = self.prefix + "workers"
+        self.shards = self.prefix + "shards"
+        self.flow = self.prefix + "flow"
+        self.alive = self.prefix + "alive"
+        self.none = self.prefix + "none"
+
+    def newest_tools(self, server: str) -> str:
+        """The digest of the newest list of tools of a remote server."""
+        return f"{self.prefix}tools:{server}"
+
+    def fresh_tools(self, server: str) -> str:
+        """The key that exists as long as the server need not be asked for its list again."""
+        return f"{self.prefix}tools:{server}:fresh"
+
+    def tool_list(self, digest: str) -> str:
+        """A list of tools by its digest."""
+        return f"{self.prefix}tool-list:{digest}"
+
+    def rate(self, digest: str) -> BucketKeys:
+        """Name the keys of a bucket by its digest."""
+        return BucketKeys(f"{self.prefix}rate:{digest}")
 
 
-def fresh_tools(server: str) -> str:
-    """The key that exists as long as the server need not be asked for its list again."""
-    return f"ca:tools:{server}:fresh"
+class BucketKeys:
+    """Keys of one bucket of requests to a provider.
+
+    Attributes:
+        all: In the order in which the script `bucket` takes them.
+    """
+
+    __slots__ = ("all", "bucket", "calls", "failures", "held", "line")
+
+    def __init__(self, bucket: str) -> None:
+        self.bucket = bucket
+        self.held = self.bucket + ":held"
+        self.line = self.bucket + ":line"
+        self.failures = self.bucket + ":failures"
+        self.calls = self.bucket + ":calls"
+        self.all = (self.bucket, self.held, self.line, self.failures, self.calls)
 
 
-def tool_list(digest: str) -> str:
-    """A list of tools by its digest."""
-    return f"ca:tool-list:{digest}"
+FLEET: Final = FleetKeys()
+"""The keys of the fleet where the store is one server."""
 
 
 def root_of(session_id: str) -> str:
@@ -171,24 +215,6 @@ class SessionKeys:
     def journal(self, execution_id: str, step: int) -> str:
         """The journal of a step: what it has obtained and not yet committed."""
         return f"{self.session}:j:{execution_id}:{step}"
-
-
-class BucketKeys:
-    """Keys of one bucket of requests to a provider, by its digest.
-
-    Attributes:
-        all: In the order in which the script `bucket` takes them.
-    """
-
-    __slots__ = ("all", "bucket", "calls", "failures", "held", "line")
-
-    def __init__(self, digest: str) -> None:
-        self.bucket = f"ca:rate:{digest}"
-        self.held = self.bucket + ":held"
-        self.line = self.bucket + ":line"
-        self.failures = self.bucket + ":failures"
-        self.calls = self.bucket + ":calls"
-        self.all = (self.bucket, self.held, self.line, self.failures, self.calls)
 
 
 def callback_note(session_id: str, execution_id: str, kind: str, retries: int) -> str:

@@ -20,10 +20,12 @@ class PageOf(ABC, Generic[T]):
 
     Attributes:
         cursor: Give it back for the next page; None at the end.
+        unread: How many parts of the store were missing from this page: their node of a cluster is away. 0: none.
         read_next: Reads the page of a cursor; None: a loop ends with this page.
     """
 
     cursor: str | None = None
+    unread: int = 0
     read_next: Callable[[str], PageOf[T]] | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -7,7 +7,6 @@ from typing import Final
 from ..errors import ConfigurationError, StateUnreadable, StoreForbidden
 from . import fields
 from .database import Command, Database, Reply
-from .keys import SHARDS
 
 NEW: Final = 64
 """Shards of a new store: enough for every cluster, and nearly as cheap as one."""
@@ -15,24 +14,25 @@ NEW: Final = 64
 _SHOWN: Final = 20
 
 
-def count_shards(database: Database, wanted: int | None) -> int:
+def count_shards(database: Database, key: str, wanted: int | None) -> int:
     """Read the number of shards of the store, and store it where none is stored.
 
     Args:
+        key: See `FleetKeys.shards`.
         wanted: The number of the settings. None: the stored one, or `NEW`.
     Raises:
         ConfigurationError: Another number is stored, or none that can be read: sessions would be looked for in the
             wrong place.
     """
     try:
-        (stored,) = database.pipeline("shards", [("GET", SHARDS)])
+        (stored,) = database.pipeline("shards", [("GET", key)])
     except StateUnreadable as error:
         raise ConfigurationError(
-            f"the key {SHARDS} holds another type than a string: somebody else wrote to it. DEL {SHARDS} and set "
+            f"the key {key} holds another type than a string: somebody else wrote to it. DEL {key} and set "
             f"CELERY_AGENTS_SHARDS to the number of shards, of which each has a key ca:{{number}}:sessions; the next "
             "worker writes it again"
         ) from error
-    found = fields.name(_store(database, wanted) if stored is None else stored)
+    found = fields.name(_store(database, key, wanted) if stored is None else stored)
     if wanted is not None and found != str(wanted):
         raise ConfigurationError(
             f"CELERY_AGENTS_SHARDS={wanted}, but this Redis holds sessions in {found[:_SHOWN]!r} shards; set it to "
@@ -40,16 +40,16 @@ def count_shards(database: Database, wanted: int | None) -> int:
         )
     if not found.isdecimal() or not 1 <= int(found) <= 1024:
         raise ConfigurationError(
-            f"the key {SHARDS} holds {found[:_SHOWN]!r}, which is no number of shards; SET it to their number: each "
+            f"the key {key} holds {found[:_SHOWN]!r}, which is no number of shards; SET it to their number: each "
             "shard has a key ca:{number}:sessions"
         )
     return int(found)
 
 
-def _store(database: Database, wanted: int | None) -> Reply:
+def _store(database: Database, key: str, wanted: int | None) -> Reply:
     """Store the number; a user who may not write leaves that to the first worker."""
     number = NEW if wanted is None else wanted
-    writes: list[Command] = [("SET", SHARDS, number, "NX"), ("GET", SHARDS)]
+    writes: list[Command] = [("SET", key, number, "NX"), ("GET", key)]
     try:
         return database.pipeline("shards.first", writes)[1]
     except (ConfigurationError, StoreForbidden):

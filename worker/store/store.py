@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...config.redis_urls import uses_cluster
 from ...config.settings import Settings
 from .cache import SessionCache
 from .children.trees import Trees
@@ -22,6 +23,7 @@ from .housekeeping.registry import WorkerRegistry
 from .housekeeping.sweeps import SweepVerbs
 from .live.streams import LiveVerbs
 from .memory.database import MemoryDatabase
+from .redis.cluster import connect_cluster
 from .redis.connection import PlainSocket
 from .redis.database import RedisDatabase, connect
 from .requests.answering import AnswerVerbs
@@ -140,7 +142,7 @@ def redis_store(
         database: Used instead of a new connection pool.
         plain_socket: Lets the fibers of a loop share one connection; see `PlainSocket`.
     """
-    chosen = database or connect(
+    chosen = database or (connect_cluster if uses_cluster(settings.redis_url) else connect)(
         settings.redis_url,
         timeout_seconds=settings.redis_timeout_seconds,
         connections=max(settings.redis_connections, 2 * settings.concurrency + 16),

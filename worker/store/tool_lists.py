@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from . import fields, keys
+from . import fields
 from .context import StorePart
 from .database import Command
 
@@ -42,7 +42,10 @@ class ToolLists(StorePart):
         Raises:
             StoreUnavailable: No answer in time.
         """
-        reads: list[Command] = [("GET", keys.newest_tools(server)), ("PTTL", keys.fresh_tools(server))]
+        reads: list[Command] = [
+            ("GET", self._context.fleet.newest_tools(server)),
+            ("PTTL", self._context.fleet.fresh_tools(server)),
+        ]
         stored, fresh_ms = self._context.database.pipeline("tools.newest", reads)
         digest = fields.text(stored)
         if not digest:
@@ -51,7 +54,7 @@ class ToolLists(StorePart):
 
     def get(self, digest: str) -> bytes | None:
         """The list with this digest; None where it is gone."""
-        return self._context.database.pipeline("tools.get", [("GET", keys.tool_list(digest))])[0]
+        return self._context.database.pipeline("tools.get", [("GET", self._context.fleet.tool_list(digest))])[0]
 
     def save(self, server: str, digest: str, raw: bytes, fresh_ms: int) -> None:
         """Make a list the newest of its server.
@@ -62,16 +65,16 @@ class ToolLists(StorePart):
         self._context.database.pipeline(
             "tools.save",
             [
-                ("SET", keys.tool_list(digest), raw, "PX", KEPT_MS),
-                ("SET", keys.newest_tools(server), digest, "PX", KEPT_MS),
-                ("SET", keys.fresh_tools(server), "1", "PX", max(1, fresh_ms)),
+                ("SET", self._context.fleet.tool_list(digest), raw, "PX", KEPT_MS),
+                ("SET", self._context.fleet.newest_tools(server), digest, "PX", KEPT_MS),
+                ("SET", self._context.fleet.fresh_tools(server), "1", "PX", max(1, fresh_ms)),
             ],
         )
 
     def keep(self, digest: str) -> None:
         """Renew the life of a list that a step is pinned to."""
-        self._context.database.pipeline("tools.keep", [("PEXPIRE", keys.tool_list(digest), KEPT_MS)])
+        self._context.database.pipeline("tools.keep", [("PEXPIRE", self._context.fleet.tool_list(digest), KEPT_MS)])
 
     def forget_freshness(self, server: str) -> None:
         """Let the next worker ask the server again: its list has changed."""
-        self._context.database.pipeline("tools.stale", [("DEL", keys.fresh_tools(server))])
+        self._context.database.pipeline("tools.stale", [("DEL", self._context.fleet.fresh_tools(server))])

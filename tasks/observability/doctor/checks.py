@@ -13,7 +13,7 @@ from ....worker.redaction import describe_exception
 from ....worker.store.redis.outages import RedisIsAway
 from ....worker.store.store import Store, redis_store
 from ...app import create_app
-from . import environment, providers, replication, server, stored_data, workers
+from . import cluster, environment, providers, replication, server, stored_data, workers
 from .findings import Check, Finding, Installation
 
 INFO_CHECKS: Final[tuple[Check, ...]] = (
@@ -30,6 +30,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *INFO_CHECKS,
     replication.check_writes,
     server.check_shards,
+    cluster.check_cluster,
     stored_data.check_key_types,
     stored_data.check_entries,
     stored_data.check_histories,
@@ -103,7 +104,7 @@ def _run(check: Check, installation: Installation) -> Iterator[Finding]:
     except StoreForbidden as error:
         yield Finding.warn(name, str(error), "ask as a Redis user that may look at it, such as monitor")
     except StoreUnavailable as error:
-        if not isinstance(error.__cause__, RedisIsAway):
+        if not isinstance(error.__cause__, RedisIsAway) and not installation.store.context.fleet.is_apart:
             raise
         yield Finding.fail(name, str(error), "it cannot be looked at until Redis takes writes")
     except StateUnreadable as error:

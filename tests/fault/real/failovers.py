@@ -18,6 +18,7 @@ import pytest
 from support.acting_clients import ActingClient, ReadingClient
 from support.failover_lab import FailoverLab
 from support.hosts import HOSTS_MISSING, can_make_hosts
+from support.lab import Lab
 from support.redis_keys import session_key
 from support.serve_process import ServeProcess
 from support.verdict import Submitted, Verdict
@@ -30,10 +31,10 @@ _STOPPED_SECONDS = 27.0
 _PARTED_SECONDS = 20.0
 # Longer than the Sentinels need to agree on a failover that they have begun.
 _NOTICED_SECONDS = 4.0
-_TOKEN = "token-of-failovers-0123456789"
-_ENV = {
+TOKEN = "token-of-failovers-0123456789"
+ENV = {
     "CELERY_AGENTS_TOKEN_SECRET": TOKEN_SECRET,
-    "CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{_TOKEN}:admin",
+    "CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{TOKEN}:admin",
 }
 # What a failover without confirmations may do, by a text of the judge: effects of a part of history that it forgot.
 _FORGOTTEN = {
@@ -54,7 +55,7 @@ def lose_primaries(directory: Path, fault: str, times: int = 1, *, replicas: int
     apart = fault in _APART
     if apart and not can_make_hosts():
         pytest.skip(HOSTS_MISSING)
-    env = {**_ENV, **({"CELERY_AGENTS_REPLICAS": str(replicas)} if replicas else {})}
+    env = {**ENV, **({"CELERY_AGENTS_REPLICAS": str(replicas)} if replicas else {})}
     with FailoverLab(directory, apart=apart, agents="support.waiting_agents", env=env) as lab:
         hosts = [lab.hosts.prefix(1), ()] if lab.hosts is not None else [(), ()]
         workers = [lab.worker(wait=False, prefix=prefix) for prefix in hosts]
@@ -63,14 +64,14 @@ def lose_primaries(directory: Path, fault: str, times: int = 1, *, replicas: int
         serve = ServeProcess(lab.directory / "serve", lab.store_url, lab.settings_env)
         lab._closing.append(serve.end)
         serve.start()
-        with _clients(lab, serve) as (acting, reading):
+        with act_all_the_while(lab, serve) as (acting, reading):
             for _ in range(times):
-                _submit(lab, _JOBS // times)
+                submit_of_each_kind(lab, _JOBS // times)
                 verdict.recoveries += _FAULTS[fault](lab)
                 lab.group.wait_until_settled()
                 lab.connect_again()  # one that was idle meanwhile may lead to the former primary
                 lab.wait_for_jobs(180, _known(lab, lab.jobs))
-        _judge(lab, acting, reading, verdict, forgets=not replicas)
+        judge_acts(lab, acting, reading, verdict, forgets=not replicas)
         verdict.counts["faults"] += times
         ended = [process.name for process in (*workers, serve) if not process.alive]
         verdict.counts["processes_ended"] += len(ended)
@@ -79,23 +80,23 @@ def lose_primaries(directory: Path, fault: str, times: int = 1, *, replicas: int
 
 
 @contextmanager
-def _clients(lab: FailoverLab, serve: ServeProcess) -> Iterator[tuple[list[ActingClient], ReadingClient]]:
+def act_all_the_while(lab: Lab, serve: ServeProcess) -> Iterator[tuple[list[ActingClient], ReadingClient]]:
     """Clients that act all the while: one at each place where a worker is, and one of the HTTP interface."""
     acting = [ActingClient("outside", lab.new_client)]
-    hosts = lab.hosts
+    hosts = lab.hosts if isinstance(lab, FailoverLab) else None
     if hosts is not None:
         acting.append(ActingClient("inside", lab.new_client, lambda: hosts.enter(1)))
     else:
         acting.append(ActingClient("second", lab.new_client))
     with ExitStack() as stack:
-        reading = ReadingClient(stack.enter_context(serve.http(_TOKEN)))
+        reading = ReadingClient(stack.enter_context(serve.http(TOKEN)))
         for client in (*acting, reading):
             client.start()
             stack.callback(client.close)
         yield acting, reading
 
 
-def _submit(lab: FailoverLab, count: int) -> None:
+def submit_of_each_kind(lab: Lab, count: int) -> None:
     """Submit so many jobs of each kind, and wait until they are under way."""
     before = lab.ledger.deliveries().total()
     for _ in range(count):
@@ -104,12 +105,12 @@ def _submit(lab: FailoverLab, count: int) -> None:
     wait_until(lambda: lab.ledger.deliveries().total() > before + count, "the work is under way", 60)
 
 
-def _known(lab: FailoverLab, jobs: Sequence[Submitted]) -> list[Submitted]:
+def _known(lab: Lab, jobs: Sequence[Submitted]) -> list[Submitted]:
     return [job for job in jobs if lab.redis.exists(session_key(job.session_id))]
 
 
-def _judge(
-    lab: FailoverLab, acting: Sequence[ActingClient], reading: ReadingClient, verdict: Verdict, *, forgets: bool
+def judge_acts(
+    lab: Lab, acting: Sequence[ActingClient], reading: ReadingClient, verdict: Verdict, *, forgets: bool
 ) -> None:
     lost: Counter[str] = Counter()
     for client in acting:
@@ -140,7 +141,7 @@ def _judge(
     verdict.add(found)
 
 
-def _first_step(lab: FailoverLab) -> float:
+def first_step(lab: Lab) -> float:
     """Seconds until a call is made, from now on: the Sentinels have just chosen."""
     began, before = time.monotonic(), lab.ledger.deliveries().total()
     wait_until(
@@ -159,7 +160,7 @@ def _first_step_outside(lab: FailoverLab) -> float:
 
 def _kill(lab: FailoverLab) -> list[float]:
     killed = lab.kill_primary()
-    first = _first_step(lab)
+    first = first_step(lab)
     killed.start()
     return [first]
 
@@ -169,7 +170,7 @@ def _stop(lab: FailoverLab) -> list[float]:
     before, began = lab.group.primary, time.monotonic()
     before.pause()
     lab.group.wait_for_failover(before)
-    first = _first_step(lab)
+    first = first_step(lab)
     time.sleep(max(0.0, _STOPPED_SECONDS - (time.monotonic() - began)))
     before.resume()
     return [first]
@@ -189,7 +190,7 @@ def _restart(lab: FailoverLab) -> list[float]:
     primary = lab.group.primary
     primary.kill()
     primary.start()
-    first = _first_step(lab)
+    first = first_step(lab)
     time.sleep(_NOTICED_SECONDS)
     return [first]
 

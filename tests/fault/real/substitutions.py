@@ -177,7 +177,7 @@ class Siege:
         self._broker.delete(
             keys.ShardKeys(0).session(_PREY).live,
             keys.newest_tools(_THEIRS),
-            keys.tool_list(_THEIRS),
+            keys.FLEET.tool_list(_THEIRS),
             *self._broker.keys(f"{_THEIRS}*"),
         )
         self._broker.close()
@@ -283,14 +283,14 @@ class Siege:
             lambda: self._broker.xadd(prey.live, {raw[:50] or b"x": raw}),
             lambda: self._broker.hset(prey.session, _PREY_HEADER[number % len(_PREY_HEADER)], raw),
             lambda: self._broker.set(keys.newest_tools(_THEIRS), raw),
-            lambda: self._broker.set(keys.tool_list(_THEIRS), raw),
+            lambda: self._broker.set(keys.FLEET.tool_list(_THEIRS), raw),
             lambda: self._broker.xadd(shard.dead, {raw[:50] or b"x": raw}),
             lambda: self._broker.xadd(prey.events, {raw[:50] or b"x": raw}),
-            lambda: self._broker.hset(keys.WORKERS, raw[:50], raw),
+            lambda: self._broker.hset(keys.FLEET.workers, raw[:50], raw),
             lambda: self._broker.hset(
-                keys.WORKERS, "forged", json.dumps({"seen": time.time_ns() // 10**6, "agents": value})
+                keys.FLEET.workers, "forged", json.dumps({"seen": time.time_ns() // 10**6, "agents": value})
             ),
-            lambda: self._broker.hset(keys.AGENTS, raw[:50], raw),
+            lambda: self._broker.hset(keys.FLEET.agents, raw[:50], raw),
             lambda: self._retype(_REPLACED[number % len(_REPLACED)], raw),
         )
         assert len(writes) == _DAMAGES

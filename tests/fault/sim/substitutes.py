@@ -97,6 +97,9 @@ class EditedDatabase:
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
         return self.inner.script(point, name, keys, args)
 
+    def place(self, key: str) -> str:
+        return self.inner.place(key)
+
     def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
         return self.inner.script_command(name, keys, args)
 

@@ -94,6 +94,9 @@ class FaultyDatabase:
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         return self._meet(point, lambda: self.inner.script(point, name, keys, args))
 
+    def place(self, key: str) -> str:
+        return self.inner.place(key)
+
     def script_command(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Command | None:
         return self.inner.script_command(name, keys, args)
 

@@ -6,7 +6,7 @@ import pytest
 
 from celery_agents.config.brokers import is_redis, shares_a_database, takes_steps_itself
 from celery_agents.config.celery import celery_configuration, own_sentinel_url
-from celery_agents.config.redis_urls import SentinelUrl
+from celery_agents.config.redis_urls import ClusterUrl, SentinelUrl, canonical_url
 from celery_agents.config.settings import Settings, SettingsError
 
 URL = "redis+sentinel://me:pass%40word@h1:5000,[::1]:6000,h3/my%20main/2?sentinel_password=other-word&ssl_ca_certs=/ca"
@@ -41,7 +41,10 @@ def test_a_sentinel_url_names_hosts_primary_database_and_both_kinds_of_credentia
         ("redis+sentinel://a,/m", "'' is no address of a Sentinel"),
         ("redis+sentinel://a/m/first", "'first' is no number of a database"),
         ("sentinel://a:26379", "does not name the primary"),
-        ("redis+cluster://a:7000", "must be a Redis"),
+        ("redis+clusters://a:7000", "must be a Redis"),
+        ("redis+cluster://a:x", "'a:x' is no address of a node"),
+        ("redis+cluster://a,", "'' is no address of a node"),
+        ("redis+cluster://a/3", "a cluster has the database 0 alone"),
     ],
 )
 def test_a_wrong_url_is_refused_with_the_setting_and_an_example_and_without_its_password(url: str, why: str) -> None:
@@ -49,6 +52,19 @@ def test_a_wrong_url_is_refused_with_the_setting_and_an_example_and_without_its_
         Settings.build(redis_url=url.replace("://", "://me:hidden-word@"))
     assert "CELERY_AGENTS_REDIS_URL=" in str(refused.value)
     assert "hidden-word" not in str(refused.value)
+
+
+def test_a_cluster_without_a_broker_is_refused_without_its_password() -> None:
+    with pytest.raises(SettingsError, match="set CELERY_AGENTS_BROKER_URL to one server") as refused:
+        Settings.build(redis_url="valkey+cluster://me:hidden-word@a:7000")
+    assert "hidden-word" not in str(refused.value)
+
+
+def test_a_url_of_a_cluster_has_nodes_and_what_each_connection_takes() -> None:
+    url = ClusterUrl.parse(canonical_url("valkeys+cluster://me:word@a:7000,b,[::1]:7001?ssl_cert_reqs=none"))
+    assert url.nodes == (("a", 7000), ("b", 6379), ("::1", 7001))
+    assert url.server == "rediss://me:word@/0?ssl_cert_reqs=none"
+    assert "word" not in repr(url)
 
 
 def test_settings_are_shown_without_passwords_and_secrets() -> None:

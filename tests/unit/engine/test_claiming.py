@@ -12,7 +12,7 @@ from celery_agents.worker.drivers import CallTool, ScriptedDriver
 from celery_agents.worker.engine import Done, Moved, NothingToDo, Outcome, Parked, RetryLater
 from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.state import ExecutionBudget
-from celery_agents.worker.store.keys import WORKERS
+from celery_agents.worker.store.keys import FLEET
 from celery_agents.worker.tools import tool
 
 from support.claimed_runs import claim_run
@@ -162,7 +162,7 @@ def test_no_session_is_parked_for_a_key_that_all_share(new_bench: NewBench) -> N
     session = bench.submit()
     ref = bench.due(session)
     assert ref is not None
-    for command in (("DEL", WORKERS), ("SET", WORKERS, "x")):
+    for command in (("DEL", FLEET.workers), ("SET", FLEET.workers, "x")):
         write(bench, *command)
     key = bench.store.context.keys(session).session
     for command in (("DEL", key), ("SET", key, "x")):

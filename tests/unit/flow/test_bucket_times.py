@@ -14,7 +14,7 @@ from celery_agents.worker.store import Claim, StepRef, memory_store
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.flow.records import CallCounts, Refused, Reservation, Settled, Settlement
-from celery_agents.worker.store.keys import BucketKeys
+from celery_agents.worker.store.keys import FLEET
 from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.store import Store
 
@@ -56,7 +56,7 @@ class Clocked:
         return self.store.flow.settle(Settlement(reservation, told, CallCounts("w"), used=used))
 
     def arrival_ms(self, dimension: str) -> float:
-        return float(self.database.pipeline("test", [("HGET", BucketKeys(M.digest).bucket, f"at:{dimension}")])[0])
+        return float(self.database.pipeline("test", [("HGET", FLEET.rate(M.digest).bucket, f"at:{dimension}")])[0])
 
     def rate(self) -> float:
         """The limit of requests a minute that was learned, by the answer to a request that it refuses."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from celery_agents.worker.store.redis.outages import find_outage
+from celery_agents.worker.store.database import SlotAway, SlotMoved
+from celery_agents.worker.store.redis.outages import find_outage, find_slot
 
 
 @pytest.mark.parametrize(
@@ -14,8 +15,6 @@ from celery_agents.worker.store.redis.outages import find_outage
         (exceptions.ReadOnlyError("You can't write against a read only replica."), "READONLY"),
         (exceptions.MasterDownError("Link with MASTER is down"), "MASTERDOWN"),
         (exceptions.BusyLoadingError("Redis is loading the dataset in memory"), "LOADING"),
-        (exceptions.TryAgainError("Multiple keys request during rehashing of slot"), "TRYAGAIN"),
-        (exceptions.ClusterDownError("The cluster is down"), "CLUSTERDOWN"),
         (exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."), "NOREPLICAS"),
         (exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"), "MISCONF"),
         (exceptions.ResponseError("UNBLOCKED force unblock from blocking operation"), "UNBLOCKED"),
@@ -56,3 +55,21 @@ def test_a_refusal_that_passes_is_an_outage_that_says_what_to_do(error: Exceptio
 )
 def test_other_errors_are_none(error: Exception) -> None:
     assert find_outage(error) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (exceptions.MovedError("866 127.0.0.1:7001"), SlotMoved),
+        (exceptions.AskError("866 127.0.0.1:7001"), SlotAway),
+        (exceptions.TryAgainError("Multiple keys request during rehashing of slot"), SlotAway),
+        (exceptions.ClusterDownError("The cluster is down"), SlotAway),
+    ],
+)
+def test_a_slot_that_is_away_does_not_cost_the_connection_to_its_node(error: Exception, kind: type) -> None:
+    assert find_outage(error) is None
+    assert type(find_slot(error)) is kind
+
+
+def test_a_replica_without_its_primary_is_an_outage_of_the_node() -> None:
+    assert find_slot(exceptions.MasterDownError("Link with MASTER is down")) is None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,12 @@ from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
 from celery_agents.tasks.housekeeping.sweeper import Sweeper
 from celery_agents.tasks.publishing import StepPublisher
 from celery_agents.worker.store import memory_store
+from celery_agents.worker.store.clock import RedisClock
+from celery_agents.worker.store.context import Publisher
+from celery_agents.worker.store.database import Command, Reply
 from celery_agents.worker.store.keys import ShardKeys
+from celery_agents.worker.store.memory.database import MemoryDatabase
+from celery_agents.worker.store.store import Store
 
 from support.wait import wait_until
 
@@ -54,8 +61,17 @@ class RecordingJob:
 
     runs_at_start = True
 
-    def __init__(self, name: str, runs: list[str], *, interval_seconds: float = 0.0, fails: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        runs: list[str],
+        *,
+        interval_seconds: float = 0.0,
+        fails: bool = False,
+        is_of_server: bool = False,
+    ) -> None:
         self.name = name
+        self.is_of_server = is_of_server
         self.interval_seconds = interval_seconds
         self.shards: list[ShardKeys] = []
         self._runs = runs
@@ -99,3 +115,38 @@ def test_jobs_run_for_the_shards_that_this_worker_has_locked() -> None:
     other.name, other.store = "another worker", runtime.store
     Sweeper(lambda: other, lambda: 0, jobs=[job]).run_pass()
     assert job.shards == []
+
+
+class TwoServers(MemoryDatabase):
+    """Even shards are on one server, odd ones on another, which can be held up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd_answers = threading.Event()
+
+    def place(self, key: str) -> str:
+        shard = re.search(r"\{(\d+)\}", key)
+        return "odd" if shard is not None and int(shard[1]) % 2 else "even"
+
+    def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        if point == "sweep.lock" and self.place(str(commands[0][1])) == "odd":
+            self.odd_answers.wait(10)
+        return super().pipeline(point, commands)
+
+
+def test_jobs_run_for_each_server_and_one_that_does_not_answer_holds_up_no_other() -> None:
+    runtime: Any = FailsAtFirst()
+    servers = TwoServers()
+    runtime.store = Store(servers, SETTINGS, clock=RedisClock(), publisher=Publisher())
+    runs: list[str] = []
+    jobs = [RecordingJob("once", runs), RecordingJob("each", runs, is_of_server=True)]
+    sweeper = Sweeper(lambda: runtime, lambda: 0, jobs=jobs)
+    try:
+        sweeper.run_pass()
+        wait_until(lambda: sorted(runs) == ["each", "once"], "the server that answers is swept", 5)
+        assert {shard.shard % 2 for shard in jobs[1].shards} == {0}
+        assert jobs[0].shards == []
+    finally:
+        servers.odd_answers.set()
+    wait_until(lambda: runs.count("each") == 2, "the other one is swept too", 5)
+    assert {shard.shard % 2 for shard in jobs[1].shards} == {1}

@@ -16,7 +16,7 @@ from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.state import AgentState, Approve
 from celery_agents.worker.store import Claimed, EventType, NewEvent
-from celery_agents.worker.store.keys import FLOW, BucketKeys
+from celery_agents.worker.store.keys import FLEET
 from celery_agents.worker.tools import Ask, tool
 
 from support.engine import Bench
@@ -118,8 +118,8 @@ def held(bench: Bench) -> str:
 def put_off(bench: Bench, by: str, reason: str) -> str:
     session = bench.submit()
     held = claim(bench, session).claim
-    line = ("ZADD", BucketKeys(by).line, bench.clock.now_ms() + 5_000, session)
-    cause = ("HSET", FLOW, by, Pause("tool", "refund", reason="the bank is down").to_json())
+    line = ("ZADD", FLEET.rate(by).line, bench.clock.now_ms() + 5_000, session)
+    cause = ("HSET", FLEET.flow, by, Pause("tool", "refund", reason="the bank is down").to_json())
     bench.store.context.database.pipeline("test", [cause if by.startswith("pause:") else line])
     bench.store.steps.release(held, delay_ms=5_000, give_back=True, reason=reason, put_off=by)
     return session

@@ -11,7 +11,7 @@ from ..context import SessionScope, StoreContext, TooManyConflicts
 from ..control import ControlFields, control_command
 from ..database import Command
 from ..fields import is_session_id
-from ..keys import FLOW, BucketKeys, ShardKeys
+from ..keys import ShardKeys
 from ..records import StepRef
 from ..waking import WakeUp, wake
 
@@ -47,9 +47,9 @@ def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
     Returns:
         The step to publish, where the transaction could not publish it.
     """
-    held_by: Command = ("ZSCORE", BucketKeys(put_off).line, scope.session_id)
+    held_by: Command = ("ZSCORE", scope.context.fleet.rate(put_off).line, scope.session_id)
     if is_pause(put_off):
-        held_by = ("HGET", FLOW, put_off)
+        held_by = ("HGET", scope.context.fleet.flow, put_off)
     with contextlib.suppress(StoreUnavailable, TooManyConflicts):  # it comes at its own time
         if scope.database.pipeline("release.look", [held_by])[0] is None:
             woken = _wake(scope, put_off)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ...errors import StoreForbidden, StoreFull
 from ...flow.values import Dimension, ModelEndpoint, ProviderLimit
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..database import Command, Reply, Word
-from ..keys import FLOW, FLOW_CHANNEL, BucketKeys
+from ..keys import FLOW_CHANNEL
 from ..records import Claim
 from .records import Refused, Reservation, Settled, Settlement, Why
+
+ALIVE_MS: Final = 20_000
+"""In a cluster, how long reservations count after their worker has registered or reserved; it registers each 5 s."""
 
 
 class ReservationVerbs(StorePart):
@@ -48,7 +51,9 @@ class ReservationVerbs(StorePart):
         """
         asked = replace(self.unreserved(claim, bucket, call=call), limit=limit, cost={"requests": 1.0, **cost})
         try:
-            found = self._context.database.script("flow.reserve", "bucket", *_script("reserve", asked, lease=lease_ms))
+            found = self._context.database.script(
+                "flow.reserve", "bucket", *_script(self._context, "reserve", asked, lease=lease_ms, alive=ALIVE_MS)
+            )
         except (StoreForbidden, StoreFull):
             return asked
         if found[0]:
@@ -67,9 +72,10 @@ class ReservationVerbs(StorePart):
 
     def unreserved(self, claim: Claim, bucket: ModelEndpoint, *, call: str) -> Reservation:
         """Name a request that is sent without a reservation, so that what its provider told can be settled."""
-        # By the key of the lease the script sees whether the reservation has ended.
+        # By the key of the lease the script sees whether the reservation has ended; in a cluster, by the worker.
         lease = self._context.keys(claim.ref.session_id).shard.lease(claim.id)
-        return Reservation(bucket, f"{lease} {call}", claim.ref.session_id)
+        owner = f"{claim.worker} {claim.id}" if self._context.fleet.is_apart else lease
+        return Reservation(bucket, f"{owner} {call}", claim.ref.session_id)
 
     def settle(self, settlement: Settlement) -> Settled:
         """Settle a request, and learn from what its provider told. Applied once, however often it is sent.
@@ -91,7 +97,7 @@ class ReservationVerbs(StorePart):
 
 def settle_commands(context: StoreContext, settlement: Settlement | None) -> list[Command]:
     """The command that settles within a transaction; none where nothing is to be settled, or that is not possible."""
-    if settlement is None or settlement.settled is not None:
+    if settlement is None or settlement.settled is not None or context.fleet.is_apart:
         return []
     command = context.database.script_command("bucket", *settle_words(context, settlement))
     return [] if command is None else [command]
@@ -102,6 +108,7 @@ def settle_words(context: StoreContext, settlement: Settlement) -> tuple[tuple[s
     facts, counts = settlement.facts, settlement.counts
     retry = {} if facts.retry_after is None else {"retry": _ms(facts.retry_after)}
     return _script(
+        context,
         "settle",
         settlement.reservation,
         at=settlement.reservation.at_ms,
@@ -126,7 +133,7 @@ def read_settled(reply: Reply) -> Settled:
     return Settled(opened=opened, closed=closed, learned=learned, refused=refused)
 
 
-def _script(op: str, of: Reservation, **more: Any) -> tuple[tuple[str, ...], list[Word]]:
+def _script(context: StoreContext, op: str, of: Reservation, **more: Any) -> tuple[tuple[str, ...], list[Word]]:
     bucket, limit = of.bucket, of.limit
     asked = {
         "op": op,
@@ -139,7 +146,9 @@ def _script(op: str, of: Reservation, **more: Any) -> tuple[tuple[str, ...], lis
         "cost": dict(of.cost),
         **more,
     }
-    return (*BucketKeys(bucket.digest).all, FLOW), [fields.to_json(asked)]
+    fleet = context.fleet
+    keys = (*fleet.rate(bucket.digest).all, fleet.flow, *((fleet.alive,) if fleet.is_apart else ()))
+    return keys, [fields.to_json(asked)]
 
 
 def _ms(seconds: float) -> int:

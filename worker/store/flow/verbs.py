@@ -30,7 +30,7 @@ from ...state.values.value import Value
 from .. import fields
 from ..context import StoreContext
 from ..database import Command, Reply
-from ..keys import FLOW, FLOW_CHANNEL, BucketKeys
+from ..keys import FLOW_CHANNEL, BucketKeys
 from ..records import StepRef
 from .forwarding import bring_forward
 from .reservations import ReservationVerbs
@@ -58,17 +58,19 @@ class FlowVerbs(ReservationVerbs):
         Then bring forward what it has put off: `put_off_by` names it.
         """
         stored = limit.set_by(by, self._context.now_ms("flow.now"))
-        self._change_limit(("HSET", FLOW, limit.field, stored.to_json()), limit.model, limit.group)
+        self._change_limit(("HSET", self._context.fleet.flow, limit.field, stored.to_json()), limit.model, limit.group)
 
     def remove_limit(self, model: str, group: str | None = None) -> bool:
         """Remove a limit; False: there was none. Then bring forward what it has put off."""
-        return bool(self._change_limit(("HDEL", FLOW, limit_field(model, group)), model, group))
+        return bool(self._change_limit(("HDEL", self._context.fleet.flow, limit_field(model, group)), model, group))
 
     def pause(self, pause: Pause) -> None:
         """Pause, in place of an earlier pause of the same."""
         stored = pause.set_at(self._context.now_ms("flow.now")).to_json()
         notice: Command = ("PUBLISH", FLOW_CHANNEL, pause.field)
-        self._context.database.transaction("flow.pause", [("HSET", FLOW, pause.field, stored), notice])
+        self._context.database.transaction(
+            "flow.pause", [("HSET", self._context.fleet.flow, pause.field, stored), notice]
+        )
 
     def unpause(self, kind: PauseKind, name: str) -> bool:
         """End a pause; of a model, its used-up quotas too. False: nothing was paused.
@@ -78,15 +80,19 @@ class FlowVerbs(ReservationVerbs):
         field, ended = pause_field(kind, name), list[Command]()
         for status in self.buckets() if kind == "model" else ():
             if status.bucket.model == name and status.why == "quota":
-                keys = BucketKeys(status.bucket.digest)
+                keys = self._context.fleet.rate(status.bucket.digest)
                 ended += [("HDEL", keys.bucket, "not_before", "why", "probe", "probe_at"), ("DEL", keys.line)]
-        writes: list[Command] = [("HDEL", FLOW, field), *ended, ("PUBLISH", FLOW_CHANNEL, field)]
+        writes: list[Command] = [("HDEL", self._context.fleet.flow, field), *ended, ("PUBLISH", FLOW_CHANNEL, field)]
         return bool(self._context.database.transaction("flow.unpause", writes)[0] or ended)
 
     def buckets(self) -> list[BucketStatus]:
         """All buckets that have asked or learned something, then the limits without a bucket; for people."""
         view, known = _read_view(self._context)
-        reads = [command for bucket in known for command in _status_reads(BucketKeys(bucket.digest), view.at_ms)]
+        reads = [
+            command
+            for bucket in known
+            for command in _status_reads(self._context.fleet.rate(bucket.digest), view.at_ms)
+        ]
         replies = self._context.database.pipeline("flow.buckets", reads) if reads else []
         found = [_status(bucket, view, replies[i * 3 : i * 3 + 3]) for i, bucket in enumerate(known)]
         used = {status.limit.field for status in found if status.limit is not None}
@@ -114,32 +120,32 @@ class FlowVerbs(ReservationVerbs):
         """Write a limit, and forget what its buckets have learned under the old one."""
         commands: list[Command] = [write, ("PUBLISH", FLOW_CHANNEL, limit_field(model, group))]
         for digest in self.put_off_by(model, group):
-            keys = BucketKeys(digest)
+            keys = self._context.fleet.rate(digest)
             commands += [("HDEL", keys.bucket, *_LEARNED), ("DEL", keys.line)]
         return self._context.database.transaction("flow.limit", commands)[0]
 
 
 def forget_past_flow(context: StoreContext) -> None:
     """Remove pauses that have ended by themselves, and buckets that nothing is known of any more."""
-    now_reply, flat = context.database.pipeline("flow.past", [context.clock.now(), ("HGETALL", FLOW)])
+    now_reply, flat = context.database.pipeline("flow.past", [context.clock.now(), ("HGETALL", context.fleet.flow)])
     now_ms = context.clock.milliseconds(now_reply)
     for name, raw in fields.named_pairs(flat).items():
         if name.startswith("bucket:"):
             # Guarded: a worker may tell the fleet of the bucket at this moment.
             is_past = _until(raw) < now_ms
-            keys = BucketKeys(name.removeprefix("bucket:"))
+            keys = context.fleet.rate(name.removeprefix("bucket:"))
             unused = (("EXISTS", keys.bucket, keys.line), ("0",))
         else:
             pause = _parse(Pause, raw) if is_pause(name) else None
             is_past, unused = pause is not None and not pause.holds(now_ms), None
         if is_past:
-            guards = [(("HGET", FLOW, name), (raw,)), *([unused] if unused else [])]
-            context.database.compare_and_apply("flow.forget", guards, [("HDEL", FLOW, name)])
+            guards = [(("HGET", context.fleet.flow, name), (raw,)), *([unused] if unused else [])]
+            context.database.compare_and_apply("flow.forget", guards, [("HDEL", context.fleet.flow, name)])
 
 
 def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
     """The view, and all buckets that have asked, also those that no request has to ask."""
-    now_reply, flat = context.database.pipeline("flow.view", [context.clock.now(), ("HGETALL", FLOW)])
+    now_reply, flat = context.database.pipeline("flow.view", [context.clock.now(), ("HGETALL", context.fleet.flow)])
     now_ms = context.clock.milliseconds(now_reply)
     limits, pauses, buckets = dict[str, ProviderLimit](), dict[str, Pause](), dict[str, ModelEndpoint]()
     known: list[ModelEndpoint] = []

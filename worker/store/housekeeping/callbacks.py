@@ -35,10 +35,14 @@ class CallbackVerbs(StorePart):
             limit: Most callbacks of a server.
             shards: Of one server. None: all.
         """
-        context, found = self._context, list[Callback]()
+        context = self._context
         if shards is None:
             options = {"limit": limit, "hold_ms": hold_ms}
             return [each for group in context.servers() for each in self.due_callbacks(shards=group, **options)]
+        return [each for some in context.apart(lambda few: self._due(few, limit, hold_ms), shards) for each in some]
+
+    def _due(self, shards: Sequence[ShardKeys], limit: int, hold_ms: int) -> list[Callback]:
+        context, found = self._context, list[Callback]()
         firsts: list[Command] = [("ZRANGE", shard.callbacks, 0, 0, "WITHSCORES") for shard in shards]
         now_reply, *replies = context.database.pipeline("callbacks.now", [context.clock.now(), *firsts])
         now_ms = context.clock.milliseconds(now_reply)

@@ -74,8 +74,10 @@ class HistoryVerbs(StorePart):
             raise
 
     def _has_moved(self) -> bool:
-        """Ask for the primary; whether it is another one than at the last time."""
+        """Ask for the primary; whether it is another one than at the last time. In a cluster, any of them may be."""
         known, self._context.server.may_have_moved = self._primary, False  # a connection lost from here on counts again
+        if self._context.fleet.is_apart:
+            return True
         (info,) = self._context.database.pipeline("history.primary", [REPLICATION])
         self._primary = replication_id(info)
         return bool(known) and known != self._primary

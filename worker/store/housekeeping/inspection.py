@@ -13,7 +13,7 @@ from ...errors import StateUnreadable, StoreForbidden, StoreUnavailable
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..database import Command, Reply
-from ..keys import AGENTS, NO_KEY, SHARDS, WORKERS, ShardKeys
+from ..keys import ShardKeys
 from ..requests.index import read_entry
 from ..session_records import DelayedStep
 from .callbacks import read_note
@@ -38,9 +38,9 @@ class FactVerbs(StorePart):
         """Delete a queue that is in the store's Redis and that no worker takes; the sweep publishes what was in it."""
         self._context.database.pipeline("queue.drop", [("DEL", queue_key)])
 
-    def now_ms(self) -> int:
-        """Ask Redis for its time in milliseconds."""
-        return self._context.now_ms()
+    def now_ms(self, session_id: str | None = None) -> int:
+        """Ask Redis for its time in milliseconds: the server of a session, or any (None)."""
+        return self._context.now_ms() if session_id is None else self._context.now_of(session_id)
 
     def server_facts(self) -> dict[str, str]:
         """Ask Redis for the lines of `INFO`, by their names, and for its time in milliseconds as `now_ms`.
@@ -50,8 +50,23 @@ class FactVerbs(StorePart):
         """
         now_ms = self._context.now_ms("facts.now")
         (info,) = self._context.database.pipeline("facts", [("INFO",)])
-        lines = (line.partition(":") for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
-        return {name: value for name, _, value in lines} | {"now_ms": str(now_ms)}
+        return _parse_info(info) | {"now_ms": str(now_ms)}
+
+    def node_facts(self) -> dict[str, dict[str, str] | StoreUnavailable]:
+        """The same of each node of a cluster by its address, or why it does not answer; nothing for one server.
+
+        Raises:
+            StoreForbidden: This Redis user may not run INFO.
+        """
+        database, found = self._context.database, dict[str, dict[str, str] | StoreUnavailable]()
+        for place in sorted({database.place(shard.due) for shard in self._context.shards} - {""}):
+            shard = next(shard for shard in self._context.shards if database.place(shard.due) == place)
+            try:
+                info, now, _ = database.pipeline("facts.node", [("INFO",), ("TIME",), ("EXISTS", shard.due)])
+                found[place] = _parse_info(info) | {"now_ms": str(self._context.clock.at(place).milliseconds(now))}
+            except StoreUnavailable as error:
+                found[place] = error
+        return found
 
     def try_writing(self) -> None:
         """Try a command that writes, on a key that nothing has.
@@ -60,7 +75,7 @@ class FactVerbs(StorePart):
             StoreForbidden: This Redis user may not.
             StoreUnavailable: Redis takes no writes; the sentence says why.
         """
-        self._context.database.pipeline("facts.write", [("DEL", NO_KEY)])
+        self._context.database.pipeline("facts.write", [("DEL", self._context.fleet.none)])
 
     def list_dead(self, limit: int = 100) -> list[dict[str, str]]:
         """Read the newest entries of the dead list: parked steps, quarantined messages, lost callbacks."""
@@ -115,6 +130,11 @@ class FactVerbs(StorePart):
                 place.
         """
         self._context.check_shards()
+
+
+def _parse_info(info: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}
 
 
 def _named(flat: Sequence[bytes]) -> dict[str, str]:
@@ -228,7 +248,8 @@ class InspectVerbs(StorePart):
 
 
 def _expected_types(context: StoreContext) -> dict[str, str]:
-    types = {AGENTS: "hash", WORKERS: "hash", SHARDS: "string"}
+    fleet = context.fleet
+    types = {fleet.agents: "hash", fleet.workers: "hash", fleet.shards: "string"}
     for shard in context.shards:
         types |= dict.fromkeys(_indexes(shard), "zset")
         types |= {shard.dead: "stream", shard.sweeper: "string", shard.primary: "string"}

@@ -19,16 +19,21 @@ from .registry import forget_silent_workers
 class PruneVerbs(StorePart):
     """Forgetting what is past."""
 
-    def prune(self) -> int:
+    def prune(self, shards: Sequence[ShardKeys] | None = None) -> int:
         """Take expired sessions out of the indexes, and workers that were not heard from out of the registry.
 
+        Args:
+            shards: Of one server. None: all.
         Returns:
             How many sessions were gone.
         """
         context = self._context
-        forget_silent_workers(context)
-        forget_past_flow(context)
-        return sum(_prune_shards(context, shards) for shards in context.servers())
+        if shards is None:
+            return sum(self.prune(each) for each in context.servers())
+        if context.shards[0] in shards:
+            forget_silent_workers(context)
+            forget_past_flow(context)
+        return sum(context.apart(lambda some: _prune_shards(context, some), shards))
 
 
 def _prune_shards(context: StoreContext, shards: Sequence[ShardKeys]) -> int:

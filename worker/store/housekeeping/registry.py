@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from ....config.settings import GROUP_MARK
+from ...errors import StoreUnavailable
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..database import Command
-from ..keys import AGENTS, SHARDS, WORKERS
+from ..flow.reservations import ALIVE_MS
 
 # The fields of an entry, with the value of those that it lacks.
 _WORKER: Final[Mapping[str, Any]] = {
@@ -43,11 +44,13 @@ class WorkerRegistry(StorePart):
         seen = self._context.now_ms()
         entry = fields.to_json({**facts, "agents": agents, "seen": seen})
         # An emptied store gets the number back before another process chooses one.
-        shards = len(self._context.shards)
-        commands: list[Command] = [("HSET", WORKERS, worker, entry), ("SET", SHARDS, shards, "NX")]
+        fleet, shards = self._context.fleet, len(self._context.shards)
+        commands: list[Command] = [("HSET", fleet.workers, worker, entry), ("SET", fleet.shards, shards, "NX")]
+        if fleet.is_apart:
+            commands.append(("ZADD", fleet.alive, "XX", seen + ALIVE_MS, worker))
         if agents:
             queues = facts.get("agent_queues", {})
-            commands.append(("HSET", AGENTS))
+            commands.append(("HSET", fleet.agents))
             for name, digest in agents.items():
                 queue = {"queue": queues[name]} if queues.get(name) else {}
                 commands[-1] += (name, fields.to_json({"hash": digest, "seen": seen, **queue}))
@@ -55,7 +58,7 @@ class WorkerRegistry(StorePart):
 
     def unregister(self, worker: str) -> None:
         """Remove the entry of a worker that has gone."""
-        self._context.database.pipeline("unregister", [("HDEL", WORKERS, worker)])
+        self._context.database.pipeline("unregister", [("HDEL", self._context.fleet.workers, worker)])
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """Facts of the workers that were heard from lately, by name."""
@@ -63,12 +66,12 @@ class WorkerRegistry(StorePart):
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """Agents that were ever registered, with definition hash and last seen (Redis ms)."""
-        (flat,) = self._context.database.pipeline("registry.agents", [("HGETALL", AGENTS)])
+        (flat,) = self._context.database.pipeline("registry.agents", [("HGETALL", self._context.fleet.agents)])
         return _parse_facts(fields.named_pairs(flat), _AGENT)
 
     def queue_of(self, agent: str) -> str | None:
         """Name of the queue of an agent, as the last worker has registered it; None: no worker ever has."""
-        (entry,) = self._context.database.pipeline("registry.agent", [("HGET", AGENTS, agent)])
+        (entry,) = self._context.database.pipeline("registry.agent", [("HGET", self._context.fleet.agents, agent)])
         return None if entry is None else _parse_facts({agent: entry}, _AGENT)[agent]["queue"]
 
     def queue_for_new(self, agent: str) -> str | None:
@@ -77,13 +80,13 @@ class WorkerRegistry(StorePart):
         That is the agent's own queue. Where it has none, it is the common one, or the queue of a worker group when
         only workers of this group offer the agent: from the common queue, others would take the step and pass it on.
         """
-        now, flat, entry = self._context.database.pipeline(
-            "registry.queue", [self._context.clock.now(), ("HGETALL", WORKERS), ("HGET", AGENTS, agent)]
-        )
+        context = self._context
+        reads = [context.clock.now(), ("HGETALL", context.fleet.workers), ("HGET", context.fleet.agents, agent)]
+        now, flat, entry = context.database.pipeline("registry.queue", reads)
         if entry is None:
             return None
         own = _parse_facts({agent: entry}, _AGENT)[agent]["queue"]
-        return own or _only_group(_heard_lately(self._context, now, flat)[0], agent)
+        return own or _only_group(_heard_lately(context, now, flat)[0], agent)
 
     def offers(self) -> dict[str, tuple[str, ...]]:
         """The agents that live workers offer, each with the queues that these workers take, the preferred one first."""
@@ -117,12 +120,13 @@ def forget_silent_workers(context: StoreContext) -> None:
     """Take workers out of the registry that were not heard from for `agents_seen_seconds`."""
     _, silent = _read_workers(context)
     if silent:
-        context.database.pipeline("registry.forget", [("HDEL", WORKERS, *silent)])
+        context.database.pipeline("registry.forget", [("HDEL", context.fleet.workers, *silent)])
 
 
 def _read_workers(context: StoreContext) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Workers heard from lately, and the names of all others. It writes nothing: users who look may not write."""
-    return _heard_lately(context, *context.database.pipeline("registry", [context.clock.now(), ("HGETALL", WORKERS)]))
+    reads = [context.clock.now(), ("HGETALL", context.fleet.workers)]
+    return _heard_lately(context, *context.database.pipeline("registry", reads))
 
 
 def _heard_lately(context: StoreContext, now_reply: Any, flat: Any) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -198,7 +202,12 @@ class AgentQueues:
         known = self._found.get(agent)
         if known is not None and now - known[1] < _CACHE_SECONDS:
             return known[0]
-        queue = self._registry().queue_for_new(agent)
+        try:
+            queue = self._registry().queue_for_new(agent)
+        except StoreUnavailable:  # of a cluster: the session may be on another node
+            queue = None
+            if known is None:
+                raise
         if queue is None and known is not None:
             queue = known[0]
         if queue is not None:

@@ -16,7 +16,7 @@ from ...errors import StateUnreadable
 from ...state.values.ids import ID_PATTERN
 from .. import fields, primaries
 from ..context import StoreContext, StorePart
-from ..database import Command, Reply, Word
+from ..database import Command, Reply, SlotAway, Word
 from ..events import DeadEntry
 from ..keys import ShardKeys
 from ..records import LAST_STEP, StepRef
@@ -87,6 +87,9 @@ class SweepVerbs(StorePart):
         """
         if shards is None:
             return _join(self.sweep(queue, each) for each in self._context.servers())
+        return _join(self._context.apart(lambda some: self._sweep(queue, some), shards))
+
+    def _sweep(self, queue: QueueSnapshot, shards: Sequence[ShardKeys]) -> SweepResult:
         context = self._context
         now_ms, due = _find_due(context, shards)
         found = _Found(context, now_ms)
@@ -117,9 +120,17 @@ class SweepVerbs(StorePart):
         """Take the lock of the sweep of a server, or keep it, for `hold_ms`; False: another worker has it.
 
         Args:
-            shards: Those of the server; the lock is a key of the first.
+            shards: Those of the server; the lock is a key of the first one whose slot does not move.
         """
-        database, key = self._context.database, shards[0].sweeper
+        try:
+            return self._lock(shards[0].sweeper, worker, hold_ms)
+        except SlotAway:
+            if len(shards) == 1:
+                raise
+            return self.lock_sweep(shards[1:], worker, hold_ms)
+
+    def _lock(self, key: str, worker: str, hold_ms: int) -> bool:
+        database = self._context.database
         taken, holder = database.pipeline("sweep.lock", [("SET", key, worker, "NX", "PX", hold_ms), ("GET", key)])
         if taken is None and fields.text(holder) == worker:
             database.pipeline("sweep.hold", [("PEXPIRE", key, hold_ms)])

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from ....config.settings import Settings
+from ...concurrency import fibers
 from ...errors import InvalidInput, StateUnreadable
 from .. import fields
 from ..context import StoreContext, StorePart
@@ -19,6 +22,7 @@ from ..control import live_mark
 from ..database import Command, Reply, Word, run_scripts
 from ..event_records import Event
 from ..events import parse_events
+from ..keys import ShardKeys
 from ..records import Claim
 
 TEXT: Final = "text"
@@ -170,23 +174,41 @@ class LiveVerbs(StorePart):
         Returns:
             By session id, for those with something new; no more than a page, the rest comes with the next call.
         """
+        if self._context.fleet.is_apart and len({self._context.keys(each).shard for each in positions}) > 1:
+            return self._poll(positions, block_ms)
+        named, command = self._read(positions, len(positions), () if block_ms is None else ("BLOCK", block_ms))
+        return _parse(named, command, self._context.database.pipeline("live.follow", [command])[0])
+
+    def _poll(self, positions: Mapping[str, StreamPosition], block_ms: int | None) -> dict[str, list[Entry]]:
+        """Follow in a cluster, where no command reads two slots."""
+        ends, shards = (
+            time.monotonic() + (block_ms or 0) / 1000,
+            defaultdict[ShardKeys, dict[str, StreamPosition]](dict),
+        )
+        for session_id, position in positions.items():
+            shards[self._context.keys(session_id).shard][session_id] = position
+        reads = {shard: self._read(each, len(positions), ()) for shard, each in shards.items()}
+        while True:
+            replies = self._context.read_shards("live.follow", lambda shard: [reads[shard][1]], list(reads))
+            found: dict[str, list[Entry]] = {}
+            for shard, (reply,) in replies.items():
+                found |= _parse(*reads[shard], reply)
+            if found or time.monotonic() >= ends:
+                return found
+            fibers.sleep(min(_POLL_SECONDS, max(0.0, ends - time.monotonic())))
+
+    def _read(
+        self, positions: Mapping[str, StreamPosition], of: int, block: tuple[Word, ...]
+    ) -> tuple[dict[str, str], Command]:
+        """The sessions by the keys of their streams, and the command that reads these, as a part of `of` sessions."""
         named: dict[str, str] = {}
         places: list[str] = []
         for session_id, position in positions.items():
             keys = self._context.keys(session_id)
             named[keys.events] = named[keys.live] = session_id
             places += [position.event, position.live]
-        block: tuple[Any, ...] = () if block_ms is None else ("BLOCK", block_ms)
-        count = max(1, min(_PAGE, _MOST_OF_ALL // max(1, len(places))))
-        command: Command = ("XREAD", "COUNT", count, *block, "STREAMS", *named, *places)
-        (reply,) = self._context.database.pipeline("live.follow", [command])
-        found: dict[str, list[tuple[Sequence[Entry], bool]]] = {}
-        for name, entries in reply or ():
-            key = fields.name(name)
-            parse = _parse_live if key.endswith(":live") else parse_events
-            page = (parse(named[key], entries), len(entries) == count)
-            found.setdefault(named[key], []).append(page)
-        return {session_id: _merge(pages) for session_id, pages in found.items()}
+        count = max(1, min(_PAGE, _MOST_OF_ALL // max(1, 2 * of)))
+        return named, ("XREAD", "COUNT", count, *block, "STREAMS", *named, *places)
 
     def event_at(self, session_id: str, event_id: str) -> Event | None:
         """Read one event by its id; None where it is not stored."""
@@ -236,6 +258,17 @@ class LiveVerbs(StorePart):
         return [_text_of(raw) for raw in self._context.database.pipeline("live.committed", commands)]
 
 
+def _parse(named: Mapping[str, str], command: Command, reply: Reply) -> dict[str, list[Entry]]:
+    """Parse the reply to a command of `_read`, by session."""
+    found: dict[str, list[tuple[Sequence[Entry], bool]]] = {}
+    for name, entries in reply or ():
+        key = fields.name(name)
+        parse = _parse_live if key.endswith(":live") else parse_events
+        page = (parse(named[key], entries), len(entries) == command[2])
+        found.setdefault(named[key], []).append(page)
+    return {session_id: _merge(pages) for session_id, pages in found.items()}
+
+
 def _entry(attempt: Attempt, delta: NewDelta) -> list[Word]:
     ref = attempt.claim.ref
     named: list[Word] = ["x", ref.execution_id, "n", ref.step, "a", attempt.claim.id]
@@ -258,6 +291,7 @@ def _life_ms(context: StoreContext) -> int:
 
 
 _PAGE: Final = 200
+_POLL_SECONDS: Final = 0.1
 _MOST_OF_ALL: Final = 2_000
 """Entries of one read of all sessions together, at one for each stream at least."""
 FOLLOWED_MS: Final = 60_000

@@ -79,6 +79,11 @@ class MemoryDatabase:
         """The command that runs a script. See `Database.script_command`."""
         return ("EVALSHA", name, len(keys), *keys, *args)
 
+    def place(self, key: str) -> str:
+        """There is one server."""
+        del key
+        return ""
+
     def close(self) -> None:
         """Do nothing: there are no connections."""
 

@@ -25,14 +25,15 @@ from ...errors import (
 from ..database import Changed, Command, Guard, Reply, Word
 from .connection import PlainSocket, RedisConnection
 from .connections import RedisConnections
-from .outages import RedisIsAway
+from .outages import RedisIsAway, find_slot
 from .pools import make_pool
 from .scripts import SCRIPTS
+from .topology import keys_of
 
 _MULTI: Final = ("MULTI",)
 _EXEC: Final = ("EXEC",)
 # redis-py keeps a buffer of this size for each connection; there may be hundreds.
-_POOL_OPTIONS: Final[Mapping[str, Any]] = {"socket_read_size": 16_384}
+POOL_OPTIONS: Final[Mapping[str, Any]] = {"socket_read_size": 16_384}
 # Lua's stack takes no more than 8000 values at once.
 _MOST_WORDS: Final = 4_000
 
@@ -52,7 +53,7 @@ def connect(
         ConfigurationError: The URL cannot be read.
     """
     pool = make_pool(
-        url, timeout_seconds=timeout_seconds, max_connections=connections, client_name=name, **_POOL_OPTIONS
+        url, timeout_seconds=timeout_seconds, max_connections=connections, client_name=name, **POOL_OPTIONS
     )
     return RedisDatabase(pool, plain_socket)
 
@@ -68,7 +69,7 @@ def connect_to_wait(
     Raises:
         ConfigurationError: The URL cannot be read.
     """
-    pool = make_pool(url, timeout_seconds=timeout_seconds, max_connections=2, client_name=name, **_POOL_OPTIONS, **tls)
+    pool = make_pool(url, timeout_seconds=timeout_seconds, max_connections=2, client_name=name, **POOL_OPTIONS, **tls)
     return RedisDatabase(pool, plain_socket, holds_loop=False)
 
 
@@ -79,19 +80,39 @@ class RedisDatabase:
         on_lost: Called when a connection broke or leads to another server: what is known of the server holds no more.
     """
 
-    def __init__(self, pool: Any, plain_socket: PlainSocket | None = None, *, holds_loop: bool = True) -> None:
+    def __init__(
+        self,
+        pool: Any,
+        plain_socket: PlainSocket | None = None,
+        *,
+        holds_loop: bool = True,
+        declares_keys: bool = False,
+    ) -> None:
+        """
+        Args:
+            pool: redis-py's.
+            plain_socket: See `connect`.
+            holds_loop: See `MultiplexedConnection`.
+            declares_keys: Declare the keys of all commands in `compare_and_apply`, as a cluster demands.
+        """
         self.on_lost: Callable[[], object] = lambda: None
         self._connections = RedisConnections(pool, plain_socket, holds_loop=holds_loop)
         self._connections.on_lost = self._forget_server
         self._loaded: dict[str, str] = {}
         self._may_run_scripts = True
+        self._declares_keys = declares_keys
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one round trip. See `Database.pipeline`."""
         with _Use(self._connections) as wire:
-            return _raise_errors(self._round_trip(point, wire, commands))
+            return raise_errors(self._round_trip(point, wire, commands))
 
-    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+    def place(self, key: str) -> str:
+        """Name the server of a key: there is one. See `Database.place`."""
+        del key
+        return ""
+
+    def exchange(self, commands: Sequence[Command], point: str = "exchange") -> list[Reply]:
         """Run the commands in one round trip, and return the errors of Redis among the replies.
 
         A reply that has taken something from Redis is then not lost with the error of another one.
@@ -100,7 +121,7 @@ class RedisDatabase:
             StoreUnavailable: No answer; a command may have been carried out.
         """
         with _Use(self._connections) as wire:
-            return self._round_trip("exchange", wire, commands)
+            return self._round_trip(point, wire, commands)
 
     def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one MULTI/EXEC. See `Database.transaction`."""
@@ -116,8 +137,12 @@ class RedisDatabase:
             words += (len(command), *command)
         if not self._may_run_scripts or len(words) > _MOST_WORDS:
             return None
+        keys: dict[str, None] = {}
+        if self._declares_keys:
+            named = [*(read for read, _ in guards), *commands]
+            keys = dict.fromkeys(str(key) for command in named for key in keys_of(command))
         try:
-            return self.script(point, "compare_and_apply", (), words)
+            return self.script(point, "compare_and_apply", list(keys), words)
         except StoreForbidden:  # users of services run no scripts; WATCH does the same with more round trips
             self._may_run_scripts = False
             return None
@@ -133,7 +158,7 @@ class RedisDatabase:
             for _ in range(2):
                 reply = self._round_trip(point, wire, [("EVALSHA", sha, len(keys), *keys, *args)])[0]
                 if not isinstance(reply, NoScriptError):
-                    return _raise_errors([reply])[0]
+                    return raise_errors([reply])[0]
                 sha = self._load(wire, name)
             raise StoreUnavailable(f"Redis does not keep the script {name!r}")
 
@@ -151,7 +176,7 @@ class RedisDatabase:
         self.on_lost()
 
     def _load(self, wire: RedisConnection, name: str) -> str:
-        sha = _raise_errors(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
+        sha = raise_errors(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", SCRIPTS[name])]))[0].decode()
         self._loaded[name] = sha
         return sha
 
@@ -163,7 +188,7 @@ class RedisDatabase:
         if isinstance(result, Exception):
             # EXECABORT hides why; the reason is at the command that was not queued.
             raise _translate(next(reply for reply in replies if isinstance(reply, Exception)))
-        return _raise_errors(result)
+        return raise_errors(result)
 
     def _round_trip(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:
         """Send all commands, then read all replies. Tests override this to cause faults at a `point`."""
@@ -232,14 +257,14 @@ class _RedisWatched:
     def pipeline(self, point: str, commands: Sequence[Command], *, also: Sequence[str] = ()) -> list[Reply]:
         watching: list[Command] = [("WATCH", *also)] if also else []
         replies = self._database._round_trip(point, self._wire, [*watching, *commands])  # pyright: ignore[reportPrivateUsage]
-        return _raise_errors(replies)[len(watching) :]
+        return raise_errors(replies)[len(watching) :]
 
     def commit(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         self._open = False  # EXEC ends the watch, whatever its answer
         return self._database._transaction(point, self._wire, commands)  # pyright: ignore[reportPrivateUsage]
 
 
-def _raise_errors(replies: list[Reply]) -> list[Reply]:
+def raise_errors(replies: list[Reply]) -> list[Reply]:
     """Raise the first error; None takes the place of a script that is not known."""
     for place, reply in enumerate(replies):
         if isinstance(reply, NoScriptError):
@@ -261,7 +286,7 @@ def _translate(error: Exception) -> Exception:
         return StoreForbidden(f"Redis has no such command: {text}")
     if "WRONGTYPE" in text:  # a script says first where it was
         return StateUnreadable(WRONG_TYPE, "a key of the session holds another type; somebody else wrote to it")
-    return error
+    return find_slot(error) or error
 
 
 def _unavailable(error: Exception) -> Exception:

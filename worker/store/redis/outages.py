@@ -11,14 +11,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from redis.exceptions import (
+    AskError,
     BusyLoadingError,
+    ClusterDownError,
     ClusterError,
     MasterDownError,
+    MovedError,
     ReadOnlyError,
     ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as ConnectionLost
+
+from ..database import SlotAway, SlotMoved
 
 _TO_PRIMARY: Final = "CELERY_AGENTS_REDIS_URL leads to a replica; name the primary, or Sentinels that know it"
 
@@ -27,8 +32,6 @@ ADVICE: Final[Mapping[str, str]] = {
     "NOREPLICAS": "fewer replicas follow than min-replicas-to-write asks for; start them, or lower it",
     "MASTERDOWN": f"its primary is away; {_TO_PRIMARY}",
     "LOADING": "it loads its data and answers when that is done",
-    "CLUSTERDOWN": "some slots of the cluster have no primary",
-    "TRYAGAIN": "a slot of the cluster is moving",
     "UNBLOCKED": "it has become a replica",
     "MISCONF": "it cannot write to its disk; look at the disk and at its log",
     "max number of clients reached": "its table of clients is full; raise maxclients, or end clients",
@@ -44,9 +47,18 @@ _CLASSES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ReadOnlyError, "READONLY"),
     (MasterDownError, "MASTERDOWN"),
     (BusyLoadingError, "LOADING"),
-    (ClusterError, "CLUSTERDOWN"),
-    (TryAgainError, "TRYAGAIN"),
 )
+
+
+def find_slot(error: Exception) -> SlotAway | None:
+    """Tell whether an error of a node says that it does not serve a slot now; None: it says something else."""
+    if isinstance(error, MovedError):
+        return SlotMoved(f"a slot of the cluster has moved to another node ({error})")
+    if isinstance(error, (AskError, TryAgainError)):
+        return SlotAway("a slot of the cluster is moving to another node; its sessions go on when it is there")
+    if isinstance(error, ClusterDownError) and not isinstance(error, MasterDownError):
+        return SlotAway(f"some slots of the cluster have no primary ({error})")
+    return None
 
 
 class RedisIsAway(ConnectionLost):

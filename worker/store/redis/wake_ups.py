@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import redis
 
+from ....config.redis_urls import ClusterUrl, uses_cluster
 from ....config.settings import Settings
 from .pools import make_pool
 
@@ -24,9 +26,11 @@ def wake_ups(settings: Settings, channels: Sequence[str], ended: threading.Event
         redis.RedisError: The connection was lost; subscribe again.
     """
     # A connection that only listens hears nothing of a server that is gone.
-    pool = make_pool(
-        settings.redis_url, timeout_seconds=settings.redis_timeout_seconds, health_check_interval=_CHECK_SECONDS
-    )
+    url, place = settings.redis_url, dict[str, Any]()
+    if uses_cluster(url):  # each node hears what is published on any
+        named = ClusterUrl.parse(url)
+        url, (place["host"], place["port"]) = named.server, random.choice(named.nodes)
+    pool = make_pool(url, timeout_seconds=settings.redis_timeout_seconds, health_check_interval=_CHECK_SECONDS, **place)
     client: Any = _Redis.from_pool(pool)
     with client, client.pubsub() as subscription:
         subscription.subscribe(*channels)

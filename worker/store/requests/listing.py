@@ -247,7 +247,8 @@ class RequestListVerbs(StorePart):
         chosen = (found for found in source if _matches(wanted, found) and _position(found.summary) > after)
         found = list(islice(chosen, limit + 1))
         more = len(found) > limit
-        return RequestPage(requests=tuple(found[:limit]), cursor=_cursor_of(found[limit - 1].summary) if more else None)
+        cursor = _cursor_of(found[limit - 1].summary) if more else None
+        return RequestPage(requests=tuple(found[:limit]), cursor=cursor, unread=len(self._context.unread))
 
     def count_open(self) -> OpenCount:
         """Count the open requests of all sessions; one read of the index."""

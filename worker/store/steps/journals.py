@@ -139,8 +139,8 @@ class JournalVerbs(StorePart):
 
     def begun_ms(self, claim: Claim, record: BeginRecord) -> int:
         """Tell from when the timeout of a begun call counts (Redis ms): its beginning, or the failover since then."""
-        database, clock = self._context.database, self._context.clock
-        shard = self._context.keys(claim.ref.session_id).shard
+        scope = self._context.session(claim.ref.session_id)
+        database, clock, shard = scope.database, scope.clock, scope.keys.shard
         now_reply, *replies = database.pipeline("journal.primary", [clock.now(), *primaries.reads(shard)])
         primary = primaries.read_primary(shard, clock.milliseconds(now_reply), *replies)
         if primary.notes:
@@ -168,7 +168,7 @@ class JournalVerbs(StorePart):
         wanted = sorted(timeouts_ms)
         records = {i: f"{claim.id} {at_ms} {timeouts_ms[i]}" for i in wanted}
         commands = _begin_commands(journal, records, again)
-        marks = primaries.BeginMarks(journal.key, sorted(looked_up), self._context.server)
+        marks = primaries.BeginMarks(journal.key, sorted(looked_up), journal.scope.context.known[journal.scope.place])
         replies = _begin(journal, [*commands, *marks.commands()], again)
         (*place, holder, stop), results, *written, begun = replies[: len(commands)]
         if not journal.is_held(holder):

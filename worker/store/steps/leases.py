@@ -9,7 +9,7 @@ from typing import Final
 from .. import fields
 from ..context import SessionScope, StorePart, TooManyConflicts
 from ..control import ControlFields, control_command
-from ..database import Command, Guard
+from ..database import Command, Guard, SlotAway
 from ..event_records import EventType
 from ..events import attempt_of, tell
 from ..flow.forwarding import look_again
@@ -31,8 +31,19 @@ class Renewal:
 class LeaseVerbs(StorePart):
     """Keeping claims and giving them back."""
 
-    def renew(self, claims: Sequence[Claim]) -> list[Renewal]:
-        """Renew the leases of claims in one round trip; the answers are in their order."""
+    def renew(self, claims: Sequence[Claim]) -> list[Renewal | None]:
+        """Renew the leases of claims of one server, in one round trip; the answers are in their order.
+
+        None: The slot of the claim moves to another node of a cluster; ask again.
+        """
+        try:
+            return [*self._renew(claims)]
+        except SlotAway:
+            if len(claims) == 1:
+                return [None]
+            return [each for claim in claims for each in self.renew([claim])]
+
+    def _renew(self, claims: Sequence[Claim]) -> list[Renewal]:
         context, commands = self._context, list[Command]()
         for claim in claims:
             keys = context.keys(claim.ref.session_id)
@@ -43,6 +54,10 @@ class LeaseVerbs(StorePart):
             Renewal(bool(alive), _read_stop(cancel, claim.ref), fields.milliseconds(followed))
             for claim, alive, (cancel, followed) in zip(claims, replies[::2], replies[1::2], strict=True)
         ]
+
+    def place(self, claim: Claim) -> str:
+        """Name the server that has the lease of a claim; "" where there is one."""
+        return self._context.session(claim.ref.session_id).place
 
     def restore(self, claim: Claim) -> bool:
         """Take back a lease that has ended; False when another worker has the claim."""

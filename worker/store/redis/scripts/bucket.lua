@@ -1,13 +1,14 @@
 -- Reserves a request to a model provider, or settles one; docs/protocol.md, "Buckets". Times are Redis ms.
--- KEYS: bucket, held (reservation → end of its lease), line (session → appointment), failures (→ when), calls, flow
--- ARGV: JSON of what is asked. Always: op, id (of the reservation: its lease, a blank, the call), session, digest, names,
+-- KEYS: bucket, held (reservation → end of its lease), line (session → appointment), failures (→ when), calls, flow; in a
+-- cluster, where leases are on other nodes: alive (worker → until when)
+-- ARGV: JSON of what is asked. Always: op, id (of the reservation: its lease or worker, a blank, the call), session, digest, names,
 -- channel, limits (that were set) and cost by dimension. To reserve: lease. To settle: at (when it was admitted, 0 never),
 -- kind, retry (after), source, worker, ended (its calls of the last minute), accepted, busy, longest (wait), and by
 -- dimension used, told (limits), remaining, reset.
 -- reserve gives {1, now, is probe} or {0, now, wait, why, dimension, limit, source, since}; settle gives {opened, closed,
 -- learned, refused}.
 -- Its first write is one that a full Redis takes: a bucket is small, and a step must not end because of it.
-local bucket, held, line, failures, calls, flow = unpack(KEYS)
+local bucket, held, line, failures, calls, flow, alive = unpack(KEYS)
 local ask = cjson.decode(ARGV[1])
 local id, session, name = ask.id, ask.session, 'bucket:' .. ask.digest
 local DIMENSIONS = {'requests', 'tokens', 'input_tokens', 'output_tokens'}
@@ -68,7 +69,10 @@ end
 local function burst_of(dimension, ms) return math.max(dimension == 'requests' and 500 or 1000, ms) end
 
 local function is_alive(reservation)
-  return redis.call('ZSCORE', held, reservation) and redis.call('EXISTS', string.match(reservation, '^%S+')) == 1
+  if not redis.call('ZSCORE', held, reservation) then return false end
+  local owner = string.match(reservation, '^%S+')
+  if alive then return tonumber(redis.call('ZSCORE', alive, owner) or 0) > now end
+  return redis.call('EXISTS', owner) == 1
 end
 
 local function interval()
@@ -174,6 +178,11 @@ local function reserve()
   if found.why then return refuse(found, free, spacing, own) end
   redis.call('ZADD', held, whole(now + ask.lease), id)
   if redis.call('PTTL', held) < ask.lease then redis.call('PEXPIRE', held, whole(ask.lease)) end
+  if alive then
+    redis.call('ZADD', alive, whole(now + ask.alive), string.match(id, '^%S+'))
+    redis.call('ZREMRANGEBYSCORE', alive, '-inf', whole(now))
+    redis.call('PEXPIRE', alive, HOUR)
+  end
   if own then redis.call('ZREM', line, session) end
   for dimension, start in pairs(starts) do put('at:' .. dimension, text(start)) end
   if is_probe then
