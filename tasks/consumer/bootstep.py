@@ -21,7 +21,7 @@ from ...worker.errors import ConfigurationError, StoreUnavailable
 from ...worker.known_secrets import redact_known
 from ..housekeeping.sweeper import Sweeper, queue_length
 from ..observability.metrics import serve_metrics
-from ..observability.server_policy import check_server
+from ..observability.server_policy import check_mode, check_server
 from ..own_app import OwnApp
 from ..producer import APP_NAME
 from ..runtime import LazyRuntime, Runtime
@@ -224,11 +224,14 @@ def examine_store(runtime: Runtime) -> None:
         ConfigurationError: It may lose sessions, or was used with another number of shards.
     """
     runtime.store.housekeeping.check_shards()
-    nodes = runtime.store.housekeeping.node_facts().values()
-    for facts in [each for each in nodes if not isinstance(each, StoreUnavailable)]:
+    if runtime.store.context.fleet.is_apart:
+        nodes = runtime.store.housekeeping.node_facts().values()
+        for facts in [each for each in nodes if not isinstance(each, StoreUnavailable)]:
+            check_server(facts)
+    else:
+        facts = runtime.store.housekeeping.server_facts()
+        check_mode(facts)
         check_server(facts)
-    if not nodes:
-        check_server(runtime.store.housekeeping.server_facts())
     runtime.gate.refresh()  # before a step begins that people have paused
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ...worker.errors import ConfigurationError
+from ...worker.store.redis.outages import NODE_OF_CLUSTER, SENTINEL
 
 log = logging.getLogger(__name__)
 
@@ -15,6 +16,7 @@ REPLAY_ADVICE: Final = "let it do everything and nobody be it: user default off 
 _VALKEY_WITHOUT_CHECK: Final = (9, 1, 2)
 _REDIS_WITH_CHECK: Final = (7, 0)
 _LONGEST_LAG_SECONDS: Final = 10
+_OTHER_MODES: Final[Mapping[str, str]] = {"cluster": NODE_OF_CLUSTER, "sentinel": SENTINEL}
 
 
 def check_server(facts: Mapping[str, str]) -> None:
@@ -26,6 +28,16 @@ def check_server(facts: Mapping[str, str]) -> None:
     check_eviction_policy(facts)
     if facts.get("aof_enabled") == "0":
         log.warning("Redis keeps no append-only file: what it holds is lost with its process; set appendonly yes")
+
+
+def check_mode(facts: Mapping[str, str]) -> None:
+    """Refuse what is not one server, where the URL of one was given.
+
+    Raises:
+        ConfigurationError: It is a node of a cluster, or a Sentinel.
+    """
+    if (advice := _OTHER_MODES.get(facts.get("redis_mode", ""))) is not None:
+        raise ConfigurationError(advice)
 
 
 def find_problems(facts: Mapping[str, str]) -> Iterator[str]:

@@ -202,6 +202,8 @@ ALERTED: dict[str, str | None] = {
     "check_writes": "CeleryAgentsRedisProblem", "check_histories": "CeleryAgentsHistoryLost",
     # No worker waits for a Sentinel while the others agree; the log of each worker says when none names a primary.
     "check_sentinels": None,
+    # The inspection of each worker names a node that is away or has a problem; one without a replica is a warning.
+    "check_cluster": "CeleryAgentsRedisProblem",
     # These are about an installation that does not start, or about the machine on which doctor runs.
     "check_version": None, "check_clock": None, "check_shards": None, "check_broker": None, "check_models": None,
     "check_own_agents": None, "check_app_settings": None, "check_library_attributes": None, "check_builds": None,
@@ -413,9 +415,11 @@ def commands(*modules: str) -> set[str]:
     texts = [(ROOT / "worker" / "store" / name).read_text() for name in modules]
     found = {name for text in texts for name in re.findall(r"\(\s*\"([A-Z]{3,})\"", text)}
     found |= {name for text in texts for name in re.findall(r"redis\.call\('([A-Z]+)'", text)}
-    # ACL and PEXPIREAT are about what others may do: a worker asks, and gives neither.
+    # ACL and PEXPIREAT are about what others may do: a worker asks, and gives neither. Of CLUSTER it gives SLOTS alone.
     return found - {
         "ACL",
+        "CLUSTER",
+        "STREAMS",
         "PEXPIREAT",
         "SCRIPT",
         "BLOCK",
@@ -437,6 +441,7 @@ def test_each_user_may_give_the_commands_of_its_part() -> None:
     ]
     assert {"ZADD", "XADD", "PTTL", "INFO"} <= commands(*stored) <= rights("worker")
     assert {"SCRIPT LOAD", "SUBSCRIBE", "BRPOP", "ACL DRYRUN"} <= rights("worker")
+    assert all("CLUSTER SLOTS" in rights(role) for role in ("producer", "worker", "monitor", "http", "operator"))
     assert (
         commands(
             *(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +20,27 @@ from support.fiber_thread import DatabaseInFibers, FiberThread
 from support.lua_scripts import SCRIPTS
 from support.store import Bench
 
+HERE = Path(__file__).parent
 
-@pytest.fixture(
-    params=["redis", "redis in fibers", "fakeredis", "memory", pytest.param("cluster", marks=pytest.mark.long)]
-)
+# What a cluster does otherwise, and the transactions of a step; on a cluster, the other modules are long.
+_ON_A_CLUSTER = frozenset(
+    f"test_{name}.py"
+    for name in (
+        "children", "claims", "commits", "conflicts", "failovers", "flow", "flow_on_a_cluster", "histories", "housekeeping",
+        "journals", "live_text", "queues", "shards", "submit", "tool_lists",
+    )
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        params = getattr(item, "callspec", None)
+        is_on_cluster = params is not None and params.params.get("database") == "cluster"
+        if is_on_cluster and item.path.parent == HERE and item.path.name not in _ON_A_CLUSTER:
+            item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(params=["redis", "redis in fibers", "fakeredis", "memory", "cluster"])
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if request.param == "memory":
         yield MemoryDatabase(scripts=SCRIPTS)

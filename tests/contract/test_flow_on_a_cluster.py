@@ -14,7 +14,7 @@ from celery_agents.worker.store.redis.cluster import connect_cluster
 from support.cluster import ClusterGroup
 from support.store import Bench
 
-pytestmark = [pytest.mark.leaves_keys("sessions are left in the middle of an execution"), pytest.mark.long]
+pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
 
 M = ModelEndpoint("openai:m")
 ONE_A_MINUTE = ProviderLimit("openai:m", rpm=1)

@@ -38,12 +38,11 @@ from celery_agents.worker.store import AnswerAction, Claimed, NextState, Request
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Database
-from celery_agents.worker.store.keys import FLEET
 
 from support.asking_providers import CountedDriver, agent_of
 from support.interference import ELSEWHERE, HERE, behind
 from support.points import Points
-from support.store import Bench, SpyDatabase, step_transition
+from support.store import Bench, SpyDatabase, step_transition, urls_of
 
 pytestmark = pytest.mark.leaves_keys("executions are left in their middle")
 
@@ -249,7 +248,7 @@ class Steps:
     """Runs the steps of one execution, in this process and by hand."""
 
     def __init__(self, database: Database, agent: Agent, **settings: Any) -> None:
-        chosen = Settings.build(**settings)
+        chosen = Settings.build(**settings, **urls_of(database))
         self.database = SpyDatabase(database)
         self.loop = EventLoopThread()
 
@@ -333,7 +332,7 @@ def asking(database: Database) -> Iterator[Steps]:
 def test_a_step_that_asks_a_provider_takes_none_more_where_nothing_is_set_or_learned(asking: Steps) -> None:
     asking.gate.refresh()
     assert asking.run(2) == PURE
-    found = asking.database.pipeline("test", [("HLEN", FLEET.flow)])
+    found = asking.database.pipeline("test", [("HLEN", asking.store.context.fleet.flow)])
     assert found == [0]
 
 
@@ -379,6 +378,7 @@ def test_a_worker_that_knows_nothing_of_the_session_takes_one_more(steps: Steps)
     assert steps.run(2) == [*_READ_BEHIND, *KEYED[1:]]
 
 
+@pytest.mark.one_server("another session may be on another node, whose time is not known yet")
 @pytest.mark.parametrize("steps", [(keyed, {})], indirect=True)
 def test_the_first_step_takes_no_more_for_a_worker_that_knows_what_time_it_is(steps: Steps) -> None:
     steps.run(1)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from celery_agents import AgentClient
 from celery_agents.config.settings import Settings, SettingsError
+from celery_agents.flow import ProviderLimit
 from celery_agents.tasks.observability.doctor.checks import examine
 from celery_agents.worker.errors import ConfigurationError, StoreUnavailable
 from celery_agents.worker.store.redis.topology import slot_of
 
 from support.cluster import CLUSTER_MISSING, ClusterGroup, can_cluster
 from support.cluster_lab import ClusterLab
+from support.deployed import DEPLOY
 from support.lab import QUICK
 from support.redis_keys import shard_of_session
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
+
+PASSWORD = "0123456789abcdef"
 
 pytestmark = pytest.mark.skipif(not can_cluster(), reason=CLUSTER_MISSING)
 
@@ -71,6 +73,48 @@ def test_a_job_runs_and_is_followed_listed_stopped_and_looked_at(
     assert all(each.startswith("no replica follows 127.0.0.1:") for each in alone)
 
 
+@pytest.fixture
+def roles(cluster: ClusterGroup) -> Iterator[Callable[[str], str]]:
+    """The users of deploy/redis/users.acl on every node; gives the cluster's address for one of them."""
+    cluster.clear()
+    text = (DEPLOY / "redis" / "users.acl").read_text().replace("\\\n", " ")
+    users = {words[1]: words[2:] for line in text.splitlines() if (words := line.split())[:1] == ["user"]}
+    chosen = ("producer", "worker", "monitor", "http")
+    for node in cluster.nodes:
+        with node.client() as client:
+            is_old = client.info("server")["redis_version"].startswith("6.")
+            for role in chosen:
+                rules = [word.strip("()") if is_old else word for word in users[role]]
+                client.execute_command("ACL", "SETUSER", role, *rules, "on", f">{PASSWORD}")
+    yield lambda role: cluster.url.replace("://", f"://{role}:{PASSWORD}@")
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.execute_command("ACL", "DELUSER", *chosen)
+
+
+@pytest.mark.timeout(90)
+def test_each_user_of_the_deployment_can_do_its_part_on_a_cluster(
+    roles: Callable[[str], str], redis_url: str, new_worker: Callable[..., WorkerProcess]
+) -> None:
+    worker = new_worker(roles("worker"), env={**QUICK, "CELERY_AGENTS_BROKER_URL": redis_url})
+    for role in ("producer", "http"):
+        with AgentClient(roles(role), broker_url=redis_url) as client:
+            jobs = [client.submit("planned", "{}") for _ in range(4)]
+            assert all(job.result(timeout=20).status in ("completed", "failed") for job in jobs)
+            client.limits.set(ProviderLimit("openai:m", rpm=60), by=role)
+            client.pause(agent="planned", reason="a look")
+            assert client.unpause(agent="planned")
+            client.delete(jobs[0].session_id)
+            assert len(client.list(limit=100).items) == (3 if role == "producer" else 6)
+    found = examine(Settings.build(redis_url=roles("monitor"), broker_url=redis_url))
+    assert {each.name: each.what for each in found if each.level == "fail"} == {}
+    assert [each.what for each in found if "refuses this user" in each.what] == []
+    worker.terminate()
+    worker.wait(20)
+    assert "refuses this user" not in worker.text()
+    assert "Traceback" not in worker.text()
+
+
 BAD_SETTINGS = [
     (
         {"redis_url": "redis+cluster://127.0.0.1:7000"},
@@ -86,26 +130,6 @@ BAD_SETTINGS = [
 def test_settings_that_cannot_work_with_a_cluster_are_refused(settings: dict[str, str], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         Settings.build(**settings)
-
-
-@pytest.mark.parametrize("command", [["worker"], ["doctor"], ["submit", "planned", "hello"]])
-def test_a_missing_broker_is_a_sentence_at_start(command: list[str]) -> None:
-    env = {
-        "PATH": "/usr/bin:/bin",
-        "CELERY_AGENTS_REDIS_URL": "redis+cluster://127.0.0.1:1",
-        "CELERY_AGENTS_AGENTS": "json",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "celery_agents", *command],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "CELERY_AGENTS_BROKER_URL" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.mark.timeout(90)

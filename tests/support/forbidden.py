@@ -16,6 +16,8 @@ EVERYBODY: list[tuple[Any, ...]] = [
     ("GET", "foreign"), ("SET", "foreign", "1"), ("DEL", "foreign"), ("LPUSH", "other-queue", "x"), ("DUMP", SESSION),
     ("SUBSCRIBE", "somebody"), ("PSUBSCRIBE", "*"), ("PUBLISH", "somebody", "x"), ("SELECT", "1"), ("MODULE", "LIST"),
     ("SCRIPT", "FLUSH"), ("SCRIPT", "KILL"), ("OBJECT", "ENCODING", SESSION), ("RANDOMKEY",), ("SORT", STEPS),
+    ("CLUSTER", "NODES"), ("CLUSTER", "FAILOVER"), ("CLUSTER", "RESET"), ("CLUSTER", "SETSLOT", "0", "STABLE"), ("CLUSTER", "FORGET", "x"),
+    ("CLUSTER", "ADDSLOTS", "0"), ("ASKING",), ("READONLY",),
 ]  # fmt: skip
 SCRIPTS: list[tuple[Any, ...]] = [
     ("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0"), ("SCRIPT", "LOAD", "return 1"), ("SCRIPT", "EXISTS", "x"), ("EVAL_RO", "return 1", "0"),

@@ -150,9 +150,7 @@ class Bench:
     def __init__(self, database: Database, **settings: Any) -> None:
         self.spy = SpyDatabase(database)
         values = {"lease_seconds": 5.0, "lease_renew_seconds": 1.0, "due_seconds": 5.0, **settings}
-        if isinstance(database, ClusterDatabase):
-            values |= {"redis_url": "redis+cluster://any", "broker_url": "redis://any"}
-        self.settings = Settings.build(**values)
+        self.settings = Settings.build(**values, **urls_of(database))
         self.clock = PatientClock(estimates=bool(self.settings.cache_bytes))
         self.store = self.another()
         self.session = f"s{next(_numbers)}-{uuid.uuid4().hex[:8]}"
@@ -289,6 +287,12 @@ class Bench:
         session = dict(zip(*[iter(self.database("HGETALL", keys.session))] * 2, strict=True))
         ctl = dict(zip(*[iter(self.database("HGETALL", keys.ctl))] * 2, strict=True))
         return session, ctl, self.database("LRANGE", keys.inbox, 0, -1), self.due()
+
+
+def urls_of(database: Database) -> dict[str, str]:
+    """Settings by which the store knows that a database is a cluster; nothing for another one."""
+    is_cluster = isinstance(database, ClusterDatabase)
+    return {"redis_url": "redis+cluster://any", "broker_url": "redis://any"} if is_cluster else {}
 
 
 def fleet_of(database: Database) -> FleetKeys:

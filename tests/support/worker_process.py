@@ -84,7 +84,7 @@ class WorkerProcess(Process):
             place["host"], place["port"] = node_of(url, slot_of(workers))
             url = ClusterUrl.parse(url).server
         with redis.Redis.from_pool(make_pool(url, timeout_seconds=5, **place)) as client:
-            return any(json.loads(facts).get("pid") == self.pid for facts in client.hvals(workers))
+            return any(json.loads(facts).get("pid") == self.pid for facts in client.hgetall(workers).values())
 
     def kill_alone(self) -> None:
         """SIGKILL the main process only, as the kernel's out-of-memory killer does; its pool children may live on."""

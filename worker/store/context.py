@@ -92,7 +92,7 @@ class StoreContext:
             ConfigurationError: See `count_shards`.
         """
         if not self._shards:
-            number = self.settings.shards or count_shards(self.database, self.fleet.shards, None)
+            number = self.settings.shards or count_shards(self.database, self.fleet, None)
             object.__setattr__(self, "_shards", shard_keys(number))
         return self._shards
 
@@ -103,7 +103,7 @@ class StoreContext:
             ConfigurationError: See `count_shards`.
         """
         known = self.settings.shards or len(self._shards) or None
-        object.__setattr__(self, "_shards", shard_keys(count_shards(self.database, self.fleet.shards, known)))
+        object.__setattr__(self, "_shards", shard_keys(count_shards(self.database, self.fleet, known)))
 
     @property
     def server(self) -> KnownServer:

@@ -7,6 +7,7 @@ from typing import Final
 from ..errors import ConfigurationError, StateUnreadable, StoreForbidden
 from . import fields
 from .database import Command, Database, Reply
+from .keys import FleetKeys, shard_keys
 
 NEW: Final = 64
 """Shards of a new store: enough for every cluster, and nearly as cheap as one."""
@@ -14,18 +15,22 @@ NEW: Final = 64
 _SHOWN: Final = 20
 
 
-def count_shards(database: Database, key: str, wanted: int | None) -> int:
+def count_shards(database: Database, fleet: FleetKeys, wanted: int | None) -> int:
     """Read the number of shards of the store, and store it where none is stored.
 
     Args:
-        key: See `FleetKeys.shards`.
+        fleet: The keys of the fleet, of which `shards` holds the number.
         wanted: The number of the settings. None: the stored one, or `NEW`.
     Raises:
         ConfigurationError: Another number is stored, or none that can be read: sessions would be looked for in the
-            wrong place.
+            wrong place. Or the only server is a node of a cluster, which a client would notice too late: whether a
+            session's slots are of that node is a matter of chance.
     """
+    key, reads = fleet.shards, list[Command]()
+    if not fleet.is_apart:
+        reads.append(("EXISTS", key, shard_keys(1)[0].due))  # in two slots, which no node of a cluster allows
     try:
-        (stored,) = database.pipeline("shards", [("GET", key)])
+        stored, *_ = database.pipeline("shards", [("GET", key), *reads])
     except StateUnreadable as error:
         raise ConfigurationError(
             f"the key {key} holds another type than a string: somebody else wrote to it. DEL {key} and set "

@@ -13,6 +13,7 @@ from ....worker.redaction import describe_exception
 from ....worker.store.redis.outages import RedisIsAway
 from ....worker.store.store import Store, redis_store
 from ...app import create_app
+from ..server_policy import check_mode
 from . import cluster, environment, providers, replication, server, stored_data, workers
 from .findings import Check, Finding, Installation
 
@@ -63,6 +64,7 @@ def examine(settings: Settings, app: Celery | None = None) -> list[Finding]:
         app: The user's Celery app, whose settings are looked at too. None: an app of our own.
     Raises:
         StoreUnavailable: Redis does not answer; nothing else can be looked at.
+        ConfigurationError: The URL leads to another kind of server than it says, or the user is refused.
     """
     store = redis_store(settings, name="celery-agents-doctor")
     findings: list[Finding] = []
@@ -70,6 +72,8 @@ def examine(settings: Settings, app: Celery | None = None) -> list[Finding]:
     server_facts: dict[str, str] = {}
     try:
         server_facts = store.housekeeping.server_facts()
+        if not store.context.fleet.is_apart:
+            check_mode(server_facts)
     except StoreForbidden as error:
         advice = (
             "ask as a user that may run INFO, such as monitor: version, eviction, persistence and memory are unknown"

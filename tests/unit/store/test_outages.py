@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
+from celery_agents.worker.errors import StoreForbidden
 from celery_agents.worker.store.database import SlotAway, SlotMoved
-from celery_agents.worker.store.redis.outages import find_outage, find_slot
+from celery_agents.worker.store.redis.outages import find_outage, find_slot, find_wrong_url
 
 
 @pytest.mark.parametrize(
@@ -73,3 +74,32 @@ def test_a_slot_that_is_away_does_not_cost_the_connection_to_its_node(error: Exc
 
 def test_a_replica_without_its_primary_is_an_outage_of_the_node() -> None:
     assert find_slot(exceptions.MasterDownError("Link with MASTER is down")) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (SlotMoved("866 127.0.0.1:7001"), "redis+cluster://"),
+        (SlotAway("CLUSTERDOWN"), "redis+cluster://"),
+        (exceptions.ClusterCrossSlotError("Keys in request don't hash to the same slot"), "redis+cluster://"),
+        (StoreForbidden("Redis has no such command: unknown command 'GET', with args"), "redis+sentinel://"),
+        (exceptions.ResponseError("unknown command `SELECT`, with args beginning with: `1`"), "redis+sentinel://"),
+    ],
+)
+def test_an_answer_of_another_kind_of_server_names_the_url_that_leads_to_it(error: Exception, word: str) -> None:
+    wrong = find_wrong_url(error)
+    assert wrong is not None
+    assert word in str(wrong)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreForbidden("Redis has no such command: unknown command 'EVALSHA', with args"),
+        exceptions.ResponseError("unknown command 'GETDEL', with args"),
+        exceptions.ResponseError("WRONGTYPE"),
+        ValueError("unknown command 'GET'"),
+    ],
+)
+def test_what_one_server_may_say_names_no_other_url(error: Exception) -> None:
+    assert find_wrong_url(error) is None

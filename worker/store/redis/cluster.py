@@ -47,7 +47,7 @@ def connect_cluster(
             named.server, timeout_seconds=timeout_seconds, max_connections=connections, client_name=name,
             host=place[0], port=place[1], **POOL_OPTIONS,
         )  # fmt: skip
-        return RedisDatabase(pool, plain_socket, declares_keys=True)
+        return RedisDatabase(pool, plain_socket, is_node=True)
 
     return ClusterDatabase(Topology(named, lambda place, command: ask_node(named, place, command)), open_node)
 

@@ -25,7 +25,7 @@ from ...errors import (
 from ..database import Changed, Command, Guard, Reply, Word
 from .connection import PlainSocket, RedisConnection
 from .connections import RedisConnections
-from .outages import RedisIsAway, find_slot
+from .outages import RedisIsAway, find_slot, find_wrong_url
 from .pools import make_pool
 from .scripts import SCRIPTS
 from .topology import keys_of
@@ -78,6 +78,7 @@ class RedisDatabase:
 
     Attributes:
         on_lost: Called when a connection broke or leads to another server: what is known of the server holds no more.
+        is_node: Whether it is a node of a cluster.
     """
 
     def __init__(
@@ -86,25 +87,25 @@ class RedisDatabase:
         plain_socket: PlainSocket | None = None,
         *,
         holds_loop: bool = True,
-        declares_keys: bool = False,
+        is_node: bool = False,
     ) -> None:
         """
         Args:
             pool: redis-py's.
             plain_socket: See `connect`.
             holds_loop: See `MultiplexedConnection`.
-            declares_keys: Declare the keys of all commands in `compare_and_apply`, as a cluster demands.
+            is_node: It is a node of a cluster, so `compare_and_apply` declares the keys of all commands.
         """
         self.on_lost: Callable[[], object] = lambda: None
+        self.is_node = is_node
         self._connections = RedisConnections(pool, plain_socket, holds_loop=holds_loop)
         self._connections.on_lost = self._forget_server
         self._loaded: dict[str, str] = {}
         self._may_run_scripts = True
-        self._declares_keys = declares_keys
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one round trip. See `Database.pipeline`."""
-        with _Use(self._connections) as wire:
+        with _Use(self) as wire:
             return raise_errors(self._round_trip(point, wire, commands))
 
     def place(self, key: str) -> str:
@@ -120,12 +121,12 @@ class RedisDatabase:
         Raises:
             StoreUnavailable: No answer; a command may have been carried out.
         """
-        with _Use(self._connections) as wire:
+        with _Use(self) as wire:
             return self._round_trip(point, wire, commands)
 
     def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one MULTI/EXEC. See `Database.transaction`."""
-        with _Use(self._connections) as wire:
+        with _Use(self) as wire:
             return self._transaction(point, wire, commands)
 
     def compare_and_apply(self, point: str, guards: Sequence[Guard], commands: Sequence[Command]) -> list[Reply] | None:
@@ -138,7 +139,7 @@ class RedisDatabase:
         if not self._may_run_scripts or len(words) > _MOST_WORDS:
             return None
         keys: dict[str, None] = {}
-        if self._declares_keys:
+        if self.is_node:
             named = [*(read for read, _ in guards), *commands]
             keys = dict.fromkeys(str(key) for command in named for key in keys_of(command))
         try:
@@ -153,7 +154,7 @@ class RedisDatabase:
 
     def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
         """Run a script by EVALSHA, and load it when Redis does not know it. See `Database.script`."""
-        with _Use(self._connections) as wire:
+        with _Use(self) as wire:
             sha = self._loaded.get(name) or self._load(wire, name)
             for _ in range(2):
                 reply = self._round_trip(point, wire, [("EVALSHA", sha, len(keys), *keys, *args)])[0]
@@ -199,10 +200,11 @@ class RedisDatabase:
 class _Use:
     """A connection for a `with` block; errors of redis-py become errors of this package."""
 
-    __slots__ = ("_alone", "_connections", "_taken")
+    __slots__ = ("_alone", "_connections", "_database", "_taken")
 
-    def __init__(self, connections: RedisConnections, *, alone: bool = False) -> None:
-        self._connections = connections
+    def __init__(self, database: RedisDatabase, *, alone: bool = False) -> None:
+        self._database = database
+        self._connections = database._connections  # pyright: ignore[reportPrivateUsage]
         self._alone = alone
         self._taken: Any = None  # a `RedisConnection` while inside
 
@@ -210,7 +212,7 @@ class _Use:
         try:
             self._taken = self._connections.take(alone=self._alone)
         except (RedisError, OSError) as error:
-            raise _unavailable(error) from error
+            raise self._find_wrong_url(error) or _unavailable(error) from error
         return self._taken
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -219,8 +221,13 @@ class _Use:
             self._connections.give(self._taken)
         else:
             self._connections.discard(self._taken)
+        if error is not None and (wrong := self._find_wrong_url(error)) is not None:
+            raise wrong from error
         if isinstance(error, (RedisError, OSError)):
             raise _unavailable(error) from error
+
+    def _find_wrong_url(self, error: BaseException) -> ConfigurationError | None:
+        return None if self._database.is_node else find_wrong_url(error)
 
 
 class _RedisWatched:
@@ -231,7 +238,7 @@ class _RedisWatched:
         self._database = database
         self._point = point
         self._first = [("WATCH", *keys), *reads]
-        self._use = _Use(database._connections, alone=True)  # pyright: ignore[reportPrivateUsage]
+        self._use = _Use(database, alone=True)
         self._wire: Any = None
         self._open = False
 

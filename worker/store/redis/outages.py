@@ -13,6 +13,7 @@ from typing import Final
 from redis.exceptions import (
     AskError,
     BusyLoadingError,
+    ClusterCrossSlotError,
     ClusterDownError,
     ClusterError,
     MasterDownError,
@@ -23,6 +24,8 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as ConnectionLost
 
+from ....config.redis_urls import CLUSTER_EXAMPLE, EXAMPLE
+from ...errors import ConfigurationError, StoreForbidden
 from ..database import SlotAway, SlotMoved
 
 _TO_PRIMARY: Final = "CELERY_AGENTS_REDIS_URL leads to a replica; name the primary, or Sentinels that know it"
@@ -58,6 +61,29 @@ def find_slot(error: Exception) -> SlotAway | None:
         return SlotAway("a slot of the cluster is moving to another node; its sessions go on when it is there")
     if isinstance(error, ClusterDownError) and not isinstance(error, MasterDownError):
         return SlotAway(f"some slots of the cluster have no primary ({error})")
+    return None
+
+
+NODE_OF_CLUSTER: Final = (
+    "CELERY_AGENTS_REDIS_URL names one server, which is a node of a Redis Cluster; write it like "
+    f"{CLUSTER_EXAMPLE}, and set CELERY_AGENTS_BROKER_URL to a Redis or RabbitMQ of its own"
+)
+SENTINEL: Final = (
+    "CELERY_AGENTS_REDIS_URL names one server, which is a Sentinel and holds no data; write it like "
+    f"{EXAMPLE}, where mymaster is the name of the primary"
+)
+# Every Redis has these commands, and a Sentinel has none of them.
+_NOT_OF_SENTINELS: Final = re.compile(
+    r"unknown command ['`](GET|SET|EXISTS|TIME|SELECT|HGET|HMGET|HGETALL|ZRANGE|MULTI|WATCH)['`]", re.IGNORECASE
+)
+
+
+def find_wrong_url(error: BaseException) -> ConfigurationError | None:
+    """Tell whether an error of what should be one server comes of another kind of server; None: it does not."""
+    if isinstance(error, (SlotAway, ClusterCrossSlotError)):
+        return ConfigurationError(NODE_OF_CLUSTER)
+    if isinstance(error, (StoreForbidden, ResponseError)) and _NOT_OF_SENTINELS.search(str(error)):
+        return ConfigurationError(SENTINEL)
     return None
 
 
