@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Final, assert_never
 
 from ..hooks import HookPoint
+from ..recent import Recent
 from ..redaction import redact
 from ..state.execution.execution import ExecutionState
 from ..state.execution.steps import StepExecution
@@ -215,7 +215,7 @@ class RecordedResults:
     """
 
     def __init__(self) -> None:
-        self._indexes: OrderedDict[str, _Index] = OrderedDict()
+        self._indexes = Recent[str, _Index](_CACHED_EXECUTIONS)
         self._lock = Lock()
 
     def find(self, run: Run, planned: PlannedCall) -> CallRecord | None:
@@ -227,13 +227,10 @@ class RecordedResults:
 
     def _in_earlier_steps(self, execution: ExecutionState, planned: PlannedCall) -> ToolExecution | None:
         with self._lock:
-            index = self._indexes.pop(execution.execution_id, None)
+            index = self._indexes.get(execution.execution_id)
             if index is None or not index.is_beginning_of(execution.step_executions):
-                index = _Index()
+                index = self._indexes.put(execution.execution_id, _Index())
             index.read(execution.step_executions)
-            self._indexes[execution.execution_id] = index
-            if len(self._indexes) > _CACHED_EXECUTIONS:
-                self._indexes.popitem(last=False)
             return index.results.get(_key(planned.call))
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -23,6 +21,7 @@ from ..mcp.lists import ToolList, read_list
 from ..mcp.outages import ConnectionLost, MCPToolError, ServerAway
 from ..mcp.server import MCPServer
 from ..mcp.tool import MCPTool, tools_of
+from ..recent import Recent
 from ..state.agent_state import AgentState
 from .run import Run
 from .services import EngineServices
@@ -56,12 +55,11 @@ class RemoteTools:
         self._services = services
         self._lists = services.store.tool_lists
         self._steps = services.store.steps
-        self._known: dict[str, _Known] = {}
-        self._by_digest: OrderedDict[str, ToolList] = OrderedDict()
+        self._known = Recent[str, _Known](_CACHED_SERVERS)
+        self._by_digest = Recent[str, ToolList](_CACHED_LISTS)
         self._given_up: dict[str, float] = {}
-        self._kept_at: dict[str, float] = {}
-        self._agents: OrderedDict[tuple[str, str], Agent] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept_at = Recent[str, float](_CACHED_LISTS)
+        self._agents = Recent[tuple[str, frozenset[tuple[str, str]]], Agent](_CACHED_AGENTS)
 
     def adopt(self, run: Run) -> Run:
         """The run whose agent has the tools of its servers, as the step is pinned to them.
@@ -81,7 +79,7 @@ class RemoteTools:
         raw = run.journal.tools
         if raw is None:
             pins = self._newest_lists(run)
-            raw = self._steps.record_tools(run.claim, json.dumps(pins, sort_keys=True).encode())
+            raw = self._steps.record_tools(run.claim, json.dumps(pins).encode())
         try:
             pins = json.loads(raw)
             return {str(name): str(digest) for name, digest in pins.items()}
@@ -119,7 +117,7 @@ class RemoteTools:
         changed = self._services.connections.changed
         if key in changed:
             changed.discard(key)
-            self._known.pop(key, None)
+            self._known.drop(key)
             self._lists.forget_freshness(key)
             return None
         known = self._known.get(key)
@@ -180,58 +178,47 @@ class RemoteTools:
         stored = self._lists.newest(key)
         if stored is not None and stored.raw is not None:  # calls say themselves that the server is away
             return self._remember(key, read_list(stored.raw), _SHORTEST_LIFE_MS).digest
-        loaded = run.loaded
-        waited_ms = loaded.now_ms - loaded.delayed_since_ms if loaded.delayed_since_ms else 0
-        patience, now = server.patience.total_seconds(), self._services.monotonic()
-        if waited_ms >= patience * 1000:
+        patience, now, since_ms = (
+            server.patience.total_seconds(),
+            self._services.monotonic(),
+            run.loaded.delayed_since_ms,
+        )
+        if since_ms and run.loaded.now_ms - since_ms >= patience * 1000:
             self._given_up[key] = now + patience  # the next steps do without at once
         if self._given_up.get(key, now) > now:
             return ""
         raise DriverError("mcp_server", str(answer), transient=True)
 
     def _remember(self, key: str, tools: ToolList, life_ms: int) -> ToolList:
-        with self._lock:
-            self._known.pop(key, None)
-            self._known[key] = _Known(tools, self._services.monotonic() + life_ms / 1000)
-            if len(self._known) > _CACHED_SERVERS:
-                self._known.pop(next(iter(self._known)))
-        return self._index(tools)
-
-    def _index(self, tools: ToolList) -> ToolList:
-        with self._lock:
-            self._by_digest[tools.digest] = tools
-            self._by_digest.move_to_end(tools.digest)
-            if len(self._by_digest) > _CACHED_LISTS:
-                self._by_digest.popitem(last=False)
-        return tools
+        self._known.put(key, _Known(tools, self._services.monotonic() + life_ms / 1000))
+        return self._by_digest.put(tools.digest, tools)
 
     def _list_of(self, digest: str) -> ToolList | None:
         """The list with this digest; None where it is not stored any more."""
         found = self._by_digest.get(digest)
-        if found is None:
-            raw = self._lists.get(digest)
-            if raw is None:
-                return None
-            found = self._index(read_list(raw))
-        self._keep(digest)
-        return found
+        if found is not None:
+            return found
+        raw = self._lists.get(digest)
+        return None if raw is None else self._by_digest.put(digest, read_list(raw))
 
     def _keep(self, digest: str) -> None:
         """Renew the life of a list once a day, since steps that wait are pinned to it."""
         now = self._services.monotonic()
-        if now - self._kept_at.get(digest, float("-inf")) < _KEEP_SECONDS:
+        kept_at = self._kept_at.get(digest)
+        if kept_at is not None and now - kept_at < _KEEP_SECONDS:
             return
         try:
             self._lists.keep(digest)
         except StoreUnavailable:
             return  # the next step does it
-        self._kept_at[digest] = now
+        self._kept_at.put(digest, now)
 
     def _agent_with(self, run: Run, agent: Agent, pins: Mapping[str, str]) -> Agent:
         """The agent with the tools of its servers; the same one for the same lists."""
-        place = (agent.name, json.dumps(pins, sort_keys=True))
-        with self._lock:
-            found = self._agents.get(place)
+        for digest in filter(None, pins.values()):
+            self._keep(digest)
+        place = (agent.name, frozenset(pins.items()))
+        found = self._agents.get(place)
         if found is not None:
             return found
         tools: list[MCPTool] = []
@@ -245,12 +232,7 @@ class RemoteTools:
                 # In a thread: checking the schemas of a long list takes a second.
                 tools += fibers.run_in_thread(tools_of, server, offered, self._services.connections, taken)
         made = agent.with_remote_tools(tools, away)
-        if not away:
-            with self._lock:
-                self._agents[place] = made
-                if len(self._agents) > _CACHED_AGENTS:
-                    self._agents.popitem(last=False)
-        return made
+        return made if away else self._agents.put(place, made)
 
 
 async def _ask_for_credentials(servers: Sequence[MCPServer], state: AgentState) -> list[Credentials | ServerAway]:

@@ -11,10 +11,13 @@ import pytest
 
 from celery_agents.worker.agent import Agent, AgentRegistry
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
+from celery_agents.worker.drivers import ScriptedDriver
 from celery_agents.worker.engine import Done, EngineServices, Outcome, RetryLater, StepRunner
+from celery_agents.worker.guards import Delay, StopWith, Verdict
 from celery_agents.worker.mcp import MCPServer, RemoteTool, ToolList
 from celery_agents.worker.mcp.lists import ToolNotes
 from celery_agents.worker.mcp.outages import ServerAway
+from celery_agents.worker.state import StopReason, StopSignal
 
 from support.engine import Bench, WorkerDied
 from support.smart import Asked
@@ -82,10 +85,11 @@ class Connection:
 class Lab:
     """A worker whose agent has servers, and what the model is offered in each step."""
 
-    def __init__(self, new_bench: NewBench, servers: Connections, *mcp: MCPServer, **settings: Any) -> None:
+    def __init__(self, new_bench: NewBench, servers: Connections, *mcp: MCPServer, guard: Any = None) -> None:
         self.driver = Asked(["done"], repeat_last=True)
-        self.agent = Agent("a", driver=self.driver, mcp=mcp or (MCPServer("https://crm.example/mcp", name="crm"),))
-        self.bench = new_bench(self.agent, **settings)
+        mcp = mcp or (MCPServer("https://crm.example/mcp", name="crm"),)
+        self.agent = Agent("a", driver=self.driver, mcp=mcp, guards=[guard] if guard else [])
+        self.bench = new_bench(self.agent)
         self.servers = servers
         self.runner = self.another_worker(servers)
 
@@ -140,10 +144,11 @@ def test_a_list_that_has_changed_is_asked_for_at_once(new_bench: NewBench) -> No
 def test_workers_share_the_lists(new_bench: NewBench) -> None:
     lab = Lab(new_bench, Connections(crm=listed("create")))
     lab.step()
-    others = Connections()
+    others = Connections(crm=listed("other"))
     another = lab.another_worker(others)
     lab.step(runner=another)
     lab.bench.clock.go_on(300)
+    del others.lists["crm"]
     lab.step(runner=another)  # its server is away: the earlier list is better than none
     assert (lab.offered, others.asked) == ([["crm_create"]] * 3, [])
 
@@ -209,3 +214,97 @@ def test_credentials_come_from_a_function_of_the_state(new_bench: NewBench, know
     outcome = lab.step()
     assert isinstance(outcome, Done if knows else RetryLater)
     assert lab.offered == ([["crm_create"]] if knows else [])
+
+
+# --- what is not asked, and what is not read again -------------------------------------------------------------------
+
+
+class Giving:
+    """A guard that gives one verdict."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+    def check(self, _view: Any) -> Verdict:
+        return self.verdict
+
+
+@pytest.mark.parametrize(
+    "verdict", [Delay(5.0), StopWith((StopSignal(reason=StopReason.STOP_REQUESTED, message="no"),))]
+)
+def test_a_step_that_asks_no_model_asks_no_server(new_bench: NewBench, verdict: Verdict) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("create")), guard=Giving(verdict))
+    assert isinstance(lab.step(), RetryLater if isinstance(verdict, Delay) else Done)
+    assert (lab.servers.asked, lab.offered) == ([], [])
+
+
+def calls_of(part: Any, verb: str) -> list[Any]:
+    """A list that grows with each call of a verb of the store: its first argument."""
+    calls, real = list[Any](), getattr(part, verb)
+
+    def note(first: Any, *others: Any) -> Any:
+        calls.append(first)
+        return real(first, *others)
+
+    setattr(part, verb, note)
+    return calls
+
+
+def test_an_agent_without_servers_pins_no_lists(new_bench: NewBench) -> None:
+    bench = new_bench(Agent("a", driver=ScriptedDriver(["done"])))
+    pinned = calls_of(bench.store.steps, "record_tools")
+    assert (bench.ran().final_response, pinned) == ("done", [])
+
+
+def test_a_list_that_this_worker_knows_is_read_from_redis_when_its_time_is_over(new_bench: NewBench) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("create")))
+    reads = calls_of(lab.bench.store.tool_lists, "newest")
+    for seconds, count in ((0, 1), (299.9, 1), (0.1, 2)):
+        lab.bench.clock.go_on(seconds)
+        lab.step()
+        assert len(reads) == count
+
+
+def test_the_life_of_a_list_is_renewed_once_a_day(new_bench: NewBench) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("create")))
+    kept = calls_of(lab.bench.store.tool_lists, "keep")
+    for seconds, count in ((0, 1), (1, 1), (86_398.9, 1), (0.1, 2), (10, 2)):
+        lab.bench.clock.go_on(seconds)
+        lab.step()
+        assert kept == [listed("create").digest] * count
+
+
+def test_steps_with_the_same_lists_share_their_tools(new_bench: NewBench) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("create")))
+    lab.step()
+    lab.step()
+    first, second = (request.tools for request in lab.driver.requests)
+    assert first[0] is second[0]
+
+
+@pytest.mark.parametrize(("waited", "outcome"), [(59.95, RetryLater), (60.0, Done)])
+def test_a_step_does_without_a_server_as_soon_as_its_patience_is_over(
+    new_bench: NewBench, waited: float, outcome: type[Outcome]
+) -> None:
+    lab = Lab(new_bench, Connections(), MCPServer("https://crm.example", name="crm", patience=timedelta(seconds=60)))
+    session_id = lab.bench.submit()
+    assert isinstance(lab.step(session_id), RetryLater)
+    lab.bench.clock.go_on(waited)
+    assert isinstance(lab.step(session_id), outcome)
+
+
+def test_the_other_servers_are_there_when_one_has_no_credentials_for_a_session(new_bench: NewBench) -> None:
+    def fail(state: Any) -> Mapping[str, str]:
+        raise ValueError("there is no token for you")
+
+    short = timedelta(seconds=1.5)
+    mcp = [
+        MCPServer("https://crm.example", name="crm", headers=fail, patience=short, connect_timeout=short),
+        MCPServer("https://erp.example", name="erp", headers=lambda _: {}, connect_timeout=short),
+    ]
+    lab = Lab(new_bench, Connections(crm=listed("create"), erp=listed("book")), *mcp)
+    session_id = lab.bench.submit()
+    assert isinstance(lab.step(session_id), RetryLater)
+    lab.bench.clock.go_on(30)
+    assert isinstance(lab.step(session_id), Done)
+    assert lab.offered == [["erp_book"]]

@@ -8,10 +8,10 @@ import logging
 import queue
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from ...recent import Recent
 from ...redaction import describe_exception
 from .sinks import TraceSink
 from .trace import Trace
@@ -37,19 +37,19 @@ class Failures:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._failed: OrderedDict[str, dict[str, str]] = OrderedDict()
+        self._failed = Recent[str, dict[str, str]](_MOST_REMEMBERED)
 
     def note(self, execution_id: str, sink: str, why: str) -> None:
         """Keep the first reason of a sink."""
         with self._lock:
-            self._failed.setdefault(execution_id, {}).setdefault(sink, why)
-            while len(self._failed) > _MOST_REMEMBERED:
-                self._failed.popitem(last=False)
+            found = self._failed.get(execution_id)
+            known = self._failed.put(execution_id, {}) if found is None else found
+            known.setdefault(sink, why)
 
     def of(self, execution_id: str) -> dict[str, str]:
         """Why sinks have failed, by their names."""
         with self._lock:
-            return dict(self._failed.get(execution_id, {}))
+            return dict(self._failed.get(execution_id) or {})
 
 
 class Delivery:
@@ -106,7 +106,7 @@ class _SinkQueue:
         self._bytes = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._has_begun: OrderedDict[str, bool] = OrderedDict()
+        self._has_begun = Recent[str, bool](_MOST_REMEMBERED)
 
     def put(self, execution_id: str, job: Callable[[], object], size: int) -> bool:
         """Add a job that keeps so many bytes; False where too much waits already.
@@ -142,14 +142,13 @@ class _SinkQueue:
 
     def append(self, execution_id: str, step: int, make: Callable[[int], Trace]) -> None:
         """Send the events of a step. Where the trace could not be begun, they come with the whole trace alone."""
-        is_known = execution_id in self._has_begun
-        trace = make(step if is_known else 1).redacted()
+        has_begun = self._has_begun.get(execution_id)
+        trace = make(1 if has_begun is None else step).redacted()
         goes_on = trace.without_events()
-        if not is_known:
-            self._has_begun[execution_id] = self._try(execution_id, lambda: self.sink.begin(goes_on))
-            while len(self._has_begun) > _MOST_REMEMBERED:
-                self._has_begun.popitem(last=False)
-        if self._has_begun[execution_id]:
+        if has_begun is None:
+            has_begun = self._try(execution_id, lambda: self.sink.begin(goes_on))
+            self._has_begun.put(execution_id, has_begun)
+        if has_begun:
             self._try(execution_id, lambda: self.sink.append(goes_on, trace.events))
 
     def _try(self, execution_id: str, send: Callable[[], object]) -> bool:
