@@ -332,3 +332,15 @@ def shown(bench: Bench, session_id: str) -> list[str]:
 
 def executions(bench: Bench, session_id: str) -> tuple[ToolExecution, ...]:
     return bench.state(session_id).steps[0].tool_executions
+
+
+def calls_of(part: Any, verb: str) -> list[tuple[Any, ...]]:
+    """The arguments of each call of a verb of the store from now on."""
+    calls, real = list[tuple[Any, ...]](), getattr(part, verb)
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return real(*args, **kwargs)
+
+    setattr(part, verb, note)
+    return calls

@@ -77,9 +77,7 @@ class RequestOpener:
             return run, list(planned)
         run = run.with_journal(run.journal.with_decisions(self._journal_refusals(run, decided)))
         requests: list[tuple[PlannedCall, Request]] = []
-        for each in planned:
-            if each.index not in decided:
-                continue
+        for each in (each for each in planned if each.index in decided):
             decision = decided[each.index]
             if (stored := run.journal.decisions.get(each.index)) is not None:  # the first one stored counts
                 decision = CallDecision.from_journal(each.index, stored)
@@ -94,11 +92,9 @@ class RequestOpener:
     def open_later(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
         """Open the requests of calls whose results a service brings, together with their begin records."""
         wanted: list[tuple[PlannedCall, Request]] = []
-        for each in planned:
-            if each.later is None:
-                continue
+        for each, later in ((each, each.later) for each in planned if each.later is not None):
             try:
-                wanted.append((each, self.make_request(run, each, RequestKind.EXTERNAL, **_later_fields(each.later))))
+                wanted.append((each, self.make_request(run, each, RequestKind.EXTERNAL, **_later_fields(later))))
             except InvalidInput as error:
                 run = self.refuse(run, each, str(error))
         return self.open(run, wanted, begins={each.index: round(each.timeout * 1000) for each, _ in wanted})
@@ -119,13 +115,13 @@ class RequestOpener:
         except Exception as error:  # noqa: BLE001 - values that the tool gave
             return self.refuse(run, planned, describe_exception(error).message, has_begun=needs.has_begun)
         run = self.open(run, [(planned, request)])
-        return self._approve_by_grant(run, planned, needs)
+        is_open = any(each.id == request.id for each in run.journal.open_requests)
+        return self._approve_by_grant(run, request, needs) if is_open and isinstance(needs, NeedsApproval) else run
 
-    def _approve_by_grant(self, run: Run, planned: PlannedCall, needs: NeedsReply) -> Run:
+    def _approve_by_grant(self, run: Run, request: Request, needs: NeedsApproval) -> Run:
         """Answer the approval that a tool has asked for, where a person has approved it for later calls, too."""
-        request = run.journal.requests.get(planned.index, (None,))[-1]
-        grant = find_grant(run.state, planned.call.name, needs.ask.to) if isinstance(needs, NeedsApproval) else None
-        if grant is None or request is None or planned.index in run.obtained.records:
+        grant = find_grant(run.state, request.tool, needs.ask.to)
+        if grant is None:
             return run
         note = f"remembered from {grant.id}"
         record = AnswerRecord(verb=AnswerVerb.APPROVE, by=grant.by, note=note, at_ms=self._services.redis_ms(run))
@@ -136,9 +132,9 @@ class RequestOpener:
         known = run.journal.started_calls
         records = run.obtained.started.items()
         started = {index for index, record in records if record.execution.outcome is ToolOutcome.OK}
-        if started <= known:
-            return run
         new = started - known
+        if not new:
+            return run
         self._services.ask_store(run, lambda: self._steps.record_started_calls(run.claim, new), "a started call")
         return run.with_journal(replace(run.journal, started_calls=known | new))
 
@@ -148,9 +144,8 @@ class RequestOpener:
         """Decisions, other than to run, about calls that have asked for nothing and were not begun."""
         decided: dict[int, CallDecision] = {}
         journal = run.journal
-        for each in planned:
-            if each.index in journal.requests or each.index in journal.begun:
-                continue
+        has_acted = {*journal.requests, *journal.begun}
+        for each in (each for each in planned if each.index not in has_acted):
             stored = journal.decisions.get(each.index)
             if stored is not None:
                 decided[each.index] = CallDecision.from_journal(each.index, stored)

@@ -19,7 +19,7 @@ from celery_agents.worker.mcp.lists import ToolNotes
 from celery_agents.worker.mcp.outages import ServerAway
 from celery_agents.worker.state import StopReason, StopSignal
 
-from support.engine import Bench, WorkerDied
+from support.engine import Bench, WorkerDied, calls_of
 from support.smart import Asked
 
 NewBench = Callable[..., Bench]
@@ -238,18 +238,6 @@ def test_a_step_that_asks_no_model_asks_no_server(new_bench: NewBench, verdict: 
     assert (lab.servers.asked, lab.offered) == ([], [])
 
 
-def calls_of(part: Any, verb: str) -> list[Any]:
-    """A list that grows with each call of a verb of the store: its first argument."""
-    calls, real = list[Any](), getattr(part, verb)
-
-    def note(first: Any, *others: Any) -> Any:
-        calls.append(first)
-        return real(first, *others)
-
-    setattr(part, verb, note)
-    return calls
-
-
 def test_an_agent_without_servers_pins_no_lists(new_bench: NewBench) -> None:
     bench = new_bench(Agent("a", driver=ScriptedDriver(["done"])))
     pinned = calls_of(bench.store.steps, "record_tools")
@@ -271,7 +259,7 @@ def test_the_life_of_a_list_is_renewed_once_a_day(new_bench: NewBench) -> None:
     for seconds, count in ((0, 1), (1, 1), (86_398.9, 1), (0.1, 2), (10, 2)):
         lab.bench.clock.go_on(seconds)
         lab.step()
-        assert kept == [listed("create").digest] * count
+        assert kept == [(listed("create").digest,)] * count
 
 
 def test_steps_with_the_same_lists_share_their_tools(new_bench: NewBench) -> None:

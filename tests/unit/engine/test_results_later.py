@@ -10,10 +10,11 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
+from celery_agents.worker.requests import TokenPurpose, TokenSigner
 from celery_agents.worker.state import AgentState, Complete, RequestKind
-from celery_agents.worker.tools import NeedsReply, NeedsResult, NeedsTime, tool
+from celery_agents.worker.tools import NeedsReply, NeedsResult, NeedsTime, ToolContext, tool
 
-from support.engine import Bench
+from support.engine import Bench, calling
 
 
 class ResultLater:
@@ -25,11 +26,13 @@ class ResultLater:
         self.make = make
         self.calls = 0
         self.before: Callable[[], object] = lambda: None
+        self.context: ToolContext | None = None
 
         @tool(effect="unsafe")
-        def start() -> None:
+        def start(ctx: ToolContext, scene: str = "") -> None:
             """Start a job elsewhere."""
             self.calls += 1
+            self.context = ctx
             self.before()
             raise self.make()
 
@@ -74,6 +77,17 @@ def test_the_result_that_a_service_brings_is_the_calls(bench: Bench) -> None:
     bench.answer(session, Complete(7))
     bench.run(session)
     assert (later.calls, outcomes(bench, session)) == (1, ["ok"])
+
+
+def test_a_token_that_is_made_before_the_request_names_it(new_bench: Callable[..., Bench]) -> None:
+    later = ResultLater(lambda: NeedsResult("a farm renders"))
+    tokens: list[str] = []
+    later.before = lambda: tokens.append(later.context.completion_token if later.context else "")
+    bench = new_bench(calling(CallTool("start", scene="a"), tools=[later]), token_secret="not-a-secret-but-long-enough")
+    session = bench.submit()
+    bench.step(session)
+    claims = TokenSigner("not-a-secret-but-long-enough").read(tokens[0], TokenPurpose.COMPLETE, bench.clock.now_ms())
+    assert (claims.session_id, claims.request_id) == (session, bench.open_request(session).id)
 
 
 def test_an_expiry_fails_the_call(bench: Bench) -> None:
