@@ -1,4 +1,4 @@
-"""What was used last, for caches of a fixed size."""
+"""Caches of a fixed size, which keep the values that were used last."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ HEIGHT = {
     "worker.lazy_names": 1,
     "worker.unique": 1,
     "worker.moments": 1,
+    "worker.recent": 1,
     "worker.state.values": 2,
     "worker.state.conversation": 3,
     "worker.state.execution": 3,
@@ -118,7 +119,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.capabilities": (
         "worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
-        "worker.lazy_names worker.redaction worker.requests worker.run_state worker.state worker.tools "
+        "worker.lazy_names worker.recent worker.redaction worker.requests worker.run_state worker.state worker.tools "
         "worker.trace_ids"
     ),
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
@@ -129,7 +130,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "worker.engine": (
         "config worker.agent worker.capability worker.concurrency worker.crash_points worker.drivers "
         "worker.errors worker.flow worker.guards worker.hooks worker.known_secrets worker.lazy_names worker.mcp "
-        "worker.moments worker.redaction worker.requests worker.state worker.store worker.tools worker.unique"
+        "worker.moments worker.recent worker.redaction worker.requests worker.state worker.store worker.tools worker.unique"
     ),
     "worker.flow": "worker.errors worker.state",
     "worker.guards": "worker.concurrency worker.errors worker.state worker.tools",

@@ -29,7 +29,7 @@ _LOOKED_AT_TIMES: Final = 2
 _LOOKED_AT_CHARS: Final = 1_000_000
 # What an item of a list or an object counts besides its texts.
 _ITEM_CHARS: Final = 4
-_MOST_BYTES_OF_A_CHAR: Final = 4
+_SHOWN_PATH_CHARS: Final = 200
 
 
 class UnusableResult(ValueError):
@@ -99,9 +99,7 @@ class _Limits:
 
     def beginning_of(self, text: str) -> str:
         kept = text if self.chars is None else text[: self.chars]
-        if self.bytes is None or len(kept) * _MOST_BYTES_OF_A_CHAR <= self.bytes:
-            return kept
-        return kept.encode()[: self.bytes].decode(errors="ignore")
+        return kept if self.bytes is None else kept.encode()[: self.bytes].decode(errors="ignore")
 
     def cut(self, text: str, whole_chars: int) -> str:
         """The beginning of a text, with a marker where it is not all of it.
@@ -134,10 +132,10 @@ class _Conversion:
         if kind is int:
             return _check_integer(value, path)
         if kind is float:
-            return value if math.isfinite(value) else _number_as_text(value)
+            return value if math.isfinite(value) else json.dumps(value)  # NaN, Infinity, -Infinity
         if depth >= MAX_DEPTH:
             raise UnusableResult(
-                f"{path[:200]}: nested deeper than {MAX_DEPTH} levels, or a cycle; return a flatter value"
+                f"{path[:_SHOWN_PATH_CHARS]}: nested deeper than {MAX_DEPTH} levels, or a cycle; return a flatter value"
             )
         return self._structure(value, path, depth + 1)
 
@@ -187,7 +185,7 @@ class _Conversion:
         return False
 
     def _key(self, key: Any, path: str) -> str:
-        if isinstance(key, str) and not isinstance(key, Enum):
+        if type(key) is str:
             return self.text(key)
         text = self.convert(key, f"{path} (a key)", MAX_DEPTH - 1)
         if isinstance(text, (dict, list)) or text is None:
@@ -225,9 +223,3 @@ def _check_integer(value: int, path: str) -> int:
     if value.bit_length() > MAX_INT_BITS:
         raise UnusableResult(f"{path}: a number of more than {MAX_INT_BITS} bits cannot be stored; return it as text")
     return value
-
-
-def _number_as_text(number: float) -> str:
-    if math.isnan(number):
-        return "NaN"
-    return "Infinity" if number > 0 else "-Infinity"

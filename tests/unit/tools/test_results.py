@@ -4,7 +4,7 @@ import itertools
 import json
 import tracemalloc
 from collections import OrderedDict, namedtuple
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -49,6 +49,10 @@ class Row:
     item: Item | None = None
 
 
+async def _rows_one_by_one() -> AsyncIterator[int]:
+    yield 1
+
+
 @pytest.mark.parametrize(
     ("result", "value"),
     [
@@ -83,7 +87,7 @@ class Row:
         (float("-inf"), "-Infinity"),
         ({"x": [float("inf")]}, {"x": ["Infinity"]}),
         ("half \ud83d pair", "half \ufffd pair"),
-        (2**4000, 2**4000),
+        (2**4096 - 1, 2**4096 - 1),
     ],
 )
 def test_values_get_their_usual_json_form(result: Any, value: Any):
@@ -103,7 +107,10 @@ def test_values_get_their_usual_json_form(result: Any, value: Any):
         ([lambda: 1], "result[0]: a function"),
         ({(1, 2): "x"}, "a key of type tuple"),
         ({1: "a", "1": "b"}, "two keys become '1'"),
-        (2**5000, "a number of more than"),
+        (2**4096, "a number of more than"),
+        ([Row], "result[0]: a type has no JSON form; return a list, or the values"),
+        (_rows_one_by_one(), "result: a async_generator has no JSON form; return a list, or the values"),
+        (Row(b"raw"), "result.id: bytes have no JSON form"),  # type: ignore[arg-type]
     ],
 )
 def test_what_has_no_json_form_is_refused_and_the_place_is_named(result: Any, said: str):
@@ -136,11 +143,34 @@ def test_a_structure_that_is_too_long_becomes_the_beginning_of_its_json_text():
     whole = json.dumps(rows)
     assert cut == f"{whole[:50]}[… {len(whole) - 50} characters left out]"
     assert to_json_value(rows[:3], 50) == rows[:3]
+    assert to_json_value({"a": "ü" * 100}, 10) == '{"a": "üüü[… 99 characters left out]'
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "is_cut"),
+    [
+        (["x" * 999_996], 10, False),
+        (["x" * 999_997], 10, True),
+        (["x" * 999_991, 0], 10, False),
+        (["x" * 999_992, 0], 10, True),
+        (["x" * 1_100_000], 600_000, False),
+    ],
+)
+def test_a_million_characters_of_a_structure_are_read_or_twice_its_limit(value: Any, limit: int, is_cut: bool):
+    kept = to_json_value(value, limit)
+    whole = json.dumps(value)
+    end = (
+        "[… the rest is left out: the result is very large]"
+        if is_cut
+        else f"[… {len(whole) - limit} characters left out]"
+    )
+    assert kept == whole[:limit] + end
 
 
 def test_a_small_limit_leaves_numbers_alone():
     assert to_json_value(True, 1) is True
     assert to_json_value(1.25, 1) == 1.25
+    assert to_json_value(None, 1) is None
 
 
 json_values = st.recursive(
@@ -223,12 +253,18 @@ def test_bytes_are_limited_as_well():
     assert value == "é" * 50 + "[… 950 characters left out]"
     assert to_json_value("🙂" * 100, 100, limit_bytes=300) == "🙂" * 75 + "[… 25 characters left out]"
     assert to_json_value("🙂" * 75, 100, limit_bytes=300) == "🙂" * 75
+    assert to_json_value("x" * 100, None, limit_bytes=10) == "x" * 10 + "[… 90 characters left out]"
+    assert to_json_value("x" * 100, 5, limit_bytes=10) == "x" * 5 + "[… 95 characters left out]"
 
 
 def test_known_secrets_are_replaced_in_every_part_of_a_result(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACME_TOKEN", "not-a-real-token")
     current_matcher(fresh=True)
-    given = {"env": {"ACME_TOKEN": "not-a-real-token"}, "not-a-real-token": ["a not-a-real-token"], "path": Path("/x")}
+    given = {
+        "env": {"ACME_TOKEN": "not-a-real-token"},
+        "not-a-real-token": ["a not-a-real-token"],
+        "path": Path("/not-a-real-token"),
+    }
     assert "not-a-real-token" not in json.dumps(to_json_value(given))
     assert to_json_value(given, keeps_secrets=True)["env"] == given["env"]
 
@@ -237,6 +273,32 @@ def test_a_secret_across_the_cut_is_replaced(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACME_TOKEN", "not-a-real-token")
     current_matcher(fresh=True)
     assert "not-a" not in to_json_value("x" * 95 + "not-a-real-token" + "y" * 100, 100)
+
+
+def test_the_length_of_a_text_that_was_read_in_full_is_counted_without_its_secrets(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACME_TOKEN", "not-a-real-token")
+    current_matcher(fresh=True)
+    cut = to_json_value("not-a-real-token" + "x" * (1_000_000 - 16), 10)
+    assert cut == f"[redacted][… {1_000_000 - 16} characters left out]"
+
+
+def test_a_huge_mapping_is_read_no_further_than_it_is_kept():
+    class Many(Mapping[str, Any]):
+        read = 0
+
+        def __getitem__(self, key: str) -> Any:
+            self.read += 1
+            return "x" * 100_000
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(map(str, range(1_000)))
+
+        def __len__(self) -> int:
+            return 1_000
+
+    many = Many()
+    assert to_json_value(many, 10).endswith("[… the rest is left out: the result is very large]")
+    assert many.read <= 12
 
 
 def test_a_limit_of_bytes_bounds_what_is_read_whatever_the_tool_allows():
