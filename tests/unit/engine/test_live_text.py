@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool, Delta, InferenceRequest, ScriptedDriver
 from celery_agents.worker.drivers.answers import raw_answer
-from celery_agents.worker.engine.live_writer import AttemptText, LiveWriter
+from celery_agents.worker.engine.live_writer import AttemptText, LiveWriter, RunText, _pause_after
 from celery_agents.worker.errors import DriverError, InvalidInput, StoreFull
 from celery_agents.worker.known_secrets import current_matcher
 from celery_agents.worker.store import Attempt, Claim, LiveDelta, NewDelta, StepRef, StreamPosition
@@ -137,7 +138,7 @@ def tell(ctx: ToolContext, value: Any) -> str:
     return "told"
 
 
-@pytest.mark.parametrize("value", ["progress", {"done": 3, "of": [1, 2]}, [1, None, True]])
+@pytest.mark.parametrize("value", ["progress", {"done": 3, "of": [1, 2]}, [1, None, True], {"ü": "ü" * 5_000}])
 def test_what_a_tool_emits_is_its_own_part(new_bench: NewBench, value: Any) -> None:
     def wait_for_it(state: Any) -> str:
         wait_until(lambda: any(each.part == "t0" for each in found(bench, session_id)), "it is written")
@@ -187,6 +188,33 @@ def test_a_secret_that_a_tool_emits_in_pieces_is_redacted(
     assert secret not in current_matcher(fresh=True).redact(secret)
     bench.run(session_id)
     assert "".join(each.text for each in found(bench, session_id) if each.part == "t0") == redacted
+
+
+def test_a_tool_that_nobody_follows_emits_nothing(new_bench: NewBench) -> None:
+    driver = ScriptedDriver([[CallTool("tell", value="progress")], "done"])
+    bench = new_bench(Agent("a", driver=driver, tools=[tell]))
+    session_id = bench.submit()
+    writes: list[Any] = []
+    bench.store.live.write = writes.append  # type: ignore[assignment]
+    bench.run(session_id)
+    assert (bench.record(session_id).final_response, writes) == ("done", [])
+
+
+def test_a_failed_call_that_nobody_followed_takes_nothing_back(new_bench: NewBench) -> None:
+    bench = new_bench(Agent("a", driver=Talking("text", failures=1)))
+    session_id = bench.submit()
+    bench.run(session_id)
+    assert bench.record(session_id).final_response == "text"
+    assert "attempt_voided" not in bench.events(session_id)
+
+
+@pytest.mark.parametrize(("passed", "is_followed"), [(0.0, True), (59.999, True), (60.0, False)])
+def test_a_session_is_followed_until_the_time_that_its_lease_tells(passed: float, is_followed: bool) -> None:
+    claim = Claim(id="c", worker="w", ref=StepRef("s", "e", 1), attempt=1, now_ms=1_000_000)
+    claimed, lease, clock = SimpleNamespace(claim=claim), SimpleNamespace(followed_until_ms=1_060_000), [50.0]
+    text = RunText(LiveWriter(SlowLive()), claimed, lease, lambda: clock[0])  # type: ignore[arg-type]
+    clock[0] += passed
+    assert text.is_followed is is_followed
 
 
 def test_emitting_outside_of_a_worker_does_nothing(new_bench: NewBench) -> None:
@@ -398,3 +426,34 @@ def test_what_waits_for_redis_has_a_limit_for_each_attempt_and_for_all() -> None
     assert sorted(map(len, store.texts)) == [5, 6, 31_700, *[63_700] * 61]
     writer.add(first, 1, "text", "late")
     assert writer.dropped == 3
+
+
+@pytest.mark.parametrize(("seconds", "pause"), [(0.0, 0.05), (0.001, 0.05), (0.002, 0.1), (0.004, 0.2), (1.0, 0.2)])
+def test_writes_take_a_fiftieth_of_the_time_and_wait_a_fifth_of_a_second_at_most(seconds: float, pause: float) -> None:
+    assert _pause_after(seconds) == pytest.approx(pause)
+
+
+def test_text_after_a_silence_is_written_at_once() -> None:
+    store: Any = SlowStore()
+    store.may_write.set()
+    writer, attempt = LiveWriter(store), an_attempt()
+    for text in ("first", "second", "third"):
+        began = time.monotonic()
+        writer.add(attempt, 1, "text", text)
+        wait_until(lambda text=text: text in store.texts, "it is written")
+        assert time.monotonic() - began < 1.5, "the thread that waits for text is told of it"
+        time.sleep(0.1)
+    writer.close()
+
+
+@pytest.mark.parametrize(("attempts", "trips"), [(200, 1), (201, 2)])
+def test_so_many_attempts_go_in_one_round_trip(attempts: int, trips: int) -> None:
+    store = SlowLive()
+    writer = LiveWriter(store)  # pyright: ignore[reportArgumentType]
+    writer.add(an_attempt(0), 1, "text", "first")
+    wait_until(lambda: store.trips, "the first piece is on its way")
+    for number in range(attempts):
+        writer.add(an_attempt(number + 1), 1, "text", "x")
+    store.let.set()
+    writer.close()
+    assert (store.trips, len(store.written)) == (1 + trips, 1 + attempts)
