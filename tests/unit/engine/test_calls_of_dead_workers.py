@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from celery_agents.worker.drivers import CallTool
-from celery_agents.worker.tools import ToolContext, tool
+from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.engine.tool_calls import _batches
+from celery_agents.worker.tools import LookupResult, ToolContext, tool
 
-from support.engine import Bench, WorkerDied, calling, executions, fragile_tool, shown
+from support.engine import Bench, WorkerDied, calling, calls_of, executions, fragile_tool, shown
 
 NewBench = Callable[..., Bench]
 
@@ -77,8 +80,6 @@ def test_an_effect_class_that_nothing_decides_about_is_an_error_and_no_unknown_o
 
 
 def test_a_lookup_that_raises_or_gives_no_json_does_not_end_the_step(new_bench: NewBench) -> None:
-    from celery_agents.worker.tools import LookupResult
-
     deaths = [1, 1]
 
     def lookup_odd(key: str, ctx: ToolContext) -> LookupResult:
@@ -111,3 +112,75 @@ def test_a_lookup_that_raises_or_gives_no_json_does_not_end_the_step(new_bench: 
         (made,) = executions(bench, session_id)
         assert made.outcome.value == kind
         assert words in shown(bench, session_id)[0]
+
+
+def looked_up(new_bench: NewBench, answer: LookupResult) -> tuple[Bench, str]:
+    """A session whose worker has died in a call of 10 s at most that can be looked up."""
+    deaths = [1]
+
+    @tool(effect="lookup", lookup=lambda key, ctx: answer, timeout=10.0)
+    def send() -> str:
+        """Send."""
+        if deaths:
+            deaths.pop()
+            raise WorkerDied
+        return "sent"
+
+    bench = new_bench(calling(CallTool("send"), tools=[send]))
+    session_id = bench.submit()
+    bench.worker_died(session_id)
+    return bench, session_id
+
+
+@pytest.mark.parametrize(("passed", "waits"), [(10.0, 2.0), (13.5, 1.5), (14.999, 0.001), (15.0, None)])
+def test_a_lookup_that_says_no_is_believed_when_the_first_call_must_be_over(
+    new_bench: NewBench, passed: float, waits: float | None
+) -> None:
+    bench, session_id = looked_up(new_bench, LookupResult.did_not_happen())
+    begun = 3600.0
+    bench.clock.go_on(begun + passed - bench.clock.passed)
+    outcome = bench.step(session_id)
+    if waits is None:
+        assert isinstance(outcome, Done)
+        assert executions(bench, session_id)[0].value == "sent"
+    else:
+        assert isinstance(outcome, RetryLater)
+        assert outcome.seconds == pytest.approx(waits, abs=1e-4)
+
+
+@pytest.mark.parametrize(("reason", "words"), [("", "its lookup cannot tell"), ("no trace of it", "no trace of it")])
+def test_a_lookup_that_cannot_tell_says_why(new_bench: NewBench, reason: str, words: str) -> None:
+    bench, session_id = looked_up(new_bench, LookupResult.unknown(reason))
+    bench.run(session_id)
+    assert executions(bench, session_id)[0].outcome.value == "unknown"
+    assert words in shown(bench, session_id)[0]
+
+
+@pytest.mark.parametrize(
+    ("calls", "width", "batches"),
+    [
+        ("", 2, []),
+        ("p", 2, [(0, 1)]),
+        ("ppppp", 2, [(0, 2), (2, 4), (4, 5)]),
+        ("ppp", 1, [(0, 1), (1, 2), (2, 3)]),
+        ("ppsppss", 5, [(0, 2), (2, 3), (3, 5), (5, 6), (6, 7)]),
+    ],
+)
+def test_so_many_calls_run_side_by_side_and_sequential_ones_alone(
+    calls: str, width: int, batches: list[tuple[int, int]]
+) -> None:
+    planned = [SimpleNamespace(is_sequential=each == "s") for each in calls]
+    assert list(_batches(planned, width)) == batches  # type: ignore[arg-type]
+
+
+def test_each_result_is_written_when_its_call_ends_and_the_last_one_with_the_commit(new_bench: NewBench) -> None:
+    @tool(effect="unsafe")
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    bench = new_bench(calling(*[CallTool("pay")] * 3, tools=[pay], max_parallel_tools=1))
+    written = calls_of(bench.store.steps, "record_results")
+    session_id = bench.submit()
+    bench.run(session_id)
+    assert [sorted(results) for _, results in written] == [[0], [1]]

@@ -19,7 +19,7 @@ from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionSta
 from celery_agents.worker.store import StepRef
 from celery_agents.worker.tools import tool
 
-from support.engine import Bench, WorkerDied
+from support.engine import Bench, WorkerDied, calling
 
 NewBench = Callable[..., Bench]
 
@@ -123,6 +123,19 @@ def test_an_observer_is_told_what_a_step_does_and_how_long_its_model_takes(new_b
         ("begun", 1), ("driver", 2.5, None, "overloaded"), ("driver", 2.5, "", ""), ("tools", [0, 1]), ("ended", "Done"),
         ("begun", 2), ("driver", 2.5, "done", ""), ("ended", "Done"),
     ]  # fmt: skip
+
+
+def test_an_observer_is_told_of_no_calls_where_none_has_ended(new_bench: NewBench) -> None:
+    @tool(effect="unsafe", approval="always")
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    agent = calling(CallTool("pay"), tools=[pay])
+    bench = new_bench(agent)
+    watching = Watching(bench)
+    bench.step(bench.submit(), bench.another_worker(agent, observer=watching))
+    assert [each[0] for each in watching.seen] == ["begun", "driver", "ended"]
 
 
 def test_an_observer_is_told_of_a_step_that_an_exception_ends(new_bench: NewBench) -> None:
