@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_agents.worker.engine import retry_transition, stop_transition
+from celery_agents.worker.engine import LeaseKeeper, retry_transition, stop_transition
 from celery_agents.worker.errors import (
     InvalidTransition,
     StateUnreadable,
@@ -35,6 +35,15 @@ def test_a_claim_gives_the_session_and_counts_the_attempt(bench: Bench) -> None:
     assert claimed.loaded.version == 1
     assert claimed.loaded.agent == "agent"
     assert claimed.loaded.state == bench.store.sessions.load(bench.session).state
+
+
+def test_a_lease_is_confirmed_when_the_keeper_says_so(bench: Bench) -> None:
+    passed = 0.0
+    keeper = LeaseKeeper(bench.store, bench.settings, monotonic=lambda: passed)
+    lease = keeper.keep(bench.claim().claim, 60.0, passed)
+    passed = bench.settings.lease_seconds * 0.8
+    assert not keeper.is_fresh(lease)
+    assert keeper.confirm(lease)
 
 
 def test_a_live_claim_keeps_others_away_and_nothing_changes(bench: Bench) -> None:

@@ -180,7 +180,7 @@ class LeaseKeeper:
 
     def confirm(self, lease: ActiveLease) -> bool:
         """Renew one lease now, and return whether a call may begin."""
-        self._renew([lease])
+        self._renew_at_once([lease])
         return self.is_fresh(lease)
 
     def remaining(self, lease: ActiveLease) -> float:
