@@ -112,6 +112,18 @@ class Settings(BaseSettings):
         256, ge=1, description="Most connections of one process to the store; more than its slots."
     )
 
+    replicas: int = Field(
+        0,
+        ge=0,
+        le=8,
+        description="Replicas that must have what is acknowledged to clients, given to programs, or the beginning of a "
+        "call with effects: all that there are, or 1 where each of three hosts runs one server and one Sentinel. 0: "
+        "replication is not waited for.",
+    )
+    replica_timeout_seconds: float = Field(
+        1.0, gt=0, description="Too few replicas after this time: the action is written, and refused as not confirmed."
+    )
+
     # --- lease, due index, sweep (PROTOCOL: a killed worker's step runs elsewhere within 10 s) --------------------
     lease_seconds: float = Field(6.0, gt=0, description="Life of a claim's lease without renewal.")
     lease_renew_seconds: float = Field(1.5, gt=0, description="Between renewals: three may fail before a lease ends.")
@@ -342,6 +354,16 @@ class Settings(BaseSettings):
             raise ValueError(
                 "redis_url names a cluster, which Celery cannot use as its broker; set CELERY_AGENTS_BROKER_URL to one "
                 "server, Sentinels or RabbitMQ, such as redis://host:6379/0"
+            )
+        if self.replicas and uses_cluster(self.redis_url):
+            raise ValueError(
+                f"replicas={self.replicas} is for one server or for Sentinels, and redis_url names a cluster, whose "
+                "nodes are not asked what their replicas have; set CELERY_AGENTS_REPLICAS to 0"
+            )
+        if self.replicas and self.replica_timeout_seconds >= self.redis_timeout_seconds:
+            raise ValueError(
+                f"replica_timeout_seconds={self.replica_timeout_seconds} is not less than redis_timeout_seconds="
+                f"{self.redis_timeout_seconds}; Redis would seem to be away while it waits for its replicas"
             )
         if self.due_max_seconds < self.due_seconds:
             raise ValueError(f"due_max_seconds={self.due_max_seconds} is less than due_seconds={self.due_seconds}")

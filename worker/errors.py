@@ -18,7 +18,8 @@
     ├── ClaimLost                   another worker took this step over; nothing was written
     ├── VersionConflict             the session was saved since it was loaded; nothing was written
     ├── StoreUnavailable            no answer in time; the write may have happened
-    │   └── StoreForbidden          this Redis user may not do that
+    │   ├── StoreForbidden          this Redis user may not do that
+    │   └── NotConfirmed            written, and too few replicas have it yet
     ├── StoreFull                   the store refuses writes for want of memory
     ├── StateUnreadable             stored data that are damaged or incomplete
     │   ├── StateTooNew             stored by a newer version of this package
@@ -219,6 +220,18 @@ class StoreUnavailable(CeleryAgentsError):
 
 class StoreForbidden(StoreUnavailable):
     """The store refuses this user the command or the key."""
+
+
+class NotConfirmed(StoreUnavailable):
+    """It is written, and not confirmed by a replica; asking again is safe, and does nothing twice.
+
+    Attributes:
+        why: What is wrong with the replicas.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"written, and not confirmed by a replica; ask again ({why})")
+        self.why = why
 
 
 class StoreFull(CeleryAgentsError):

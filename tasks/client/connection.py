@@ -41,7 +41,9 @@ class ClientConnection:
         publishing = app if app is not None else create_producer_app(self.settings)
         self._own_app = publishing if app is None else None
         self._publisher = StepPublisher(publishing, self.settings)
-        self._store = redis_store(self.settings, name="celery-agents-client", publisher=self._publisher)
+        self._store = redis_store(
+            self.settings, name="celery-agents-client", publisher=self._publisher, confirms_actions=True
+        )
         self._shards_checked = False
         self._queues = AgentQueues(lambda: self.store.registry)
 

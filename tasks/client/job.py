@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 
-from ...worker.errors import SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
+from ...worker.errors import NotConfirmed, SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
 from ...worker.store.event_records import EXECUTION_ENDS, Event
 from ...worker.store.live.streams import StreamPosition
 from ...worker.store.session_records import Result
@@ -99,6 +99,7 @@ class Job:
             timeout: Seconds; None waits as long as it takes.
         Raises:
             TimeoutError: The execution has not ended in time, and is not stopped.
+            NotConfirmed: It has ended, and too few replicas know that (`CELERY_AGENTS_REPLICAS`); ask again.
             SessionExpired: Its retention is over, and nothing of the session is left.
             SessionDeleted: The session was deleted.
         """
@@ -130,6 +131,8 @@ class Job:
         """Whether a result is stored. An empty batch asks too, since the stream may have lost the event of the end."""
         try:
             return self._read_result() is not None
+        except NotConfirmed:  # it has ended; who reads the result hears that it is not confirmed
+            return True
         except StoreUnavailable:
             return False
 

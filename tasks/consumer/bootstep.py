@@ -21,7 +21,7 @@ from ...worker.errors import ConfigurationError, StoreUnavailable
 from ...worker.known_secrets import redact_known
 from ..housekeeping.sweeper import Sweeper, queue_length
 from ..observability.metrics import serve_metrics
-from ..observability.server_policy import check_mode, check_server
+from ..observability.server_policy import check_mode, check_replicas, check_server
 from ..own_app import OwnApp
 from ..producer import APP_NAME
 from ..runtime import LazyRuntime, Runtime
@@ -221,7 +221,8 @@ def examine_store(runtime: Runtime) -> None:
 
     Raises:
         StoreUnavailable: Redis does not answer.
-        ConfigurationError: It may lose sessions, or was used with another number of shards.
+        ConfigurationError: It may lose sessions, its replicas cannot keep what is promised, or it was used with
+            another number of shards.
     """
     runtime.store.housekeeping.check_shards()
     if runtime.store.context.fleet.is_apart:
@@ -232,6 +233,7 @@ def examine_store(runtime: Runtime) -> None:
         facts = runtime.store.housekeeping.server_facts()
         check_mode(facts)
         check_server(facts)
+        check_replicas(facts, runtime.settings)
     runtime.gate.refresh()  # before a step begins that people have paused
 
 

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 from celery import Celery
@@ -25,7 +26,7 @@ from kombu import Exchange, Queue
 
 from ...config.networks import AllowedNetworks
 from ...config.settings import Settings
-from ...worker.errors import CeleryAgentsError, InvalidInput
+from ...worker.errors import CeleryAgentsError, InvalidInput, NotConfirmed
 from ...worker.redaction import describe_exception
 from ...worker.state.execution.requests import Request
 from ...worker.state.values.frozen import freeze, thaw
@@ -75,9 +76,24 @@ class CallbackCaller:
         limit = min(_BATCH, _MOST_AT_ONCE - self._running.total())
         if limit <= 0:
             return 0
-        hold_ms = round(_HOLD_SECONDS * 1000)
-        found = self._store.housekeeping.due_callbacks(limit=limit, hold_ms=hold_ms, shards=shards)
+        found = self._take_due(shards, limit)
         return sum(self._start(callback) for callback in found)
+
+    def _take_due(self, shards: Sequence[ShardKeys] | None, limit: int) -> Sequence[Callback]:
+        """Take what is due; while it is not confirmed, nothing is told, and it is due again shortly."""
+        context, housekeeping = self._store.context, self._store.housekeeping
+        confirmer, hold_ms = context.confirmer, round(_HOLD_SECONDS * 1000)
+        with nullcontext(set[str]()) if confirmer is None else confirmer.noting() as used:
+            found = housekeeping.due_callbacks(limit=limit, hold_ms=hold_ms, shards=shards)
+        try:
+            if confirmer is not None and found:
+                confirmer.confirm((shards or context.shards)[0], used)
+        except NotConfirmed as error:
+            log.warning("%d callbacks are due again later: %s", len(found), error)
+            for callback in found:
+                housekeeping.delay_callback(callback, delay_ms=round(_BUSY_SECONDS * 1000))
+            return ()
+        return found
 
     def close(self) -> None:
         """End the calls to webhooks; what was not made is due again."""

@@ -6,8 +6,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from ...config.redis_urls import uses_sentinels
+from ...config.settings import Settings
 from ...worker.errors import ConfigurationError
 from ...worker.store.redis.outages import NODE_OF_CLUSTER, SENTINEL
+from ...worker.store.redis.sentinel_views import watched_replicas
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,34 @@ def check_server(facts: Mapping[str, str]) -> None:
     check_eviction_policy(facts)
     if facts.get("aof_enabled") == "0":
         log.warning("Redis keeps no append-only file: what it holds is lost with its process; set appendonly yes")
+
+
+def check_replicas(facts: Mapping[str, str], settings: Settings) -> None:
+    """Refuse servers that cannot keep what `CELERY_AGENTS_REPLICAS` promises. Replicas that are missing are no reason.
+
+    Raises:
+        ConfigurationError: There is no append-only file, the replicas have different priorities, or there are fewer.
+    """
+    if not settings.replicas:
+        return
+    named = f"CELERY_AGENTS_REPLICAS={settings.replicas}"
+    if facts.get("aof_enabled") == "0":
+        raise ConfigurationError(
+            f"{named} needs an append-only file on all servers: a primary that starts again without one is empty, and "
+            "empties its replicas; set appendonly yes"
+        )
+    known = watched_replicas(settings.redis_url) if uses_sentinels(settings.redis_url) else []
+    priorities = sorted({each.priority for each in known})
+    if len(priorities) > 1:
+        raise ConfigurationError(
+            f"{named} needs equal priorities, and the replicas have {', '.join(map(str, priorities))}: Sentinels would "
+            "choose by them, and not who has the newest writes; set the same replica-priority on all servers"
+        )
+    if 0 < len(known) < settings.replicas:
+        raise ConfigurationError(
+            f"{named}, and the Sentinels know {len(known)}: nothing would ever be confirmed; set it to {len(known)}, "
+            "or add replicas"
+        )
 
 
 def check_mode(facts: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ...worker.flow.values import is_pause
+from ...worker.flow.values import REPLICAS, is_pause
 from ...worker.moments import moment
 from ...worker.state.execution.requests import CLOCK, RequestKind
 from ...worker.store.event_records import EventType
@@ -146,7 +146,7 @@ def classify(facts: WaitingFacts, offered: Collection[str], now_ms: int) -> Wait
 def _classify_delay(put_off: str) -> WaitingFor:
     if is_pause(put_off):
         return WaitingFor.PAUSED
-    return WaitingFor.PROVIDER if put_off else WaitingFor.DELAY
+    return WaitingFor.PROVIDER if put_off not in ("", REPLICAS) else WaitingFor.DELAY
 
 
 def _classify_requests(facts: WaitingFacts) -> WaitingFor:

@@ -200,6 +200,8 @@ ALERTED: dict[str, str | None] = {
     "check_dead": "CeleryAgentsStepsParked", "check_refused": "CeleryAgentsRefusedMessages",
     "check_unacked": "CeleryAgentsRefusedMessages", "check_providers": "CeleryAgentsProviderHeld",
     "check_writes": "CeleryAgentsRedisProblem", "check_histories": "CeleryAgentsHistoryLost",
+    # Steps that wait for replicas are put off, which CeleryAgentsStepsPutOff tells; callers hear NotConfirmed.
+    "check_confirmations": "CeleryAgentsStepsPutOff",
     # No worker waits for a Sentinel while the others agree; the log of each worker says when none names a primary.
     "check_sentinels": None,
     # The inspection of each worker names a node that is away or has a problem; one without a replica is a warning.

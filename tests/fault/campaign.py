@@ -344,6 +344,23 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         _FAILOVERS,
         ("faults", "jobs_completed", "acts"),
     ),
+    **{
+        f"failover-replicas-{fault}": Scenario(
+            lambda d, s, fault=fault, times=times: failovers.lose_primaries(d, fault, times, replicas=1),
+            f"with CELERY_AGENTS_REPLICAS=1: {words}",
+            _FAILOVERS,
+            ("faults", "jobs_completed", "acts"),
+        )
+        for fault, times, words in (
+            ("kill", 5, "the primary is killed, and comes back as a replica"),
+            ("stop", 2, "it stands still for 27 s and goes on"),
+            ("three", 2, "three primaries are killed in a row"),
+            ("restart", 5, "the primary is killed and started again at once"),
+            ("replica-first", 2, "a replica is killed first, then the primary"),
+            ("part-primary", 1, "the primary is cut off for 20 s, with one worker and one client"),
+            ("part-pair", 1, "primary and replica are cut off together for 20 s, with one worker and one client"),
+        )
+    },
     "cluster-kill": Scenario(
         lambda d, s: clusters.disturb_cluster(d, "kill"),
         "under load, a primary of a cluster of 3 + 3 is killed, and comes back as a replica",

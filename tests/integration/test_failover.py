@@ -28,8 +28,10 @@ needs_sentinel = pytest.mark.skipif(find_sentinel() is None, reason=SENTINEL_MIS
 
 @needs_sentinel
 @pytest.mark.timeout(120)
-def test_jobs_survive_the_loss_of_the_primary(tmp_path: Path) -> None:
-    with FailoverLab(tmp_path / "lab", group={"down_after_ms": 500}) as lab:
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_jobs_survive_the_loss_of_the_primary(tmp_path: Path, replicas: int) -> None:
+    env = {"CELERY_AGENTS_REPLICAS": str(replicas)}
+    with FailoverLab(tmp_path / "lab", group={"down_after_ms": 500}, env=env) as lab:
         workers = [lab.worker(wait=False) for _ in range(2)]
         for worker in workers:
             wait_until(worker._is_registered, "it has registered", 40, details=worker.tail)
@@ -45,6 +47,8 @@ def test_jobs_survive_the_loss_of_the_primary(tmp_path: Path) -> None:
         verdict = lab.verdict()
         assert not verdict.violations
         assert [worker.alive for worker in workers] == [True, True]
+        said = findings(lab.store_url, replicas=replicas)
+        assert ("replicas" in said or "replicas ok" in said) == bool(replicas)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +59,9 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup]:
         yield group
 
 
-def findings(url: str) -> dict[str, tuple[str, str]]:
+def findings(url: str, *, replicas: int = 0) -> dict[str, tuple[str, str]]:
     """What doctor finds: levels and sentences by name."""
-    found = examine(Settings.build(redis_url=url))
+    found = examine(Settings.build(redis_url=url, replicas=replicas))
     return {each.name: (each.level.value, f"{each.what}: {each.advice}") for each in found if each.level != "ok"} | {
         f"{each.name} ok": ("ok", each.what) for each in found if each.level == "ok"
     }
@@ -73,6 +77,36 @@ def test_doctor_names_role_replicas_and_sentinels(group: SentinelGroup) -> None:
     assert on_replica["role"][0] == "fail"
     assert "point CELERY_AGENTS_REDIS_URL at the primary, or at Sentinels" in on_replica["role"][1]
     assert "refused: Redis is away: READONLY" in on_replica["writes"][1]
+
+
+@pytest.mark.timeout(60)
+def test_more_replicas_than_the_sentinels_know_are_refused(
+    group: SentinelGroup, new_worker: Callable[..., WorkerProcess]
+) -> None:
+    sentence = "CELERY_AGENTS_REPLICAS=2, and the Sentinels know 1: nothing would ever be confirmed; set it to 1"
+    level, said = findings(group.url, replicas=2)["replicas"]
+    assert level == "fail"
+    assert sentence in said
+    worker = new_worker(group.url, wait=False, env={"CELERY_AGENTS_REPLICAS": "2"})
+    worker.wait_for_text(sentence, 40)
+    assert worker.wait(20) != 0
+    assert findings(group.url, replicas=1)["replicas ok"] == ("ok", "1 of the 1 that have to confirm follow")
+
+
+@pytest.mark.long  # a Sentinel asks a replica for its priority every ten seconds
+@pytest.mark.timeout(60)
+def test_unequal_priorities_and_replicas_that_one_confirmation_does_not_outvote_are_named(tmp_path: Path) -> None:
+    if find_sentinel() is None:
+        pytest.skip(SENTINEL_MISSING)
+    with SentinelGroup(tmp_path, servers=3, sentinels=3) as three:
+        level, said = findings(three.url, replicas=1)["replicas"]
+        assert level == "fail"
+        assert "1 of 2 have to confirm, and a failover may choose one of the others" in said
+        assert findings(three.url, replicas=2)["replicas ok"] == ("ok", "2 of the 2 that have to confirm follow")
+        with three.replicas[0].client() as client:
+            client.config_set("replica-priority", 50)
+        wait_until(lambda: "replicas" in findings(three.url, replicas=2), "the Sentinels know it", 30)
+        assert "needs equal priorities, and the replicas have 50, 100" in findings(three.url, replicas=2)["replicas"][1]
 
 
 @pytest.mark.timeout(60)

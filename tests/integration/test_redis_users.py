@@ -16,10 +16,12 @@ from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from celery_agents import AgentClient
+from celery_agents.config.settings import Settings
 from celery_agents.flow import ProviderLimit
 from celery_agents.tasks.observability.server_policy import parse_version
-from celery_agents.worker.errors import StoreForbidden
+from celery_agents.worker.errors import NotConfirmed, StoreForbidden
 from celery_agents.worker.store import keys
+from celery_agents.worker.store.store import redis_store
 
 from support.deployed import DEPLOY
 from support.deployment import ROLES, Deployment
@@ -108,6 +110,18 @@ def _kill_script(operator: redis.Redis) -> bool:
         return bool(operator.execute_command("SCRIPT", "KILL"))
     except redis.ResponseError:  # it has not begun
         return False
+
+
+@pytest.mark.parametrize("role", ["producer", "http", "worker"])
+def test_a_role_that_confirms_may_wait_for_replicas(users: Deployment, role: str) -> None:
+    settings = Settings.build(redis_url=users.url(role), replicas=1, replica_timeout_seconds=0.05)
+    store = redis_store(settings, name=role)
+    confirmer, context = store.context.confirmer, store.context
+    assert confirmer is not None
+    with pytest.raises(NotConfirmed) as refused, confirmer.acknowledging(context.shards[0]):
+        context.database.pipeline("test", [("EXISTS", "ca:shards")])
+    assert refused.value.why == "0 of 1 replicas have it", "it was written and waited for, and the server told its id"
+    store.close()
 
 
 def test_without_a_password_nobody_gets_in(users: Deployment) -> None:

@@ -51,6 +51,7 @@ class ActingClient(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._connect, self._enter = connect, enter
         self._closed = threading.Event()
+        self._unsure: list[str] = []  # their submit was not acknowledged, and may have been written
         self._asked: list[str] = []
         self._open: set[str] = set()
         self._answered: list[str] = []
@@ -92,7 +93,9 @@ class ActingClient(threading.Thread):
         return session
 
     def _act_ask(self, client: AgentClient, number: int) -> None:
+        self._unsure.append(f"{self.name}-ask-{number}")
         session = self._submit(client, "ask", number, 1, "approved_keyed")
+        self._unsure.remove(session)
         self._asked.append(session)
         self._open.add(session)
 
@@ -134,13 +137,15 @@ class ActingClient(threading.Thread):
             lost["answers_lost"] += was_open
             end = self._end_of(client, session, timeout)
             lost["never_ended"] += end == "active"
+        for session in self._unsure:  # nobody else would answer them, and nothing was promised
+            lost["never_ended"] += self._end_of(client, session, timeout) == "active"
         return lost
 
     def _end_of(self, client: AgentClient, session: str, timeout: float) -> str | None:
         """How a session ended; None: there is none, "active": it has not ended in time."""
         deadline = time.monotonic() + timeout
         while (status := _status(client, session)) is not None and status not in _ENDED:
-            if session in self._asked:
+            if session in self._asked or session in self._unsure:
                 _answer_all(client, session)
             if time.monotonic() > deadline:
                 return "active"

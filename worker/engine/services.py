@@ -12,7 +12,7 @@ from ...config.settings import Settings
 from ..concurrency import fibers
 from ..concurrency.event_loop import EventLoopThread
 from ..concurrency.tool_threads import Threads
-from ..errors import StoreFull, StoreUnavailable
+from ..errors import NotConfirmed, StoreFull, StoreUnavailable
 from ..mcp.connections import ServerConnections
 from ..state.execution.inference import InferenceResponse
 from ..store.store import Store
@@ -103,6 +103,7 @@ class EngineServices:
             holds_something: The step would lose what the request keeps. Else a full Redis and any interruption end the
                 wait, and not the loss of the claim alone.
         Raises:
+            NotConfirmed: Too few replicas have it, and nothing is lost.
             StoreFull, StoreUnavailable: There was no answer until the step's deadline, or an interruption ended the
                 wait.
             ClaimLost: Another worker has the step; `StepRunner` decides the run.
@@ -112,7 +113,7 @@ class EngineServices:
                 return request()
             except (StoreFull, StoreUnavailable) as error:
                 why = run.lease.interruption
-                is_over = why is not None or isinstance(error, StoreFull)
+                is_over = why is not None or isinstance(error, (StoreFull, NotConfirmed))
                 if why is Interruption.LOST or (not holds_something and is_over):
                     raise
                 self.wait_for_redis(run, error, purpose)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
-from ..errors import PutOff
+from ..errors import NotConfirmed, PutOff
+from ..flow.values import REPLICAS
 from ..redaction import describe_exception, redact
 from ..state.execution.signals import StopReason
 from ..state.execution.tool_calls import ToolOutcome
@@ -145,7 +146,7 @@ class ToolCalls:
             run = self._check_interruption(run)
         runnable: Sequence[PlannedCall] = ()
         if run.outcome is None and not run.ending.is_stopping:
-            run, runnable = self._begin_calls(run, batch)
+            run, runnable = self._begin_or_put_off(run, batch)
         if run.outcome is not None:
             return run
         for planned in batch:
@@ -161,6 +162,14 @@ class ToolCalls:
     def _check_interruption(self, run: Run) -> Run:
         """Return the run as it is when a call may begin, otherwise a stopping or decided one."""
         return run if self._keeper.is_fresh(run.lease) else resolve_interruption(run, self._services)
+
+    def _begin_or_put_off(self, run: Run, batch: Sequence[PlannedCall]) -> tuple[Run, Sequence[PlannedCall]]:
+        """Begin calls; while too few replicas would know of it, no call with effects begins."""
+        try:
+            return self._begin_calls(run, batch)
+        except NotConfirmed as error:
+            why = f"calls with effects wait for the replicas of Redis: {error.why}"
+            return put_off(run, self._services, PutOff(why, _CONFIRM_AGAIN_SECONDS, REPLICAS)), ()
 
     def _begin_calls(self, run: Run, batch: Sequence[PlannedCall]) -> tuple[Run, Sequence[PlannedCall]]:
         """Journal that the calls with effects begin, and return those that may run."""
@@ -244,6 +253,7 @@ def _has_ended(run: Run) -> bool:
 
 
 _LOOKUP_AGAIN_SECONDS: Final = 2.0
+_CONFIRM_AGAIN_SECONDS: Final = 2.0
 
 
 class BegunCalls:

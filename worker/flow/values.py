@@ -303,6 +303,10 @@ def pause_field(kind: PauseKind, name: str) -> str:
     return f"{_PAUSE}{kind}:{name}"
 
 
+REPLICAS: Final = "replicas"
+"""What puts a step off whose call with effects was not confirmed; nothing brings it forward."""
+
+
 def is_pause(put_off: str) -> bool:
     """Whether a name among the stored values, or what puts a step off, is a pause."""
     return put_off.startswith(_PAUSE)

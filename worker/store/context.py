@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -21,6 +22,7 @@ from ..concurrency.shared_lock import Turns
 from ..errors import StateUnreadable, StoreUnavailable
 from .cache import SessionCache
 from .clock import RedisClock
+from .confirming import Confirmer
 from .database import Changed, Command, Database, Reply, SlotAway, WatchedTransaction
 from .keys import FleetKeys, SessionKeys, ShardKeys, shard_keys, shard_of
 from .primaries import KnownServer
@@ -65,6 +67,8 @@ class StoreContext:
         known: What is known of servers, by their place; see `forget_server`.
         fleet: Keys of the whole fleet.
         unread: Shards that could not be read when they were last to be: their node of the cluster is away.
+        confirmer: Confirms what acts outside Redis. None: replication is not waited for.
+        confirms_actions: Actions are confirmed too: their callers are outside.
         session: Takes one session of the store, by its id.
     """
 
@@ -76,6 +80,8 @@ class StoreContext:
     ends: Turns = field(default_factory=Turns)
     known: dict[str, KnownServer] = field(default_factory=lambda: defaultdict(KnownServer))
     unread: set[ShardKeys] = field(default_factory=set["ShardKeys"])
+    confirmer: Confirmer | None = None
+    confirms_actions: bool = False
     fleet: FleetKeys = field(init=False)
     session: Callable[[str], SessionScope] = field(init=False)
     _shards: tuple[ShardKeys, ...] = field(init=False, default=())
@@ -183,6 +189,12 @@ class StoreContext:
             server.forget()
         if self.fleet.is_apart:  # shards may be on other servers by now
             self.session.cache_clear()  # pyright: ignore[reportFunctionMemberAccess]
+
+    def acknowledging(self, shard: ShardKeys) -> AbstractContextManager[None]:
+        """Confirm an action of a client that is carried out in this block; see `Confirmer.acknowledging`."""
+        if self.confirmer is None or not self.confirms_actions:
+            return nullcontext()
+        return self.confirmer.acknowledging(shard)
 
     def keys(self, session_id: str) -> SessionKeys:
         """Name the keys of a session."""
@@ -315,6 +327,11 @@ class SessionScope:
         No exception of EXEC proves that nothing was written, so the attempt first finds out whether it was applied.
         """
         return self.retry(attempt, purpose, lost_replies=_LOST_REPLIES)
+
+    def act_once(self, attempt: Callable[[], Answer], purpose: str) -> Answer:
+        """Carry a client's action out by `apply_once`, and confirm it, also where it was carried out before."""
+        with self.context.acknowledging(self.keys.shard):
+            return self.apply_once(attempt, purpose)
 
     def start_lease(self, claim_id: str, worker: str, now_ms: int) -> list[Command]:
         """Start a lease, and have the sweep look at the session after its end."""

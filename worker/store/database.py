@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from ..errors import StoreUnavailable
 
@@ -20,6 +22,27 @@ Command = tuple[Word, ...]
 Guard = tuple[Command, Sequence[Word]]
 # bytes, int, None or lists of them; `fields` decodes them.
 Reply = Any
+
+
+USED_PRIMARIES: Final[ContextVar[set[str] | None]] = ContextVar("USED_PRIMARIES", default=None)
+"""Collects the replication ids that the used connections led to when they were opened. None: nobody asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The answer of a server about its replicas, behind a WAIT.
+
+    Attributes:
+        acknowledged: How many replicas have what was written before.
+        connected: How many replicas are connected.
+        is_primary: It has not become a replica.
+        primary: Its replication id, which no other primary has, and it has not had before it was last a replica.
+    """
+
+    acknowledged: int
+    connected: int
+    is_primary: bool
+    primary: str
 
 
 class Changed(Exception):
@@ -114,3 +137,19 @@ def run_scripts(
         database.script(point, name, keys, words) if reply is None else reply
         for (keys, words), reply in zip(runs, replies, strict=True)
     ]
+
+
+class ReplicatedDatabase(Database, Protocol):
+    """A database that can tell whether its replicas have what was written."""
+
+    def confirm(self, commands: Sequence[Command]) -> Confirmation:
+        """Write and wait on a connection alone, in one round trip.
+
+        Args:
+            commands: A write that may be refused, one that is not, and WAIT.
+        """
+        ...
+
+    def drop_connections(self) -> None:
+        """Close all connections: they lead to a former primary, or to one that has another replication id by now."""
+        ...

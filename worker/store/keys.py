@@ -26,6 +26,7 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:{k}:children` | zset | permanent | children of all trees, score 0; the wait that makes one, pruned by the sweep |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
+| `ca:{k}:confirm` | hash | 40 days after its last use | confirmations; it holds nothing |
 | `ca:{k}:server` | string | permanent | replication id of the primary, and since when; a sweep or takeover |
 | `ca:agents`, `ca:workers` | hash | permanent | workers, about themselves |
 | `ca:tools:<server>` | string | 40 days | digest of the newest list of tools of a remote server; a worker that got it |
@@ -154,8 +155,8 @@ class ShardKeys:
     """Keys that the sessions of one shard share."""
 
     __slots__ = (
-        "callbacks", "children", "dead", "delayed", "due", "ending", "failed", "indexes", "lost", "prefix", "primary",
-        "requests", "sessions", "shard", "sweeper", "unoffered",
+        "callbacks", "children", "confirm", "dead", "delayed", "due", "ending", "failed", "indexes", "lost", "prefix",
+        "primary", "requests", "sessions", "shard", "sweeper", "unoffered",
     )  # fmt: skip
 
     def __init__(self, shard: int) -> None:
@@ -172,6 +173,7 @@ class ShardKeys:
         self.dead = self.prefix + "dead"
         self.sweeper = self.prefix + "sweeper"
         self.primary = self.prefix + "server"
+        self.confirm = self.prefix + "confirm"
         self.lost = self.prefix + "lost"
         self.unoffered = self.prefix + "unoffered"
         # Those that a save writes to.

@@ -43,6 +43,8 @@ ACTIVE: Final = "active"
 """The status of a session that no action has changed."""
 SUSPENDED: Final = "suspended"
 SESSION_STATUS: Final = "session_status"
+SAFE: Final = "safe"
+"""The field of a session's hash with the version that is known to be confirmed."""
 FORKED_FROM: Final = "forked_from"
 DEFINITION: Final = "session_definition"
 

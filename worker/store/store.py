@@ -6,12 +6,14 @@ The methods of such a class are the verbs; each is in the file of its group, wit
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ...config.redis_urls import uses_cluster
 from ...config.settings import Settings
 from .cache import SessionCache
 from .children.trees import Trees
 from .clock import RedisClock
+from .confirming import Confirmer
 from .context import Publisher, StoreContext
 from .database import Database
 from .flow.verbs import FlowVerbs
@@ -103,13 +105,24 @@ class Store:
         context: What the parts share.
     """
 
-    def __init__(self, database: Database, settings: Settings, *, clock: RedisClock, publisher: Publisher) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        *,
+        clock: RedisClock,
+        publisher: Publisher,
+        confirmer: Confirmer | None = None,
+        confirms_actions: bool = False,
+    ) -> None:
         self.context = StoreContext(
             database=database,
             clock=clock,
             settings=settings,
             publisher=publisher,
             cache=SessionCache(settings.cache_bytes),
+            confirmer=confirmer,
+            confirms_actions=confirms_actions,
         )
         self.steps = StepStore(self.context)
         self.sessions = SessionActions(self.context)
@@ -133,6 +146,7 @@ def redis_store(
     publisher: Publisher | None = None,
     database: RedisDatabase | None = None,
     plain_socket: PlainSocket | None = None,
+    confirms_actions: bool = False,
 ) -> Store:
     """Make a store on the Redis of the settings; nothing is sent yet.
 
@@ -141,15 +155,23 @@ def redis_store(
         publisher: Publishes next steps inside the store's transactions. None: the caller publishes them.
         database: Used instead of a new connection pool.
         plain_socket: Lets the fibers of a loop share one connection; see `PlainSocket`.
+        confirms_actions: Its actions are acknowledged outside; with `replicas` they are confirmed before.
     """
-    chosen = database or (connect_cluster if uses_cluster(settings.redis_url) else connect)(
+    connect_server = partial(connect, asks_primary=settings.replicas > 0)
+    chosen = database or (connect_cluster if uses_cluster(settings.redis_url) else connect_server)(
         settings.redis_url,
         timeout_seconds=settings.redis_timeout_seconds,
         connections=max(settings.redis_connections, 2 * settings.concurrency + 16),
         name=name,
         plain_socket=plain_socket,
     )
-    store = Store(chosen, settings, clock=RedisClock(), publisher=publisher or Publisher())
+    confirmer = None
+    if settings.replicas and isinstance(chosen, RedisDatabase):  # the settings refuse a cluster
+        confirmer = Confirmer(chosen, settings)
+    store = Store(
+        chosen, settings, clock=RedisClock(), publisher=publisher or Publisher(),
+        confirmer=confirmer, confirms_actions=confirms_actions,
+    )  # fmt: skip
     chosen.on_lost = store.context.forget_server
     return store
 

@@ -25,6 +25,7 @@ INFO_CHECKS: Final[tuple[Check, ...]] = (
     server.check_memory,
     server.check_clock,
     replication.check_role,
+    replication.check_confirmations,
     replication.check_sentinels,
 )
 CHECKS: Final[tuple[Check, ...]] = (

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ....config.redis_urls import uses_sentinels
-from ....worker.errors import StoreForbidden, StoreUnavailable
+from ....worker.errors import ConfigurationError, StoreForbidden, StoreUnavailable
+from ....worker.store.confirming import most_replicas
 from ....worker.store.redis.outages import ADVICE
-from ....worker.store.redis.sentinel_views import SentinelView, ask_sentinels, replica_times
-from ..server_policy import following_replicas
+from ....worker.store.redis.sentinel_views import SentinelView, ask_sentinels, replica_times, watched_replicas
+from ..server_policy import check_replicas, following_replicas
 from .findings import Finding, Installation
 from .server import CLOCK_TOLERANCE_SECONDS
+
+_OTHERS_OF_THREE: Final = 2
 
 
 def check_role(installation: Installation) -> Iterator[Finding]:
@@ -29,6 +33,41 @@ def check_role(installation: Installation) -> Iterator[Finding]:
         yield Finding.warn("role", what, "look at the logs of the replicas: some lag behind or load")
     elif connected:
         yield Finding.ok("role", what)
+
+
+def check_confirmations(installation: Installation) -> Iterator[Finding]:
+    """As many replicas follow as have to confirm, and as many have to as keep what is confirmed."""
+    settings, facts = installation.settings, installation.server_facts
+    if not settings.replicas:
+        return
+    try:
+        check_replicas(facts, settings)
+    except ConfigurationError as error:
+        yield Finding.fail("replicas", str(error), "workers do not start before that is corrected")
+        return
+    known = watched_replicas(settings.redis_url) if uses_sentinels(settings.redis_url) else []
+    hosts = {each.host for each in known} | _primary_hosts(settings.redis_url)
+    is_of_three_hosts = settings.replicas == 1 and len(known) == _OTHERS_OF_THREE and len(hosts) == _OTHERS_OF_THREE + 1
+    connected, follow = int(facts.get("connected_slaves", "0")), following_replicas(facts)
+    what = f"{follow} of the {settings.replicas} that have to confirm follow"
+    if follow < settings.replicas:
+        advice = "start them: until then actions are refused, and calls with effects wait"
+        yield Finding.fail("replicas", what, advice)
+    elif connected > most_replicas(settings):
+        advice = "end what acknowledges like a replica, or correct CELERY_AGENTS_REPLICAS: nothing is confirmed"
+        yield Finding.fail("replicas", f"{connected} are connected", advice)
+    elif len(known) > settings.replicas and not is_of_three_hosts:
+        advice = "set CELERY_AGENTS_REPLICAS to their number, or run each server and its Sentinel on one of three hosts"
+        what = f"{settings.replicas} of {len(known)} have to confirm, and a failover may choose one of the others"
+        yield Finding.fail("replicas", what, advice)
+    else:
+        yield Finding.ok("replicas", what)
+
+
+def _primary_hosts(url: str) -> set[str]:
+    """The hosts of the primaries that Sentinels name; usually one."""
+    views = ask_sentinels(url) if uses_sentinels(url) else ()
+    return {view.primary.rpartition(":")[0] for view in views if view.primary}
 
 
 def check_writes(installation: Installation) -> Iterator[Finding]:

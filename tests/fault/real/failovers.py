@@ -42,6 +42,9 @@ _FORGOTTEN = {
     "had an effect that the history does not know": "effects_forgotten",
     "I4: ": "answers_paid_again",
 }
+# With confirmations: an answer that was journaled and not confirmed by a call with effects.
+_PAID_AGAIN = {"I4: ": "answers_paid_again"}
+_SLOTS = 200  # of both workers
 _ACTS_LOST = ("jobs_lost", "submits_lost", "answers_lost", "stops_lost", "deletions_undone")
 
 
@@ -71,7 +74,8 @@ def lose_primaries(directory: Path, fault: str, times: int = 1, *, replicas: int
                 lab.group.wait_until_settled()
                 lab.connect_again()  # one that was idle meanwhile may lead to the former primary
                 lab.wait_for_jobs(180, _known(lab, lab.jobs))
-        judge_acts(lab, acting, reading, verdict, forgets=not replicas)
+        most_paid = None if apart else len(verdict.recoveries) * _SLOTS  # who is cut off asks the model all the while
+        judge_acts(lab, acting, reading, verdict, forgets=not replicas, most_paid=most_paid)
         verdict.counts["faults"] += times
         ended = [process.name for process in (*workers, serve) if not process.alive]
         verdict.counts["processes_ended"] += len(ended)
@@ -110,8 +114,20 @@ def _known(lab: Lab, jobs: Sequence[Submitted]) -> list[Submitted]:
 
 
 def judge_acts(
-    lab: Lab, acting: Sequence[ActingClient], reading: ReadingClient, verdict: Verdict, *, forgets: bool
+    lab: Lab,
+    acting: Sequence[ActingClient],
+    reading: ReadingClient,
+    verdict: Verdict,
+    *,
+    forgets: bool,
+    most_paid: int | None = 0,
 ) -> None:
+    """Look for everything that was acknowledged.
+
+    Args:
+        forgets: What was acknowledged may be lost, and is counted.
+        most_paid: Most answers that may be paid again where nothing is forgotten. None: any number.
+    """
     lost: Counter[str] = Counter()
     for client in acting:
         lost += client.count_lost(lab.client)
@@ -130,14 +146,20 @@ def judge_acts(
     verdict.counts.update(lost)
     verdict.counts["acts_lost"] += sum(lost[name] for name in _ACTS_LOST if name != "deletions_undone")
     found = lab.verdict(jobs=known)
-    if forgets:
-        for violation in list(found.violations):
-            name = next((name for text, name in _FORGOTTEN.items() if text in violation), None)
-            if name is not None:
-                found.violations.remove(violation)
-                found.counts[name] += 1
-    else:
+    for violation in list(found.violations):
+        name = next(
+            (name for text, name in (_FORGOTTEN if forgets else _PAID_AGAIN).items() if text in violation), None
+        )
+        if name is not None:
+            found.violations.remove(violation)
+            found.counts[name] += 1
+    if not forgets:
         verdict.expect(not lost.total(), "I8", f"acknowledged and lost: {dict(lost)}")
+    if not forgets and most_paid is not None:
+        paid = found.counts["answers_paid_again"]
+        verdict.expect(
+            paid <= most_paid, "I4", f"{paid} answers paid again, and {most_paid} steps can have been under way"
+        )
     verdict.add(found)
 
 

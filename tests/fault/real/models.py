@@ -7,17 +7,19 @@ from typing import Any
 
 from model.children import explore as children
 from model.limits import explore as limits
+from model.replicas import explore as replicas
 from model.waiting import explore as waiting
 
 from support.verdict import Verdict
 
 
 def search_models() -> Verdict:
-    """Search the larger configurations of the models of waiting, children and limits."""
+    """Search the larger configurations of the models of waiting, children, limits and replicas."""
     verdict = Verdict()
     _search(verdict, waiting.configurations(large=True), waiting.explore)
     _search(verdict, children.configurations(large=True), children.explore)
     _search(verdict, limits.configurations(large=True), limits.explore)
+    _search(verdict, replicas.configurations(large=True), replicas.explore)
     return verdict
 
 

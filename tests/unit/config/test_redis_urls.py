@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_agents.config.brokers import is_redis, shares_a_database, takes_steps_itself
@@ -117,3 +119,18 @@ def test_the_sentinels_of_an_existing_app_are_those_of_the_store() -> None:
     configured = celery_configuration(Settings.build(redis_url=URL.partition("&ssl")[0]))
     found = own_sentinel_url(configured["broker_url"], configured["broker_transport_options"], is_tls=False)
     assert SentinelUrl.parse(found) == SentinelUrl.parse(URL.partition("&ssl")[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"redis_url": "redis+cluster://a:7000", "broker_url": "redis://b:6379/0"},
+            "replicas=1 is for one server or for Sentinels, and redis_url names a cluster",
+        ),
+        ({"replica_timeout_seconds": 9}, "replica_timeout_seconds=9.0 is not less than redis_timeout_seconds="),
+    ],
+)
+def test_replicas_that_cannot_be_waited_for_are_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        Settings.build(replicas=1, **given)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator
 
 from ...errors import StateUnreadable, StoreUnavailable
-from ...flow.values import is_pause
+from ...flow.values import REPLICAS, is_pause
 from ..context import SessionScope, StoreContext, TooManyConflicts
 from ..control import ControlFields, control_command
 from ..database import Command
@@ -47,6 +47,8 @@ def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
     Returns:
         The step to publish, where the transaction could not publish it.
     """
+    if put_off == REPLICAS:
+        return None
     held_by: Command = ("ZSCORE", scope.context.fleet.rate(put_off).line, scope.session_id)
     if is_pause(put_off):
         held_by = ("HGET", scope.context.fleet.flow, put_off)

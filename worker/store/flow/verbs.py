@@ -68,9 +68,7 @@ class FlowVerbs(ReservationVerbs):
         """Pause, in place of an earlier pause of the same."""
         stored = pause.set_at(self._context.now_ms("flow.now")).to_json()
         notice: Command = ("PUBLISH", FLOW_CHANNEL, pause.field)
-        self._context.database.transaction(
-            "flow.pause", [("HSET", self._context.fleet.flow, pause.field, stored), notice]
-        )
+        self._change("flow.pause", [("HSET", self._context.fleet.flow, pause.field, stored), notice])
 
     def unpause(self, kind: PauseKind, name: str) -> bool:
         """End a pause; of a model, its used-up quotas too. False: nothing was paused.
@@ -83,7 +81,7 @@ class FlowVerbs(ReservationVerbs):
                 keys = self._context.fleet.rate(status.bucket.digest)
                 ended += [("HDEL", keys.bucket, "not_before", "why", "probe", "probe_at"), ("DEL", keys.line)]
         writes: list[Command] = [("HDEL", self._context.fleet.flow, field), *ended, ("PUBLISH", FLOW_CHANNEL, field)]
-        return bool(self._context.database.transaction("flow.unpause", writes)[0] or ended)
+        return bool(self._change("flow.unpause", writes)[0] or ended)
 
     def buckets(self) -> list[BucketStatus]:
         """All buckets that have asked or learned something, then the limits without a bucket; for people."""
@@ -122,7 +120,12 @@ class FlowVerbs(ReservationVerbs):
         for digest in self.put_off_by(model, group):
             keys = self._context.fleet.rate(digest)
             commands += [("HDEL", keys.bucket, *_LEARNED), ("DEL", keys.line)]
-        return self._context.database.transaction("flow.limit", commands)[0]
+        return self._change("flow.limit", commands)[0]
+
+    def _change(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Change a limit or a pause, as a client's action."""
+        with self._context.acknowledging(self._context.shards[0]):
+            return self._context.database.transaction(point, commands)
 
 
 def forget_past_flow(context: StoreContext) -> None:

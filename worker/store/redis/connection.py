@@ -43,7 +43,11 @@ store leaves it to the caller that opens it, and uses redis-py's own calls where
 
 
 class RedisConnection:
-    """A connection that speaks by redis-py's own calls; a fiber waits for them in a thread."""
+    """A connection that speaks by redis-py's own calls; a fiber waits for them in a thread.
+
+    Attributes:
+        primary: The server's replication id when it was opened; "" where nothing is confirmed.
+    """
 
     def __init__(self, connection: Any) -> None:
         """
@@ -51,6 +55,7 @@ class RedisConnection:
             connection: One of redis-py.
         """
         self.connection = connection
+        self.primary = ""
 
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """Send all commands, then read all replies.
@@ -244,6 +249,10 @@ class MultiplexedConnection(RedisConnection):
         requests, self._requests = self._requests, deque[_Request]()
         for each in requests:
             self._loop.call_soon(each.fiber.resume, why)
+
+    def close_soon(self, why: Exception) -> None:
+        """Give the connection up from any thread."""
+        self._loop.call_soon_threadsafe(self.close, why)
 
     def _send(self) -> None:
         if self.broken is not None:

@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError
 
 from ...concurrency import fibers
+from ..primaries import REPLICATION, replication_id
 from .connection import MultiplexedConnection, PlainSocket, RedisConnection
 
 _TRUSTED_SECONDS: Final = 1.0
@@ -30,6 +31,7 @@ class RedisConnections:
 
     Attributes:
         on_lost: Called when a connection broke or leads to another server: the next one may lead to any.
+        asks_primary: Each new connection asks for the replication id of its server.
     """
 
     def __init__(self, pool: Any, plain_socket: PlainSocket | None = None, *, holds_loop: bool = True) -> None:
@@ -48,6 +50,7 @@ class RedisConnections:
         self._opening: concurrent.futures.Future[MultiplexedConnection | None] | None = None
         self._server: object = None
         self.on_lost: Callable[[], object] = lambda: None
+        self.asks_primary = False
 
     def take(self, *, alone: bool = False) -> RedisConnection:
         """Take a connection of this process; `give` or `discard` it afterwards.
@@ -95,6 +98,13 @@ class RedisConnections:
         self._close(wire)
         self._close_idle()
 
+    def drop(self) -> None:
+        """Close all connections that are not in use; the shared one as soon as its loop comes to it."""
+        self.on_lost()
+        self._close_idle()
+        if self._multiplexed is not None:
+            self._multiplexed.close_soon(ConnectionLost("another server may be primary"))
+
     def close(self) -> None:
         """Close all connections; the shared one only where a fiber of its loop calls this."""
         fiber, shared = fibers.current(), self._multiplexed
@@ -104,7 +114,17 @@ class RedisConnections:
         self._pool.disconnect()
 
     def _open(self) -> RedisConnection:
-        return RedisConnection(self._connect())
+        wire = RedisConnection(self._connect())
+        if self.asks_primary:
+            try:
+                (info,) = wire.exchange([REPLICATION])
+                if isinstance(info, Exception):
+                    raise info
+            except BaseException:
+                self._close(wire)
+                raise
+            wire.primary = replication_id(info)
+        return wire
 
     def _connect(self) -> Any:
         connection = self._pool.get_connection()
@@ -133,13 +153,15 @@ class RedisConnections:
             return fibers.result(self._opening)
         opening = self._opening = concurrent.futures.Future[MultiplexedConnection | None]()
         try:
-            connection = fibers.run_in_thread(self._connect)
+            opened = fibers.run_in_thread(self._open)
             self._multiplexed = MultiplexedConnection.over(
-                connection, self._plain_socket, fiber.among.loop, holds_loop=self._holds_loop
+                opened.connection, self._plain_socket, fiber.among.loop, holds_loop=self._holds_loop
             )
             if self._multiplexed is None:
                 self._plain_socket = None
-                self.give(RedisConnection(connection))
+                self.give(opened)
+            else:
+                self._multiplexed.primary = opened.primary
             opening.set_result(self._multiplexed)
         except BaseException as error:
             opening.set_exception(error)

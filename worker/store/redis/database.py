@@ -22,7 +22,8 @@ from ...errors import (
     StoreFull,
     StoreUnavailable,
 )
-from ..database import Changed, Command, Guard, Reply, Word
+from ..database import USED_PRIMARIES, Changed, Command, Confirmation, Guard, Reply, Word
+from ..primaries import REPLICATION, replication_id
 from .connection import PlainSocket, RedisConnection
 from .connections import RedisConnections
 from .outages import RedisIsAway, find_slot, find_wrong_url
@@ -39,7 +40,13 @@ _MOST_WORDS: Final = 4_000
 
 
 def connect(
-    url: str, *, timeout_seconds: float, connections: int, name: str, plain_socket: PlainSocket | None = None
+    url: str,
+    *,
+    timeout_seconds: float,
+    connections: int,
+    name: str,
+    plain_socket: PlainSocket | None = None,
+    asks_primary: bool = False,
 ) -> RedisDatabase:
     """Open a pool of connections; nothing is sent yet.
 
@@ -49,13 +56,14 @@ def connect(
         connections: Most connections at once.
         name: Shown by `CLIENT LIST`.
         plain_socket: Lets the fibers of a loop share one connection. None: each round trip takes a connection alone.
+        asks_primary: Each connection asks for the replication id of its server, so that writes can be confirmed.
     Raises:
         ConfigurationError: The URL cannot be read.
     """
     pool = make_pool(
         url, timeout_seconds=timeout_seconds, max_connections=connections, client_name=name, **POOL_OPTIONS
     )
-    return RedisDatabase(pool, plain_socket)
+    return RedisDatabase(pool, plain_socket, asks_primary=asks_primary)
 
 
 def connect_to_wait(
@@ -88,6 +96,7 @@ class RedisDatabase:
         *,
         holds_loop: bool = True,
         is_node: bool = False,
+        asks_primary: bool = False,
     ) -> None:
         """
         Args:
@@ -95,11 +104,13 @@ class RedisDatabase:
             plain_socket: See `connect`.
             holds_loop: See `MultiplexedConnection`.
             is_node: It is a node of a cluster, so `compare_and_apply` declares the keys of all commands.
+            asks_primary: See `connect`.
         """
         self.on_lost: Callable[[], object] = lambda: None
         self.is_node = is_node
         self._connections = RedisConnections(pool, plain_socket, holds_loop=holds_loop)
         self._connections.on_lost = self._forget_server
+        self._connections.asks_primary = asks_primary
         self._loaded: dict[str, str] = {}
         self._may_run_scripts = True
 
@@ -163,6 +174,25 @@ class RedisDatabase:
                 sha = self._load(wire, name)
             raise StoreUnavailable(f"Redis does not keep the script {name!r}")
 
+    def confirm(self, commands: Sequence[Command]) -> Confirmation:
+        """Write, and wait for replicas, in one round trip. See `ReplicatedDatabase.confirm`."""
+        with _Use(self, alone=True) as wire:
+            refused, *replies = self._round_trip("confirm", wire, [*commands, REPLICATION])
+            written, acknowledged, info = raise_errors(replies)
+            if not written:
+                raise _translate(refused) if isinstance(refused, Exception) else StoreUnavailable("nothing was written")
+        lines = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
+        return Confirmation(
+            acknowledged=acknowledged,
+            connected=int(lines.get(b"connected_slaves", b"0")),
+            is_primary=lines.get(b"role") == b"master",
+            primary=replication_id(info),
+        )
+
+    def drop_connections(self) -> None:
+        """Close all connections that are not in use."""
+        self._connections.drop()
+
     def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
         """The command that runs a script. See `Database.script_command`."""
         sha = self._loaded.get(name)
@@ -213,6 +243,8 @@ class _Use:
             self._taken = self._connections.take(alone=self._alone)
         except (RedisError, OSError) as error:
             raise self._find_wrong_url(error) or _unavailable(error) from error
+        if self._taken.primary and (used := USED_PRIMARIES.get()) is not None:
+            used.add(self._taken.primary)
         return self._taken
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

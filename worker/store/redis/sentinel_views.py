@@ -45,6 +45,34 @@ def _view(address: str, answer: dict[str, Any] | str, name: str) -> SentinelView
     return SentinelView(address, primary=f"{state['ip']}:{state['port']}", quorum=state["quorum"])
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedReplica:
+    """A replica that Sentinels know, whether it follows or not.
+
+    Attributes:
+        host: Its host, as the Sentinels name it.
+        priority: Its `replica-priority`.
+    """
+
+    host: str
+    port: int
+    priority: int
+
+
+def watched_replicas(url: str) -> list[WatchedReplica]:
+    """Ask the Sentinels for the replicas that they know; the longest answer counts, none where none answers."""
+    named = SentinelUrl.parse(url)
+    found: list[WatchedReplica] = []
+    for client in make_sentinels(named).sentinels:
+        try:
+            states = client.sentinel_slaves(named.primary)
+        except redis.RedisError:
+            continue
+        known = [WatchedReplica(each["ip"], int(each["port"]), int(each["slave-priority"])) for each in states]
+        found = max(found, known, key=len)
+    return found
+
+
 def replica_times(url: str) -> Iterator[tuple[str, float]]:
     """Ask each replica that answers for its time: its address, and its Unix time in seconds."""
     named = SentinelUrl.parse(url)

@@ -46,7 +46,7 @@ class AnswerVerbs(StorePart):
         if not action.about.operation_id:  # records of workers have none, and must not look like this operation's
             raise InvalidInput("operation_id", action.about.operation_id, "give a text that names this action.")
         scope = self._context.session(session_id)
-        return scope.apply_once(_AnswerAttempt(scope, action).run, "take an answer")
+        return scope.act_once(_AnswerAttempt(scope, action).run, "take an answer")
 
 
 @dataclass(slots=True)

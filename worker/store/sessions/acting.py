@@ -62,7 +62,7 @@ class SubmitVerbs(StorePart):
             queue=queue,
             start_at_ms=start_at_ms,
         )
-        return submission.scope.apply_once(submission.run, "be created")
+        return submission.scope.act_once(submission.run, "be created")
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class ActVerbs(StorePart):
             ActionRefused: The running step has too many messages waiting.
         """
         scope = self._context.session(session_id)
-        return scope.apply_once(lambda: _act(scope, operation, transition), "take a message")
+        return scope.act_once(lambda: _act(scope, operation, transition), "take a message")
 
 
 def _act(scope: SessionScope, operation: Operation, transition: Transition) -> ActionResult:

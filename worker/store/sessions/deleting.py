@@ -50,7 +50,7 @@ class DeleteVerbs(StorePart):
         """
         scope = self._context.session(session_id)
         deletion = _Deletion(scope=scope, wanted=version)
-        return scope.apply_once(deletion.run, "be deleted")
+        return scope.act_once(deletion.run, "be deleted")
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
 from ...state.execution.status import ExecutionStatus
@@ -14,7 +15,7 @@ from ..events import parse_events
 from ..inbox import read_inbox
 from ..keys import failed_sinks_field, joined_field
 from ..records import Operation
-from ..session_records import Result, StepFacts
+from ..session_records import SAFE, Result, StepFacts
 from .loading import missing_error
 
 _ACTIVE: Final = frozenset(status.value for status in ExecutionStatus if not status.is_terminal())
@@ -55,20 +56,28 @@ class ReadVerbs(StorePart):
         return fields.text(execution_id)
 
     def outcome(self, session_id: str, execution_id: str) -> Result | None:
-        """Read how an execution ended; None while it has not, or continues after a retry."""
+        """Read how an execution ended; None while it has not, or continues after a retry.
+
+        Raises:
+            NotConfirmed: It has ended, and too few replicas know that.
+        """
         keys = self._context.keys(session_id)
         # In this order, with status and record at one moment: else a retried execution that ends between the two reads
         # would give its former result.
         reads: list[Command] = [
             ("HGET", keys.ctl, "execution"),
-            ("HMGET", keys.session, "version", f"e:{execution_id}", "status"),
+            ("HMGET", keys.session, "version", f"e:{execution_id}", "status", SAFE),
         ]
-        current, (version, stored, status) = self._context.database.pipeline("outcome", reads)
+        confirmer = self._context.confirmer
+        with nullcontext(set[str]()) if confirmer is None else confirmer.noting() as used:
+            current, (version, stored, status, safe) = self._context.database.pipeline("outcome", reads)
         if version is None:
             raise missing_error(self._context, session_id)
         is_active = fields.text(current) == execution_id and fields.text(status) in _ACTIVE
-        found = _result(session_id, stored)
-        return None if is_active else found
+        found = None if is_active else _result(session_id, stored)
+        if confirmer is not None and found is not None and safe != version:
+            confirmer.confirm(keys.shard, used)
+        return found
 
     def events(self, session_id: str, after: str | None = None, limit: int = 1000) -> list[Event]:
         """Read stored events after an event id; None: from the beginning."""

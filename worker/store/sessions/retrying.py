@@ -28,7 +28,7 @@ class RetryVerbs(StorePart):
             ActionRefused: Raised by `transition`; nothing was changed.
         """
         scope = self._context.session(session_id)
-        return scope.apply_once(_Retry(scope, transition, by).run, "be retried")
+        return scope.act_once(_Retry(scope, transition, by).run, "be retried")
 
 
 @dataclass(slots=True)

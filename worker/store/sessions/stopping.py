@@ -45,7 +45,7 @@ class StopVerbs(StorePart):
         """
         scope = self._context.session(session_id)
         stopping = _Stop(scope=scope, execution_id=execution_id, transition=transition, by=by)
-        return scope.apply_once(stopping.run, "be stopped")
+        return scope.act_once(stopping.run, "be stopped")
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class HoldVerbs(StorePart):
         _check_text("reason", reason)
         _check_text("by", by)
         scope = self._context.session(session_id)
-        return scope.apply_once(lambda: _suspend(scope, reason, by, until_ms), "be suspended")
+        return scope.act_once(lambda: _suspend(scope, reason, by, until_ms), "be suspended")
 
     def resume(self, session_id: str, *, by: str = "") -> ActionResult:
         """End the hold of a session, and wake it; a session that waits for requests looks at them again.
@@ -199,7 +199,7 @@ class HoldVerbs(StorePart):
         """
         _check_text("by", by)
         scope = self._context.session(session_id)
-        return scope.apply_once(lambda: _resume(scope, by), "be resumed")
+        return scope.act_once(lambda: _resume(scope, by), "be resumed")
 
 
 def _suspend(scope: SessionScope, reason: str, by: str, wanted_ms: int | None) -> ActionResult:

@@ -54,7 +54,7 @@ class WholeSessionVerbs(StorePart):
             StoreFull: Nothing was written.
         """
         creation = _Creation(scope=self._context.session(session_id), session=session, queue=queue)
-        return creation.scope.apply_once(creation.run, "be created")
+        return creation.scope.act_once(creation.run, "be created")
 
     def save(self, session_id: str, session: StoredSession) -> Saved:
         """Store the next version of a session of which no execution runs or waits.
@@ -65,7 +65,7 @@ class WholeSessionVerbs(StorePart):
             ActionRefused: An execution runs or waits; nothing was written.
         """
         saving = _Saving(scope=self._context.session(session_id), session=session)
-        return saving.scope.apply_once(saving.run, "be saved")
+        return saving.scope.act_once(saving.run, "be saved")
 
     def fork(self, session_id: str, fork_id: str, *, version: int | None = None) -> Saved:
         """Copy a session at its last commit under an id below its root. Nothing of its execution is copied.

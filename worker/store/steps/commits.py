@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from ... import crash_points
+from ...errors import StoreFull, StoreUnavailable
 from .. import fields
 from ..cache import CachedSession
 from ..children.ending import answer_parent, ended_state
@@ -35,6 +36,7 @@ from ..records import (
     Transition,
 )
 from ..requests.index import remove_commands
+from ..session_records import SAFE
 from ..sessions.saving import SessionSave
 from ..sessions.watched_sessions import WatchedSession
 from .journals import StepJournal
@@ -78,7 +80,23 @@ class CommitVerbs(StorePart):
         attempts = _Commit(
             scope=scope, claim=claim, base=base, transition=transition, results=results, keep_claim=keep_claim
         )
-        return scope.apply_once(attempts.run, f"commit step {claim.ref.step}")
+        confirmer, purpose = self._context.confirmer, f"commit step {claim.ref.step}"
+        if confirmer is None:
+            return scope.apply_once(attempts.run, purpose)
+        with confirmer.noting() as used:
+            committed = scope.apply_once(attempts.run, purpose)
+        if committed.next is None or committed.next.execution_id != claim.ref.execution_id:
+            with contextlib.suppress(StoreUnavailable, StoreFull):  # who reads the result confirms it then
+                confirmer.confirm(scope.keys.shard, used)
+                mark_safe(scope, committed.version)
+        return committed
+
+
+def mark_safe(scope: SessionScope, version: int) -> None:
+    """Say that this version is confirmed, where it is still the stored one."""
+    keys = scope.keys
+    guards: list[Guard] = [(("HMGET", keys.session, "version"), (version,))]
+    scope.database.compare_and_apply("commit.safe", guards, [("HSET", keys.session, SAFE, version)])
 
 
 def commit_id(claim: Claim) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ... import crash_points
-from ...errors import StoreFull, StoreUnavailable
+from ...errors import NotConfirmed, StoreFull, StoreUnavailable
 from ...state.execution.status import ExecutionStatus
 from .. import fields, primaries
 from ..context import SessionScope, StorePart, TooManyConflicts
@@ -163,10 +163,33 @@ class JournalVerbs(StorePart):
             looked_up: Calls whose time counts later, when their tool is asked whether they happened.
         Raises:
             ClaimLost: Another worker took over; no record of this claim stays.
+            NotConfirmed: Too few replicas have the records; those that were new were taken back.
         """
-        journal = self._journal(claim)
+        confirmer, journal = self._context.confirmer, self._journal(claim)
+        if confirmer is None:
+            return self._begin_calls(journal, timeouts_ms, at_ms, again, looked_up)
+        with confirmer.noting() as used:
+            begun = self._begin_calls(journal, timeouts_ms, at_ms, again, looked_up)
+        if begun.own:
+            try:
+                confirmer.confirm(journal.scope.keys.shard, used)
+            except StoreUnavailable as error:
+                fresh = begun.own - set(again)
+                _withdraw(journal, {i: _begin_record(claim, at_ms, timeouts_ms[i]) for i in fresh})
+                raise error if isinstance(error, NotConfirmed) else NotConfirmed(str(error)) from error
+        return begun
+
+    def _begin_calls(
+        self,
+        journal: StepJournal,
+        timeouts_ms: Mapping[int, int],
+        at_ms: int,
+        again: Collection[int],
+        looked_up: Collection[int],
+    ) -> BeginResult:
+        claim = journal.claim
         wanted = sorted(timeouts_ms)
-        records = {i: f"{claim.id} {at_ms} {timeouts_ms[i]}" for i in wanted}
+        records = {i: _begin_record(claim, at_ms, timeouts_ms[i]) for i in wanted}
         commands = _begin_commands(journal, records, again)
         marks = primaries.BeginMarks(journal.key, sorted(looked_up), journal.scope.context.known[journal.scope.place])
         replies = _begin(journal, [*commands, *marks.commands()], again)
@@ -213,6 +236,10 @@ def _drop_results(journal: StepJournal, results: Mapping[int, bytes]) -> None:
         same = [name for name, value in zip(wanted, stored, strict=True) if value == wanted[name]]
         if same:
             watched.commit("journal.drop", [("HDEL", journal.key, *same)])
+
+
+def _begin_record(claim: Claim, at_ms: int, timeout_ms: int) -> str:
+    return f"{claim.id} {at_ms} {timeout_ms}"
 
 
 def _begin_commands(journal: StepJournal, records: Mapping[int, str], again: Collection[int]) -> list[Command]:

@@ -6,7 +6,7 @@ Requests and decisions of a step need its claim. Answers of people do not: see `
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ... import crash_points
@@ -97,11 +97,13 @@ class StepRequestVerbs(StorePart):
             InvalidInput: A request is longer than `MAX_REQUEST_BYTES`, or the step would have more than
                 `MAX_REQUESTS_PER_STEP`; nothing was written.
             StoreFull: Nothing was written; ask again when there is room.
+            NotConfirmed: Too few replicas have the begin records, so nothing may begin; ask again.
         """
         for request in requests:
             _check_size(request)
-        asked = self._requests(claim)
-        opened = asked.scope.apply_once(lambda: asked.open(requests, begins or {}), "open a request")
+        asked, confirmer = self._requests(claim), self._context.confirmer if begins else None
+        with nullcontext() if confirmer is None else confirmer.acknowledging(asked.scope.keys.shard):
+            opened = asked.scope.apply_once(lambda: asked.open(requests, begins or {}), "open a request")
         crash_points.at("w0")
         return opened
 

@@ -1,0 +1,46 @@
+"""How each mutant of the model of replicas is caught: `python -m model.replicas.mutants` shows a shortest counterexample for
+each; with names, for those.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from ..command_line import show_mutants
+from ..search import Search
+from .explore import explore
+from .values import Act, Config, Mutant, State
+
+FAILOVER: Final = Config(faults=1)
+
+CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
+    Mutant.ACT_UNCONFIRMED: (FAILOVER, "I8"),
+    Mutant.AGAIN_UNCONFIRMED: (Config(faults=2), "I8"),
+    Mutant.DELETION_UNCONFIRMED: (FAILOVER._replace(acts=(Act.DELETE,)), "I16"),
+    Mutant.RESULT_UNCONFIRMED: (FAILOVER._replace(acts=(Act.READ,)), "R1"),
+    Mutant.CALLBACK_UNCONFIRMED: (FAILOVER._replace(acts=(Act.CALLBACK,)), "R1"),
+    Mutant.REQUEST_UNCONFIRMED: (FAILOVER._replace(asks=True, acts=(Act.TELL,)), "R2"),
+    Mutant.BEGIN_UNCONFIRMED: (FAILOVER, "I3"),
+    Mutant.BEGIN_KEPT: (FAILOVER, "I3"),
+    Mutant.SAFE_FIRST: (FAILOVER._replace(acts=(Act.READ,)), "R1"),
+    Mutant.SAFE_OF_ANOTHER: (FAILOVER._replace(acts=(Act.RETRY, Act.READ), workers=1, crashes=0), "R1"),
+    Mutant.OTHER_CONNECTION: (FAILOVER, "I8"),
+    Mutant.OTHER_PRIMARY: (FAILOVER, "I8"),
+    Mutant.FOREIGN_COUNTED: (FAILOVER._replace(foreign=True), "I8"),
+}
+
+
+def hunt(mutant: Mutant) -> Search[State, Config]:
+    """Search where the mutant must be caught."""
+    config, _ = CAUGHT[mutant]
+    return explore(config._replace(mutant=mutant))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print how each mutant is caught; 1 when one is not."""
+    return show_mutants("model.replicas.mutants", "the model of replicas", Mutant, hunt, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

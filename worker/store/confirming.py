@@ -1,0 +1,175 @@
+"""Confirmations: what acts outside Redis first learns that enough replicas have what it acts on.
+
+Replication keeps the order of writes, so one confirmation covers everything that was written before it. WAIT covers
+what its own connection has written last, so a confirmation writes a key of its own first. One is under way at a time in
+a process, for all that wait meanwhile.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Collection, Generator
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...config.redis_urls import uses_sentinels
+from ...config.settings import Settings
+from ..concurrency import fibers
+from ..errors import CeleryAgentsError, NotConfirmed, StoreUnavailable
+from .database import USED_PRIMARIES, Command, Confirmation, ReplicatedDatabase
+from .keys import ShardKeys
+
+# The key outlives pauses between confirmations, so that a full Redis takes the next one: PEXPIRE needs no memory.
+_KEY_MS: Final = 40 * 24 * 3_600_000
+# A replica that Sentinels can choose runs on each of three hosts, and one confirmation outvotes the host that is lost.
+_OF_THREE_HOSTS: Final = 2
+
+
+def most_replicas(settings: Settings) -> int:
+    """The most replicas that the primary has; one more may be a client that only acknowledges like a replica."""
+    if settings.replicas == 1 and uses_sentinels(settings.redis_url):
+        return _OF_THREE_HOSTS
+    return settings.replicas
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ticket:
+    """One who waits for a confirmation; the future gives it, or None to the one who has to ask for the next."""
+
+    future: concurrent.futures.Future[Confirmation | None] = field(
+        default_factory=concurrent.futures.Future[Confirmation | None]
+    )
+
+
+class Confirmer:
+    """Confirms what the callers of one process have written or read. Safe between threads and fibers."""
+
+    def __init__(self, database: ReplicatedDatabase, settings: Settings) -> None:
+        self._database = database
+        self._wanted = settings.replicas
+        self._most = most_replicas(settings)
+        self._timeout_ms = round(settings.replica_timeout_seconds * 1000)
+        self._lock = threading.Lock()
+        self._waiting: list[_Ticket] = []
+        self._is_asking = False
+
+    @contextlib.contextmanager
+    def noting(self) -> Generator[set[str]]:
+        """Note the primaries to which the connections led that are used in this block, by their replication ids."""
+        used = set[str]()
+        token = USED_PRIMARIES.set(used)
+        try:
+            yield used
+        finally:
+            USED_PRIMARIES.reset(token)
+
+    @contextlib.contextmanager
+    def acknowledging(self, shard: ShardKeys) -> Generator[None]:
+        """Confirm at the end of this block what it has written or found.
+
+        Raises:
+            NotConfirmed: It is written, and too few replicas have it, or another server is primary by now.
+        """
+        with self.noting() as used:
+            yield
+        self.confirm(shard, used)
+
+    def confirm(self, shard: ShardKeys, used: Collection[str]) -> None:
+        """Wait until enough replicas have all that is stored by now.
+
+        Args:
+            shard: Any shard of the server.
+            used: What `noting` has noted of the connections over which it was written and read.
+        Raises:
+            NotConfirmed: They do not have it in time, or it was written to another primary.
+        """
+        found = self._ask_together(shard)
+        if why := self._objection(found):
+            raise NotConfirmed(why)
+        if set(used) != {found.primary}:  # none is known where the server tells none: nothing would be compared
+            # Connections of a former primary are of no use; one whose primary has changed its id is told by no error.
+            self._database.drop_connections()
+            raise NotConfirmed("another server is primary by now, or the primary has another replication id")
+
+    def _objection(self, found: Confirmation) -> str:
+        """Why a confirmation does not count; "" when it does."""
+        if not found.is_primary:
+            return "the server is no primary any more"
+        if not found.primary:
+            return (
+                "the server tells no replication id, by which a failover is noticed; let this user run INFO replication"
+            )
+        if found.connected > self._most:
+            return (
+                f"{found.connected} replicas are connected, and there are to be at most {self._most}; end the client "
+                "that acknowledges like a replica, or correct CELERY_AGENTS_REPLICAS"
+            )
+        if found.acknowledged < self._wanted:
+            return f"{found.acknowledged} of {self._wanted} replicas have it"
+        return ""
+
+    def _ask_together(self, shard: ShardKeys) -> Confirmation:
+        """Ask Redis, or wait for one who asks; whoever comes while one is under way shares the next."""
+        ticket = _Ticket()
+        with self._lock:
+            self._waiting.append(ticket)
+            must_ask, self._is_asking = not self._is_asking, True
+        try:
+            if not must_ask and (found := fibers.result(ticket.future)) is not None:
+                return found
+        except (KeyboardInterrupt, SystemExit):
+            self._leave(ticket)
+            raise
+        return self._ask(shard)
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """Take the ticket of an interrupted thread out; the next one asks where that was its turn."""
+        with self._lock:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            is_its_turn = ticket.future.done() and ticket.future.exception() is None and ticket.future.result() is None
+        if is_its_turn:
+            self._pass_on()
+
+    def _ask(self, shard: ShardKeys) -> Confirmation:
+        with self._lock:
+            tickets, self._waiting = self._waiting, []
+        try:
+            found = self._database.confirm(self._commands(shard))
+        except BaseException as error:
+            told = error if isinstance(error, CeleryAgentsError) else StoreUnavailable("a confirmation was interrupted")
+            for each in tickets:
+                _end(each, told)
+            raise
+        finally:
+            self._pass_on()
+        for each in tickets:
+            _end(each, found)
+        return found
+
+    def _pass_on(self) -> None:
+        """Let the first of those that came meanwhile ask."""
+        with self._lock:
+            following = self._waiting[0] if self._waiting else None
+            self._is_asking = following is not None
+        if following is not None:
+            _end(following, None)
+
+    def _commands(self, shard: ShardKeys) -> list[Command]:
+        return [
+            ("HSETNX", shard.confirm, "at", 1),
+            ("PEXPIRE", shard.confirm, _KEY_MS),
+            ("WAIT", self._wanted, self._timeout_ms),
+        ]
+
+
+def _end(ticket: _Ticket, found: Confirmation | CeleryAgentsError | None) -> None:
+    """Tell one who waits; the one who asks has a ticket too, and may have been told to ask."""
+    if ticket.future.done():
+        return
+    if isinstance(found, CeleryAgentsError):
+        ticket.future.set_exception(found)
+    else:
+        ticket.future.set_result(found)
