@@ -228,7 +228,11 @@ class Settings(BaseSettings):
     )
     drain_seconds: float = Field(30.0, ge=0, description="After SIGTERM running steps may finish for this long.")
     abandoned_share: float = Field(
-        0.1, gt=0, le=1, description="A worker with more than this share of its slots abandoned drains and exits 1."
+        0.1,
+        gt=0,
+        le=1,
+        description="A worker drains and exits 1 when functions that have used up their time hold more than this share "
+        "of its slots.",
     )
     loop_blocked_seconds: float = Field(
         60.0, gt=0, description="A worker whose event loop an async driver or tool has blocked for this long exits 1."

@@ -31,15 +31,18 @@ def exit_after(seconds: float) -> None:
 
 
 def exit_when_slots_are_lost(runtime: LazyRuntime, settings: Settings) -> None:
-    """Drain the worker and end it with exit code 1 when too many slots hold functions that never end."""
+    """Drain the worker and end it with exit code 1 when too many slots hold functions that never end.
+
+    A function whose step was interrupted, and that may still return in its own time, is none of them.
+    """
 
     def watch() -> None:
         while True:
             time.sleep(_LOOK_SECONDS)
             current = runtime.current
-            if current is None or current.keeper.abandoned <= settings.abandoned_share * settings.concurrency:
+            if current is None or current.keeper.overdue <= settings.abandoned_share * settings.concurrency:
                 continue
-            log.error("%d of %d slots are lost; draining and exiting", current.keeper.abandoned, settings.concurrency)
+            log.error("%d of %d slots are lost; draining and exiting", current.keeper.overdue, settings.concurrency)
             current.drain()
             time.sleep(settings.drain_seconds)
             os._exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,22 @@ def test_a_failover_that_loses_writes_says_what_was_lost(tmp_path: Path) -> None
         ).stdout  # fmt: skip
         assert "; their effects have happened, and may happen again: unsafe in step" in shown
         assert not lab.verdict(jobs=jobs).counts["unknown_unsafe"]
+
+
+@pytest.mark.timeout(120)
+def test_a_failover_that_forgets_the_claims_of_many_sleeping_steps_ends_no_worker(tmp_path: Path) -> None:
+    with FailoverLab(tmp_path / "lab", group={"servers": 2, "down_after_ms": 500}) as lab:
+        worker = lab.worker()
+        (replica,) = lab.group.replicas
+        with replica.client() as client:
+            client.replicaof("127.0.0.1", "1")  # it hears nothing from here on
+        forgotten = [lab.submit(["pure"], after=7) for _ in range(30)]
+        wait_until(lambda: lab.ledger.deliveries().total() >= len(forgotten), "their functions sleep", 20)
+        lab.kill_primary()
+        lab.connect_again()
+        worker.wait_for_text("does not react; its slot is lost until it does", 20)
+        later = lab.submit(["pure"])
+        time.sleep(3)  # before, the worker drained within a second, as if the functions would never return
+        lab.wait_for_jobs(30, [later])
+        assert worker.alive, worker.tail(40)
+        assert "slots are lost" not in worker.text()

@@ -164,3 +164,14 @@ def test_a_signal_that_another_thread_takes_ends_the_worker_as_well(new_worker: 
         os.kill(thread, signal.SIGTERM)
     assert worker.wait(10) == 0
     assert "Warm shutdown" in worker.text()
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_ends_when_functions_beyond_their_time_hold_its_slots(
+    redis_url: str, new_worker: Callable[..., WorkerProcess]
+) -> None:
+    env = {"CELERY_AGENTS_CONCURRENCY": "5", "CELERY_AGENTS_DRAIN_SECONDS": "1"}
+    worker = new_worker(agents="support.fault_agents", env=env)
+    AgentClient(redis_url).submit("unanswered", "forever")
+    worker.wait_for_text("1 of 5 slots are lost; draining and exiting", 30)
+    assert worker.wait(20) == 1

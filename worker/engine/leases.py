@@ -144,7 +144,7 @@ class LeaseKeeper:
         self._monotonic = monotonic
         self._leases: dict[int, ActiveLease] = {}
         self._abandoned_leases: set[int] = set()
-        self._abandoned_calls: set[Future[Any]] = set()
+        self._abandoned_calls: dict[Future[Any], float] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_closed = threading.Event()
@@ -196,11 +196,19 @@ class LeaseKeeper:
         """Seconds that a call which begins now may take; above 0, as libraries want it."""
         return max(_SHORTEST_TIMEOUT_SECONDS, self.time_left(lease))
 
-    def abandon(self, call: Future[Any]) -> None:
-        """Count a plain function that its step has left running, until it returns."""
+    def abandon(self, call: Future[Any], deadline: float) -> None:
+        """Count a plain function that its step has left running, until it returns.
+
+        Args:
+            deadline: `monotonic()` at which its own time is over.
+        """
         with self._lock:
-            self._abandoned_calls.add(call)
-        call.add_done_callback(self._abandoned_calls.discard)
+            self._abandoned_calls[call] = deadline
+        call.add_done_callback(self._forget_call)
+
+    def _forget_call(self, call: Future[Any]) -> None:
+        with self._lock:
+            self._abandoned_calls.pop(call, None)
 
     @property
     def running(self) -> int:
@@ -211,6 +219,19 @@ class LeaseKeeper:
     def abandoned(self) -> int:
         """How many abandoned plain functions still run."""
         return len(self._abandoned_leases) + len(self._abandoned_calls)
+
+    @property
+    def overdue(self) -> int:
+        """How many of them have used up their own time, too, so that they may never return.
+
+        The others were interrupted. A failover that forgets claims does that to all steps of a process at once, and
+        their functions return in their time.
+        """
+        now = self._monotonic()
+        with self._lock:
+            leases = [lease for key, lease in self._leases.items() if key in self._abandoned_leases]
+            calls = sum(now >= deadline for deadline in self._abandoned_calls.values())
+        return calls + sum(lease.overdue(now) is not None for lease in leases)
 
     def wake(self, claim_id: str) -> None:
         """Interrupt the step of this claim: a client asked for a stop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -130,7 +130,10 @@ class ToolCallRunner:
             now = self._monotonic()
             all_late = not done and run.lease.interruption is not None
             late = {future for future in waiting if all_late or now >= deadlines[future]}
-            run = self._abandon(run, {future: futures[future] for future in late}, began_ms)
+            for future in late:
+                if not futures[future].tool.is_async:
+                    self._keeper.abandon(future, deadlines[future])
+            run = self._leave(run, [futures[future] for future in late], began_ms)
             waiting -= late
         return run
 
@@ -191,11 +194,9 @@ class ToolCallRunner:
 
     # --- from a record to the run and the journal -------------------------------------------------------------
 
-    def _abandon(self, run: Run, late: Mapping[_Future, PlannedCall], began_ms: int) -> Run:
+    def _leave(self, run: Run, late: Collection[PlannedCall], began_ms: int) -> Run:
         """Continue without calls that do not end: their threads run on, and their results are not used."""
-        for future, planned in sorted(late.items(), key=lambda item: item[1].index):
-            if not planned.tool.is_async:
-                self._keeper.abandon(future)
+        for planned in sorted(late, key=lambda each: each.index):
             record = self._record_interrupted(run, planned, _late_message(planned), began_ms)
             run = self._add_if_ended(run, planned, record, with_commit=False)
         return run

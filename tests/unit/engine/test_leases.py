@@ -383,7 +383,7 @@ def test_an_attempt_that_a_draining_worker_gives_back_does_not_count(kept: Keepi
 
 def test_abandoned_calls_and_steps_are_counted_together(kept: Keeping) -> None:
     call: Future[None] = Future()
-    kept.keeper.abandon(call)
+    kept.keeper.abandon(call, kept.bench.clock.monotonic())
     block(kept)
     kept.lease.interrupt(Interruption.DRAIN, kept.bench.clock.monotonic())
     kept.go_on(0.5)
@@ -391,3 +391,27 @@ def test_abandoned_calls_and_steps_are_counted_together(kept: Keeping) -> None:
     assert kept.keeper.abandoned == 2
     call.set_result(None)
     assert kept.keeper.abandoned == 1
+
+
+def test_a_function_that_was_interrupted_is_overdue_when_its_own_time_is_over(kept: Keeping) -> None:
+    block(kept, deadline=kept.bench.clock.monotonic() + 100.0)
+    kept.lose()
+    kept.keeper.tick()
+    kept.go_on(0.5)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.keeper.overdue) == (1, 0), "it may still return"
+    kept.go_on(100.0)
+    assert kept.keeper.overdue == 1
+    kept.keeper.drop(kept.lease)
+    assert kept.keeper.overdue == 0
+
+
+def test_a_call_that_its_step_has_left_is_overdue_when_its_own_time_is_over(kept: Keeping) -> None:
+    call: Future[None] = Future()
+    kept.keeper.abandon(call, kept.bench.clock.monotonic() + 5.0)
+    kept.go_on(4.9)
+    assert (kept.keeper.abandoned, kept.keeper.overdue) == (1, 0)
+    kept.go_on(0.1)
+    assert kept.keeper.overdue == 1
+    call.set_result(None)
+    assert kept.keeper.overdue == 0
