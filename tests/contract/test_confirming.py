@@ -22,7 +22,10 @@ from celery_agents.worker.store.database import USED_PRIMARIES, Command, Confirm
 from support.store import Bench, SpyDatabase, step_transition
 from support.wait import wait_until
 
-pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
+pytestmark = [
+    pytest.mark.leaves_keys("sessions are left in the middle of an execution"),
+    pytest.mark.one_server("the settings refuse CELERY_AGENTS_REPLICAS in a cluster"),
+]
 
 CONFIRMED = Confirmation(acknowledged=1, connected=1, is_primary=True, primary="id")
 MISSING = replace(CONFIRMED, acknowledged=0)
