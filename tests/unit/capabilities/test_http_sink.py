@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import tenacity
 
 from celery_agents.worker.capabilities import HttpSink, Trace, TraceEvent, TraceStatus
 from celery_agents.worker.capabilities.tracing import sinks
@@ -101,3 +102,16 @@ def test_a_receiver_that_is_away_is_an_error(receiver: Receiver) -> None:
     receiver.server.server_close()
     with pytest.raises(OSError, match="refused"):
         HttpSink(url).write(TRACE)
+
+
+@pytest.mark.parametrize(
+    ("error", "least"), [(PostRefused(503, " 3 "), 3.0), (PostRefused(503, "999999"), 4.0), (PostRefused(503, "soon"), 0.0),
+                         (PostRefused(503, "1234567"), 0.0), (OSError(), 0.0)],
+)  # fmt: skip
+def test_a_pause_is_as_long_as_the_receiver_wishes_up_to_four_seconds(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, least: float
+) -> None:
+    monkeypatch.setattr(sinks._Pause, "_chance", lambda _self, _state: 0.0)  # pyright: ignore[reportPrivateUsage]
+    state = tenacity.RetryCallState(None, None, (), {})  # type: ignore[arg-type]
+    state.set_exception((type(error), error, None))  # type: ignore[arg-type]
+    assert sinks._Pause()(state) == least  # pyright: ignore[reportPrivateUsage]

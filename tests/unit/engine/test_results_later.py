@@ -146,3 +146,28 @@ def test_a_result_that_came_before_a_stop_and_a_lost_reply_is_the_calls(
     assert (later.calls, outcomes(bench, session)) == (1, ["ok"])
     (call,) = bench.state(session).run.tool_executions
     assert call.value == 7
+
+
+class Cancellable(ResultLater):
+    """A tool that can tell the other side that its result is not needed any more."""
+
+    def __init__(self, make: Callable[[], NeedsReply]) -> None:
+        super().__init__(make)
+        self.abandoned: list[Any] = []
+
+    async def abandon(self, state: AgentState, memo: Any) -> None:
+        self.abandoned.append(memo)
+
+
+@pytest.mark.parametrize("memo", [None, {"job": 7}])
+@pytest.mark.parametrize("kind", [ResultLater, Cancellable])
+def test_a_stop_tells_the_other_side_where_it_can(
+    bench: Bench, caplog: pytest.LogCaptureFixture, kind: type[ResultLater], memo: Any
+) -> None:
+    later = kind(lambda: NeedsResult() if memo is None else NeedsResult().with_memo(memo))
+    session = run(bench, later)
+    bench.stop(session)
+    bench.run(session)
+    if isinstance(later, Cancellable):
+        assert later.abandoned == ([] if memo is None else [memo])
+    assert "could not be told" not in caplog.text

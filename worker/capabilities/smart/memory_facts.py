@@ -260,7 +260,7 @@ class FactFiles:
         except FileNotFoundError:
             return ()
         except ValidationError as error:
-            raise StateUnreadable(f"file {path.name}", str(error.errors(include_url=False)[0]["msg"])) from None
+            raise StateUnreadable(f"file {path.name}", str(error.errors()[0]["msg"])) from None
 
     def save(self, namespace: str, fact: MemoryFact) -> None:
         """Merge a fact into a namespace."""

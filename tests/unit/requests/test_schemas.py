@@ -1,0 +1,81 @@
+"""What an error says of a value that does not fit its schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from celery_agents.worker.errors import ConfigurationError, InvalidInput
+from celery_agents.worker.requests.schemas import check_schema, schema_of
+
+
+class Address(BaseModel):
+    street: str
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        (None, {"type": "string"}),
+        (int, {"type": "integer"}),
+        ({"type": "array"}, {"type": "array"}),
+        (Address, Address.model_json_schema()),
+    ],
+)
+def test_a_schema_is_made_of_each_kind(kind: Any, schema: dict[str, Any]) -> None:
+    assert schema_of(kind) == schema
+
+
+@pytest.mark.parametrize("kind", [object(), {"type": 5}])
+def test_a_kind_without_a_schema_is_refused(kind: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        schema_of(kind)
+
+
+OBJECT = {
+    "type": "object",
+    "properties": {
+        "count": {"type": ["integer", "null"]},
+        "name": {"type": "string", "maxLength": 3},
+        "rows": {"type": "array", "items": {"type": "object"}},
+        "size": {"enum": ["s", "m"]},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "words"),
+    [
+        ({"type": "integer"}, "a", "answer: it must be an integer. Got 'a'."),
+        ({"type": ["string", "null"]}, 5, "answer: it must be a string or null. Got 5."),
+        ({"minimum": 3}, 2, "answer: it breaks minimum 3. Got 2."),
+        ({"multipleOf": 3}, 2, "answer: it breaks the rule multipleOf of its schema. Got 2."),
+        ({"enum": ["s", 1]}, "x", "answer: it must be one of s, 1. Got 'x'."),
+        ({"additionalProperties": False}, {"a": 1}, "it has fields that do not exist; there are none."),
+        (OBJECT, {}, "it needs name."),
+        (OBJECT, {"name": "a", "b": 1}, "it has fields that do not exist; there are count, name, rows, size."),
+        (OBJECT, {"name": "long"}, "answer.name: it breaks maxLength 3. Got 'long'."),
+        (OBJECT, {"name": "a", "rows": [{}, 5]}, "answer.rows.1: it must be an object. Got 5."),
+    ],
+)
+def test_an_error_names_the_field_and_what_its_schema_wants(schema: Any, value: Any, words: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        check_schema(value, schema, "answer")
+    assert words in str(caught.value)
+
+
+def test_an_error_names_three_fields_at_most_in_their_order() -> None:
+    value = {"count": "a", "name": "long", "rows": 5, "size": "x"}
+    with pytest.raises(InvalidInput) as caught:
+        check_schema(value, OBJECT, "answer")
+    told = [
+        "answer.count: it must be an integer or null.",
+        "answer.name: it breaks maxLength 3.",
+        "answer.rows: it must be an array.",
+        "Got 'a'.",
+    ]
+    assert str(caught.value) == " ".join(told)
