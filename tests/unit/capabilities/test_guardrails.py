@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -321,6 +322,15 @@ def test_rules_behind_one_that_blocks_are_asked_only_where_it_does_not_halt(new_
         other = Guardrail("h", [RegexRule("a", name="other", then="warn")], phases=["request"])
         state = finished(new_bench(agent(Asked(["x"]), rail, other)), "a")
         assert [each.rule for each in state.smart.guardrail_result.incidents] == [*names, "other"]
+
+
+def test_a_rule_without_a_name_is_called_by_its_place(new_bench: NewBench) -> None:
+    def refuse(word: str, context: GuardrailContext) -> bool:
+        return word not in context.text
+
+    rail = Guardrail("g", [partial(refuse, "a"), partial(refuse, "b")], phases=["request"], halt_on_violation=False)
+    state = finished(new_bench(agent(Asked(["x"]), rail)), "ab")
+    assert [each.rule for each in state.smart.guardrail_result.incidents] == ["rule1", "rule2"]
 
 
 def test_a_long_reason_is_cut(new_bench: NewBench) -> None:

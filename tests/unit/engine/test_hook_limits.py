@@ -11,6 +11,7 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool, InferenceRequest, ScriptedDriver
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
+from celery_agents.worker.known_secrets import current_matcher
 from celery_agents.worker.state import (
     AgentState,
     ErrorInfo,
@@ -162,6 +163,21 @@ def test_values_of_hooks_within_the_limits_come_as_they_are(new_bench: NewBench)
         return context.changed(tool_execution=changing(context.tool_execution, value={"n": [1, 2.5, None, "ü"]}))
 
     assert the_call(ended(new_bench, Hook(HookPoint.AFTER_TOOL, change))).value == {"n": (1, 2.5, None, "ü")}
+
+
+def test_a_secret_that_a_hook_writes_into_a_result_is_not_stored(
+    new_bench: NewBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_TOKEN", "not-a-real-token")
+    current_matcher(fresh=True)
+
+    def change(context: HookContext) -> HookContext:
+        assert context.tool_execution is not None
+        value = {"token": "not-a-real-token", "n": [1]}
+        return context.changed(tool_execution=changing(context.tool_execution, value=value))
+
+    made = the_call(ended(new_bench, Hook(HookPoint.AFTER_TOOL, change)))
+    assert made.value == {"token": "[redacted]", "n": (1,)}
 
 
 # --- auxiliary answers --------------------------------------------------------------------------------------------
