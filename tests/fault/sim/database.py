@@ -54,6 +54,10 @@ class SimClock:
         self._world = world
         self._guesses = guesses
 
+    def at(self, place: str) -> SimClock:
+        """This one: the simulation has one server."""
+        return self
+
     def now(self) -> Command:
         return ("ECHO", _NOW)
 
@@ -102,6 +106,7 @@ class SimTables(RedisDatabase):
 
     def __init__(self, shared: RedisDatabase, world: World, observe: Observer, restarted: list[float]) -> None:
         # The connections outlive the run: opening one costs as much as ten round trips.
+        self.is_node = shared.is_node
         self._connections = shared._connections
         self._loaded = shared._loaded
         self._may_run_scripts = shared._may_run_scripts
