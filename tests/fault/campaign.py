@@ -4,8 +4,8 @@
 
 Each scenario runs in a process of its own, two at once, with other seeds each time. Every run leaves
 `<folder>/<scenario>-<number>.json`; with --resume a run whose file is there is not done again. The verdict of all goes to
-`<folder>/verdict.json` and to standard output; the exit code is 1 when anything is broken or never happened. When the
-whole campaign holds, docs/guarantees.md gets its counts (`report.py`).
+`<folder>/verdict.json` and to standard output; the exit code is 1 when anything is broken or never happened. A scenario that
+this machine cannot run is left out, with the reason, and then the campaign is a part. When the whole campaign holds, docs/guarantees.md gets its counts (`report.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 TESTS: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
@@ -406,14 +408,18 @@ def run_one(name: str, number: int, target: Path) -> int:
     scenario = SCENARIOS[name]
     directory = Path(tempfile.mkdtemp(prefix=f"ca-{name}-"))
     began = time.monotonic()
+    left_out = ""
     try:
         verdict = scenario.run(directory / "lab", 1000 * number + 1)
         missing = verdict.vacuous(scenario.wanted)
+    except pytest.skip.Exception as reason:
+        verdict, missing, left_out = Verdict(), [], str(reason)
     except Exception:
         verdict, missing = Verdict([f"broken off: {traceback.format_exc()[-3000:]}"]), []
     found = {**verdict.as_json(), "seconds": round(time.monotonic() - began, 1), "never_happened": missing}
     found["holds"] = found["holds"] and not missing
     found["replay"] = f"python tests/fault/campaign.py --run {name} {number}"
+    found["left_out"] = left_out
     found["waits"] = [round(wait, 3) for wait in verdict.recoveries]
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
@@ -431,10 +437,14 @@ def run_all(names: list[str], times: int, folder: Path, *, resume: bool) -> dict
     jobs = [(name, number) for number in range(times) for name in names if name in SCENARIOS]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda job: _in_a_process(*job, folder, resume=resume), jobs))
-    verdict: dict[str, Any] = {"scenarios": {}}
+    verdict: dict[str, Any] = {"scenarios": {}, "left_out": {}}
     for name in names:
         if name in SCENARIOS:
-            verdict["scenarios"][name] = _sum([json.loads(_file(folder, name, n).read_text()) for n in range(times)])
+            found = [json.loads(_file(folder, name, n).read_text()) for n in range(times)]
+            if reasons := [part["left_out"] for part in found if part.get("left_out")]:
+                verdict["left_out"][name] = reasons[0]
+            else:
+                verdict["scenarios"][name] = _sum(found)
     holds = [part["holds"] for part in verdict["scenarios"].values()]
     if "simulation" in names:
         target = folder / "simulation"
@@ -480,7 +490,8 @@ def _in_a_process(name: str, number: int, folder: Path, *, resume: bool) -> None
     if not target.exists():
         target.write_text(json.dumps({"holds": False, "violations": ["its process ended"], "counts": {}, "waits": []}))
     found = json.loads(target.read_text())
-    print(f"{time.strftime('%H:%M:%S')} {name} {number} {'holds' if found['holds'] else 'BROKEN'}", flush=True)
+    outcome = found.get("left_out") or ("holds" if found["holds"] else "BROKEN")
+    print(f"{time.strftime('%H:%M:%S')} {name} {number} {outcome}", flush=True)
     for violation in found["violations"][:5]:
         print(f"  {violation}", flush=True)
 

@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from celery_agents.worker.store.redis.topology import slot_of
 
 from .failovers import ENV, act_all_the_while, first_step, judge_acts, submit_of_each_kind
+from support.cluster import CLUSTER_MISSING, can_cluster
 from support.cluster_lab import ClusterLab
 from support.redis_keys import shard_of_session
 from support.serve_process import ServeProcess
@@ -24,6 +27,8 @@ _STOPPED_SECONDS = 27.0
 
 def disturb_cluster(directory: Path, fault: str) -> Verdict:
     """One fault while jobs are under way, with clients that act all the while. Faults are named as in `_FAULTS`."""
+    if not can_cluster():
+        pytest.skip(CLUSTER_MISSING)
     verdict = Verdict()
     with ClusterLab(directory, agents="support.waiting_agents", env=ENV) as lab:
         workers = [lab.worker() for _ in range(2)]

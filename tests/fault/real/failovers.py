@@ -20,6 +20,7 @@ from support.failover_lab import FailoverLab
 from support.hosts import HOSTS_MISSING, can_make_hosts
 from support.lab import Lab
 from support.redis_keys import session_key
+from support.sentinels import SENTINEL_MISSING, find_sentinel
 from support.serve_process import ServeProcess
 from support.verdict import Submitted, Verdict
 from support.wait import wait_until
@@ -56,6 +57,8 @@ def lose_primaries(directory: Path, fault: str, times: int = 1, *, replicas: int
     """
     verdict = Verdict()
     apart = fault in _APART
+    if find_sentinel() is None:
+        pytest.skip(SENTINEL_MISSING)
     if apart and not can_make_hosts():
         pytest.skip(HOSTS_MISSING)
     env = {**ENV, **({"CELERY_AGENTS_REPLICAS": str(replicas)} if replicas else {})}
