@@ -131,9 +131,7 @@ class SpawnTool(DelegatedTool):
         """
         wanted, known = bound["subagent"], {each.name: each for each in self.capability.agents}
         if wanted not in known:
-            raise InvalidInput(
-                "subagent", str(wanted)[:60], f"there is no such subagent; subagents: {', '.join(known)}."
-            )
+            raise InvalidInput("subagent", wanted, f"there is no such subagent; subagents: {', '.join(known)}.")
         chosen = known[wanted]
         return Delegation(
             agent=wanted,

@@ -9,6 +9,7 @@ import pytest
 
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.engine.leases import Interruption
 from celery_agents.worker.engine.tool_calls import _batches
 from celery_agents.worker.tools import LookupResult, ToolContext, tool
 
@@ -184,3 +185,24 @@ def test_each_result_is_written_when_its_call_ends_and_the_last_one_with_the_com
     session_id = bench.submit()
     bench.run(session_id)
     assert [sorted(results) for _, results in written] == [[0], [1]]
+
+
+def test_a_worker_that_drains_begins_no_further_call(new_bench: NewBench) -> None:
+    ran: list[int] = []
+
+    @tool(effect="unsafe")
+    def pay(number: int) -> str:
+        """Pay."""
+        ran.append(number)
+        if ran == [1]:
+            bench.keeper.interrupt_all(Interruption.DRAIN)
+        return "paid"
+
+    calls = [CallTool("pay", number=number) for number in (1, 2)]
+    bench = new_bench(calling(*calls, tools=[pay], max_parallel_tools=1))
+    session_id = bench.submit()
+    outcome = bench.step(session_id)
+    assert isinstance(outcome, RetryLater)
+    assert (outcome.reason, ran) == ("this worker drains", [1])
+    bench.run(session_id)
+    assert (ran, [each.outcome.value for each in executions(bench, session_id)]) == ([1, 2], ["ok", "ok"])

@@ -243,3 +243,9 @@ def test_a_subagents_capability_of_a_child_cannot_raise_the_depth(new_bench: New
     bench, root = started(new_bench, root_agent, middle, answering("leaf"))
     run_tree(bench, root)
     assert len(children_of(bench, root)) == 1
+
+
+@pytest.mark.parametrize(("names", "told"), [((), "got none"), (("a", "b", "a"), "got a, b, a")])
+def test_subagents_are_given_each_name_once(names: tuple[str, ...], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        Subagents([Subagent(name) for name in names])
