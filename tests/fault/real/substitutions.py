@@ -176,7 +176,7 @@ class Siege:
         # What is written for nobody has no life of its own.
         self._broker.delete(
             keys.ShardKeys(0).session(_PREY).live,
-            keys.newest_tools(_THEIRS),
+            keys.FLEET.newest_tools(_THEIRS),
             keys.FLEET.tool_list(_THEIRS),
             *self._broker.keys(f"{_THEIRS}*"),
         )
@@ -282,7 +282,7 @@ class Siege:
             lambda: self._broker.zadd(shard.failed, {raw: float(score)}),
             lambda: self._broker.xadd(prey.live, {raw[:50] or b"x": raw}),
             lambda: self._broker.hset(prey.session, _PREY_HEADER[number % len(_PREY_HEADER)], raw),
-            lambda: self._broker.set(keys.newest_tools(_THEIRS), raw),
+            lambda: self._broker.set(keys.FLEET.newest_tools(_THEIRS), raw),
             lambda: self._broker.set(keys.FLEET.tool_list(_THEIRS), raw),
             lambda: self._broker.xadd(shard.dead, {raw[:50] or b"x": raw}),
             lambda: self._broker.xadd(prey.events, {raw[:50] or b"x": raw}),
