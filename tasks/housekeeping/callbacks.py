@@ -18,7 +18,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, Final
 
 from celery import Celery
@@ -82,12 +81,12 @@ class CallbackCaller:
     def _take_due(self, shards: Sequence[ShardKeys] | None, limit: int) -> Sequence[Callback]:
         """Take what is due; while it is not confirmed, nothing is told, and it is due again shortly."""
         context, housekeeping = self._store.context, self._store.housekeeping
-        confirmer, hold_ms = context.confirmer, round(_HOLD_SECONDS * 1000)
-        with nullcontext(set[str]()) if confirmer is None else confirmer.noting() as used:
+        hold_ms = round(_HOLD_SECONDS * 1000)
+        with context.noting() as used:
             found = housekeeping.due_callbacks(limit=limit, hold_ms=hold_ms, shards=shards)
         try:
-            if confirmer is not None and found:
-                confirmer.confirm((shards or context.shards)[0], used)
+            if found:
+                context.confirm((shards or context.shards)[0], used)
         except NotConfirmed as error:
             log.warning("%d callbacks are due again later: %s", len(found), error)
             for callback in found:

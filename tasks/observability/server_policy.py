@@ -6,11 +6,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ...config.redis_urls import uses_sentinels
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError
 from ...worker.store.redis.outages import NODE_OF_CLUSTER, SENTINEL
-from ...worker.store.redis.sentinel_views import watched_replicas
+from ...worker.store.redis.sentinel_views import WatchedReplica, watched_replicas
 
 log = logging.getLogger(__name__)
 
@@ -33,21 +32,23 @@ def check_server(facts: Mapping[str, str]) -> None:
         log.warning("Redis keeps no append-only file: what it holds is lost with its process; set appendonly yes")
 
 
-def check_replicas(facts: Mapping[str, str], settings: Settings) -> None:
+def check_replicas(facts: Mapping[str, str], settings: Settings) -> list[WatchedReplica]:
     """Refuse servers that cannot keep what `CELERY_AGENTS_REPLICAS` promises. Replicas that are missing are no reason.
 
+    Returns:
+        The replicas that Sentinels know; none without Sentinels, or where nothing has to be confirmed.
     Raises:
         ConfigurationError: There is no append-only file, the replicas have different priorities, or there are fewer.
     """
     if not settings.replicas:
-        return
+        return []
     named = f"CELERY_AGENTS_REPLICAS={settings.replicas}"
     if facts.get("aof_enabled") == "0":
         raise ConfigurationError(
             f"{named} needs an append-only file on all servers: a primary that starts again without one is empty, and "
             "empties its replicas; set appendonly yes"
         )
-    known = watched_replicas(settings.redis_url) if uses_sentinels(settings.redis_url) else []
+    known = watched_replicas(settings.redis_url)
     priorities = sorted({each.priority for each in known})
     if len(priorities) > 1:
         raise ConfigurationError(
@@ -59,6 +60,7 @@ def check_replicas(facts: Mapping[str, str], settings: Settings) -> None:
             f"{named}, and the Sentinels know {len(known)}: nothing would ever be confirmed; set it to {len(known)}, "
             "or add replicas"
         )
+    return known
 
 
 def check_mode(facts: Mapping[str, str]) -> None:

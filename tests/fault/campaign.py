@@ -87,6 +87,13 @@ _FAILOVERS: Final = {
     "deletions undone": "deletions_undone", "unsafe calls made twice": "unsafe_doubled",
     "answers paid again": "answers_paid_again", "processes ended": "processes_ended",
 }  # fmt: skip
+
+
+def _under_load(run: Callable[[Path, int], Verdict], what: str) -> Scenario:
+    """A server that is lost or moved while jobs and clients go on."""
+    return Scenario(run, what, _FAILOVERS, ("faults", "jobs_completed", "acts"))
+
+
 _CALLS: Final = {"model calls beyond the minimum": "model_calls_extra"}
 
 # The longest first, so that the two that run at once end at about the same time.
@@ -304,54 +311,38 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         {"losses": "losses", "jobs completed after a loss": "jobs_after_a_loss"},
         ("losses", "bytes_lost"),
     ),
-    "failover-kill": Scenario(
+    "failover-kill": _under_load(
         lambda d, s: failovers.lose_primaries(d, "kill", 5),
         "under load, the primary of three servers with three Sentinels is killed, and comes back as a replica",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
-    "failover-stop": Scenario(
+    "failover-stop": _under_load(
         lambda d, s: failovers.lose_primaries(d, "stop", 2),
         "the same, while the primary stands still for 27 s and goes on",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
-    "failover-three": Scenario(
+    "failover-three": _under_load(
         lambda d, s: failovers.lose_primaries(d, "three", 2),
         "three primaries are killed in a row, each as soon as the others follow it",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
-    "failover-restart": Scenario(
+    "failover-restart": _under_load(
         lambda d, s: failovers.lose_primaries(d, "restart", 5),
         "the primary is killed and started again at once, while the Sentinels may have begun a failover",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
-    "failover-replica-first": Scenario(
+    "failover-replica-first": _under_load(
         lambda d, s: failovers.lose_primaries(d, "replica-first", 2),
         "a replica is killed first, then the primary",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
-    "failover-part-primary": Scenario(
+    "failover-part-primary": _under_load(
         lambda d, s: failovers.lose_primaries(d, "part-primary", 1),
         "the primary is cut off for 20 s, with one worker and one client; the others choose another one",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
-    "failover-part-pair": Scenario(
+    "failover-part-pair": _under_load(
         lambda d, s: failovers.lose_primaries(d, "part-pair", 1),
         "primary and replica are cut off together for 20 s, with their Sentinels, one worker and one client",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
     **{
-        f"failover-replicas-{fault}": Scenario(
+        f"failover-replicas-{fault}": _under_load(
             lambda d, s, fault=fault, times=times: failovers.lose_primaries(d, fault, times, replicas=1),
             f"with CELERY_AGENTS_REPLICAS=1: {words}",
-            _FAILOVERS,
-            ("faults", "jobs_completed", "acts"),
         )
         for fault, times, words in (
             ("kill", 5, "the primary is killed, and comes back as a replica"),
@@ -363,29 +354,21 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             ("part-pair", 1, "primary and replica are cut off together for 20 s, with one worker and one client"),
         )
     },
-    "cluster-kill": Scenario(
+    "cluster-kill": _under_load(
         lambda d, s: clusters.disturb_cluster(d, "kill"),
         "under load, a primary of a cluster of 3 + 3 is killed, and comes back as a replica",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
-    "cluster-stop": Scenario(
+    "cluster-stop": _under_load(
         lambda d, s: clusters.disturb_cluster(d, "stop"),
         "the same, while the primary stands still for 27 s and goes on",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
-    "cluster-move": Scenario(
+    "cluster-move": _under_load(
         lambda d, s: clusters.disturb_cluster(d, "move"),
         "a slot with work moves key by key to another node, and back",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
-    "cluster-add": Scenario(
+    "cluster-add": _under_load(
         lambda d, s: clusters.disturb_cluster(d, "add"),
         "a node joins the cluster, and twelve slots with work move to it",
-        _FAILOVERS,
-        ("faults", "jobs_completed", "acts"),
     ),
     "redis-everysec": Scenario(
         lambda d, s: redis_faults.storm(d, _STORM[:4] * 2, s, append_only="everysec"),

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -14,7 +14,7 @@ from redis.retry import Retry
 
 from celery_agents.config.redis_urls import ClusterUrl
 
-from .processes import free_port
+from .processes import ProcessGroup, free_port
 from .redis_server import RedisServer
 from .wait import wait_until
 
@@ -28,7 +28,7 @@ def can_cluster() -> bool:
     return shutil.which("redis-cli") is not None and shutil.which("redis-server") is not None
 
 
-class ClusterGroup:
+class ClusterGroup(ProcessGroup):
     """Nodes of one cluster, each primary with so many replicas.
 
     Args:
@@ -59,7 +59,7 @@ class ClusterGroup:
         config = {**self._config, "cluster-port": str(free_port())}
         return RedisServer(folder, append_only="everysec", config=config, binary=shutil.which("redis-server"))
 
-    def start(self) -> ClusterGroup:
+    def start(self) -> Self:
         """Start all nodes, and wait until they are a cluster."""
         for node in self.nodes:
             node.start()
@@ -189,16 +189,6 @@ class ClusterGroup:
         """End all nodes, whatever state they are in."""
         for node in self.nodes:
             node.end()
-
-    def __enter__(self) -> ClusterGroup:
-        try:
-            return self.start()
-        except BaseException:
-            self.end()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
 
 
 def node_of(url: str, slot: int) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import atexit
 import contextlib
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from celery_agents.tasks.local.child_processes import is_taken
 
@@ -229,6 +231,28 @@ class Process:
     def __enter__(self) -> Process:
         self.start()
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class ProcessGroup(abc.ABC):
+    """Several processes that serve together, for a `with` block; a start that fails leaves none behind."""
+
+    @abc.abstractmethod
+    def start(self) -> Self:
+        """Start all, and wait until they serve."""
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """End all, whatever state they are in."""
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.end()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.end()

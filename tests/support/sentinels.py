@@ -6,14 +6,14 @@ import contextlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .hosts import Hosts
-from .processes import Process, free_port
+from .processes import Process, ProcessGroup, free_port
 from .redis_server import RedisServer
 from .wait import wait_until
 
@@ -26,7 +26,7 @@ def find_sentinel() -> str | None:
     return shutil.which("redis-sentinel")
 
 
-class SentinelGroup:
+class SentinelGroup(ProcessGroup):
     """Servers that replicate the first, watched by Sentinels; the address of a group that fails over by itself.
 
     Args:
@@ -63,7 +63,7 @@ class SentinelGroup:
         self.ports = [free_port() for _ in range(sentinels)]
         self.sentinels: list[Process] = []
 
-    def start(self) -> SentinelGroup:
+    def start(self) -> Self:
         """Start all, and wait until the Sentinels know each other and the replicas follow."""
         for number, server in enumerate(self.servers, 1):
             server.prefix = self.hosts.prefix(number) if self.hosts is not None else ()
@@ -199,13 +199,3 @@ class SentinelGroup:
             sentinel.end(patience=0.0)
         for server in self.servers:
             server.end()
-
-    def __enter__(self) -> SentinelGroup:
-        try:
-            return self.start()
-        except BaseException:
-            self.end()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.end()

@@ -178,11 +178,8 @@ class RemoteTools:
         stored = self._lists.newest(key)
         if stored is not None and stored.raw is not None:  # calls say themselves that the server is away
             return self._remember(key, read_list(stored.raw), _SHORTEST_LIFE_MS).digest
-        patience, now, since_ms = (
-            server.patience.total_seconds(),
-            self._services.monotonic(),
-            run.loaded.delayed_since_ms,
-        )
+        patience, now = server.patience.total_seconds(), self._services.monotonic()
+        since_ms = run.loaded.delayed_since_ms
         if since_ms and run.loaded.now_ms - since_ms >= patience * 1000:
             self._given_up[key] = now + patience  # the next steps do without at once
         if self._given_up.get(key, now) > now:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..concurrency import fibers
+from . import fields
 from .database import Command, Reply
 
 # Two clocks that are off by a thousandth, which is more than any are, part by less than the slack of the sweep.
@@ -29,7 +30,7 @@ class RedisClock:
         self._ahead_ms = 0.0
         self._estimates_until = 0.0  # by this machine's clock
         # Redis's id of its run, and when it was first seen by this machine's clock.
-        self._run: tuple[bytes | None, float] = (None, 0.0)
+        self._run: tuple[str | None, float] = (None, 0.0)
         self._others: dict[str, RedisClock] = {}
 
     def at(self, place: str) -> RedisClock:
@@ -74,13 +75,13 @@ class RedisClock:
         Redis subtracts two readings of its machine's clock. When that was set back, the difference is too small, or
         negative, for as long as the clock went back.
         """
-        lines = dict(line.split(b":", 1) for line in reply.splitlines() if b":" in line)
-        if b"uptime_in_seconds" not in lines:
+        lines = fields.info_lines(reply)
+        if "uptime_in_seconds" not in lines:
             return float("inf")
-        run, here = lines.get(b"run_id", b""), self._monotonic()
+        run, here = lines.get("run_id", ""), self._monotonic()
         if self._run[0] != run:
             self._run = (run, here)
-        return max(float(lines[b"uptime_in_seconds"]), here - self._run[1])
+        return max(float(lines["uptime_in_seconds"]), here - self._run[1])
 
     def start_lease(self, key: str, worker: str, lease_ms: int) -> Command:
         """`SET … PX`: create or replace a lease."""

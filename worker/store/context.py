@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -192,9 +192,20 @@ class StoreContext:
 
     def acknowledging(self, shard: ShardKeys) -> AbstractContextManager[None]:
         """Confirm an action of a client that is carried out in this block; see `Confirmer.acknowledging`."""
-        if self.confirmer is None or not self.confirms_actions:
-            return nullcontext()
-        return self.confirmer.acknowledging(shard)
+        return self.confirming(shard) if self.confirms_actions else nullcontext()
+
+    def confirming(self, shard: ShardKeys) -> AbstractContextManager[None]:
+        """Confirm what this block has written or found, where confirmations are on; see `Confirmer.acknowledging`."""
+        return nullcontext() if self.confirmer is None else self.confirmer.acknowledging(shard)
+
+    def noting(self) -> AbstractContextManager[set[str]]:
+        """Note the primaries that this block uses, where confirmations are on; see `Confirmer.noting`."""
+        return nullcontext(set[str]()) if self.confirmer is None else self.confirmer.noting()
+
+    def confirm(self, shard: ShardKeys, used: Collection[str]) -> None:
+        """Confirm all that is stored by now, where confirmations are on; see `Confirmer.confirm`."""
+        if self.confirmer is not None:
+            self.confirmer.confirm(shard, used)
 
     def keys(self, session_id: str) -> SessionKeys:
         """Name the keys of a session."""

@@ -122,6 +122,12 @@ def named_pairs(reply: list[bytes]) -> dict[str, bytes]:
     return {name(reply[i]): reply[i + 1] for i in range(0, len(reply), 2)}
 
 
+def info_lines(reply: bytes) -> dict[str, str]:
+    """Parse the lines of a reply to INFO by their names; what is no UTF-8 has a mark in its place."""
+    lines = (line.partition(":") for line in any_text(reply).splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}
+
+
 def pairs(reply: list[bytes]) -> dict[str, bytes]:
     """Parse a flat list of fields and values, the reply to HGETALL."""
     return {text(reply[i]): reply[i + 1] for i in range(0, len(reply), 2)}

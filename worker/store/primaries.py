@@ -18,8 +18,6 @@ from .keys import ShardKeys
 REPLICATION: Final[Command] = ("INFO", "replication")
 """Asks the server for its replication id; `replication_id` understands the reply."""
 
-_LINE: Final = b"master_replid:"
-
 
 @dataclass(frozen=True, slots=True)
 class Primary:
@@ -66,7 +64,7 @@ def read_primary(shard: ShardKeys, now_ms: int, info: Reply, stored: Reply) -> P
 
 def replication_id(info: bytes) -> str:
     """Parse the reply to `REPLICATION`; "" where it names no id."""
-    return next((line[len(_LINE) :].strip().decode() for line in info.splitlines() if line.startswith(_LINE)), "")
+    return fields.info_lines(info).get("master_replid", "")
 
 
 class KnownServer:

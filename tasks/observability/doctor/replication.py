@@ -9,7 +9,7 @@ from ....config.redis_urls import uses_sentinels
 from ....worker.errors import ConfigurationError, StoreForbidden, StoreUnavailable
 from ....worker.store.confirming import most_replicas
 from ....worker.store.redis.outages import ADVICE
-from ....worker.store.redis.sentinel_views import SentinelView, ask_sentinels, replica_times, watched_replicas
+from ....worker.store.redis.sentinel_views import SentinelView, ask_sentinels, replica_times
 from ..server_policy import check_replicas, following_replicas
 from .findings import Finding, Installation
 from .server import CLOCK_TOLERANCE_SECONDS
@@ -41,11 +41,10 @@ def check_confirmations(installation: Installation) -> Iterator[Finding]:
     if not settings.replicas:
         return
     try:
-        check_replicas(facts, settings)
+        known = check_replicas(facts, settings)
     except ConfigurationError as error:
         yield Finding.fail("replicas", str(error), "workers do not start before that is corrected")
         return
-    known = watched_replicas(settings.redis_url) if uses_sentinels(settings.redis_url) else []
     hosts = {each.host for each in known} | _primary_hosts(settings.redis_url)
     is_of_three_hosts = settings.replicas == 1 and len(known) == _OTHERS_OF_THREE and len(hosts) == _OTHERS_OF_THREE + 1
     connected, follow = int(facts.get("connected_slaves", "0")), following_replicas(facts)

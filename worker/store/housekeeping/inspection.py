@@ -50,7 +50,7 @@ class FactVerbs(StorePart):
         """
         now_ms = self._context.now_ms("facts.now")
         (info,) = self._context.database.pipeline("facts", [("INFO",)])
-        return _parse_info(info) | {"now_ms": str(now_ms)}
+        return fields.info_lines(info) | {"now_ms": str(now_ms)}
 
     def node_facts(self) -> dict[str, dict[str, str] | StoreUnavailable]:
         """The same of each node of a cluster by its address, or why it does not answer; nothing for one server.
@@ -58,12 +58,13 @@ class FactVerbs(StorePart):
         Raises:
             StoreForbidden: This Redis user may not run INFO.
         """
-        database, found = self._context.database, dict[str, dict[str, str] | StoreUnavailable]()
-        for place in sorted({database.place(shard.due) for shard in self._context.shards} - {""}):
-            shard = next(shard for shard in self._context.shards if database.place(shard.due) == place)
+        context, found = self._context, dict[str, dict[str, str] | StoreUnavailable]()
+        served = {context.database.place(shards[0].due): shards[0].due for shards in context.servers()}
+        for place in sorted(served.keys() - {""}):
             try:
-                info, now, _ = database.pipeline("facts.node", [("INFO",), ("TIME",), ("EXISTS", shard.due)])
-                found[place] = _parse_info(info) | {"now_ms": str(self._context.clock.at(place).milliseconds(now))}
+                reads: list[Command] = [("INFO",), ("TIME",), ("EXISTS", served[place])]
+                info, now, _ = context.database.pipeline("facts.node", reads)
+                found[place] = fields.info_lines(info) | {"now_ms": str(context.clock.at(place).milliseconds(now))}
             except StoreUnavailable as error:
                 found[place] = error
         return found
@@ -130,11 +131,6 @@ class FactVerbs(StorePart):
                 place.
         """
         self._context.check_shards()
-
-
-def _parse_info(info: bytes) -> dict[str, str]:
-    lines = (line.partition(":") for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
-    return {name: value for name, _, value in lines}
 
 
 def _named(flat: Sequence[bytes]) -> dict[str, str]:

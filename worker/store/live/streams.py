@@ -181,10 +181,8 @@ class LiveVerbs(StorePart):
 
     def _poll(self, positions: Mapping[str, StreamPosition], block_ms: int | None) -> dict[str, list[Entry]]:
         """Follow in a cluster, where no command reads two slots."""
-        ends, shards = (
-            time.monotonic() + (block_ms or 0) / 1000,
-            defaultdict[ShardKeys, dict[str, StreamPosition]](dict),
-        )
+        ends = time.monotonic() + (block_ms or 0) / 1000
+        shards = defaultdict[ShardKeys, dict[str, StreamPosition]](dict)
         for session_id, position in positions.items():
             shards[self._context.keys(session_id).shard][session_id] = position
         reads = {shard: self._read(each, len(positions), ()) for shard, each in shards.items()}

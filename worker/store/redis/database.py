@@ -22,6 +22,7 @@ from ...errors import (
     StoreFull,
     StoreUnavailable,
 )
+from .. import fields
 from ..database import USED_PRIMARIES, Changed, Command, Confirmation, Guard, Reply, Word
 from ..primaries import REPLICATION, replication_id
 from .connection import PlainSocket, RedisConnection
@@ -181,11 +182,11 @@ class RedisDatabase:
             written, acknowledged, info = raise_errors(replies)
             if not written:
                 raise _translate(refused) if isinstance(refused, Exception) else StoreUnavailable("nothing was written")
-        lines = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
+        lines = fields.info_lines(info)
         return Confirmation(
             acknowledged=acknowledged,
-            connected=int(lines.get(b"connected_slaves", b"0")),
-            is_primary=lines.get(b"role") == b"master",
+            connected=int(lines.get("connected_slaves", "0")),
+            is_primary=lines.get("role") == "master",
             primary=replication_id(info),
         )
 

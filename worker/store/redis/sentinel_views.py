@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import redis
 
-from ....config.redis_urls import SENTINEL_SECONDS, SentinelUrl
+from ....config.redis_urls import SENTINEL_SECONDS, SentinelUrl, uses_sentinels
 from .pools import make_pool, make_sentinels
 
 _Redis: Final[Any] = redis.Redis
@@ -60,7 +60,12 @@ class WatchedReplica:
 
 
 def watched_replicas(url: str) -> list[WatchedReplica]:
-    """Ask the Sentinels for the replicas that they know; the longest answer counts, none where none answers."""
+    """Ask the Sentinels for the replicas that they know; the longest answer counts, none where none answers.
+
+    A URL without Sentinels has none.
+    """
+    if not uses_sentinels(url):
+        return []
     named = SentinelUrl.parse(url)
     found: list[WatchedReplica] = []
     for client in make_sentinels(named).sentinels:

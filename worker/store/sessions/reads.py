@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, Final
 
 from ...state.execution.status import ExecutionStatus
@@ -68,15 +67,14 @@ class ReadVerbs(StorePart):
             ("HGET", keys.ctl, "execution"),
             ("HMGET", keys.session, "version", f"e:{execution_id}", "status", SAFE),
         ]
-        confirmer = self._context.confirmer
-        with nullcontext(set[str]()) if confirmer is None else confirmer.noting() as used:
+        with self._context.noting() as used:
             current, (version, stored, status, safe) = self._context.database.pipeline("outcome", reads)
         if version is None:
             raise missing_error(self._context, session_id)
         is_active = fields.text(current) == execution_id and fields.text(status) in _ACTIVE
         found = None if is_active else _result(session_id, stored)
-        if confirmer is not None and found is not None and safe != version:
-            confirmer.confirm(keys.shard, used)
+        if found is not None and safe != version:
+            self._context.confirm(keys.shard, used)
         return found
 
     def events(self, session_id: str, after: str | None = None, limit: int = 1000) -> list[Event]:

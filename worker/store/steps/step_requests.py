@@ -101,8 +101,8 @@ class StepRequestVerbs(StorePart):
         """
         for request in requests:
             _check_size(request)
-        asked, confirmer = self._requests(claim), self._context.confirmer if begins else None
-        with nullcontext() if confirmer is None else confirmer.acknowledging(asked.scope.keys.shard):
+        asked = self._requests(claim)
+        with self._context.confirming(asked.scope.keys.shard) if begins else nullcontext():
             opened = asked.scope.apply_once(lambda: asked.open(requests, begins or {}), "open a request")
         crash_points.at("w0")
         return opened
