@@ -38,6 +38,11 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         is_on_cluster = params is not None and params.params.get("database") == "cluster"
         if is_on_cluster and item.path.parent == HERE and item.path.name not in _ON_A_CLUSTER:
             item.add_marker(pytest.mark.long)
+        # Fibers change how a connection is shared, fakeredis what runs scripts, and the long way what is sent: the suite
+        # has each of them alone, and the long way on Redis, in memory and on a cluster.
+        is_long_way = params is not None and params.params.get("bench") == "the long way"
+        if is_long_way and params.params.get("database") in ("redis in fibers", "fakeredis"):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(params=["redis", "redis in fibers", "fakeredis", "memory", "cluster"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +12,7 @@ from celery_agents.tasks.client.inputs import STATUSES
 from celery_agents.tasks.client.listing import INDEXES, Filter, iterate_headers, read_page
 from celery_agents.worker.engine import stop_transition
 from celery_agents.worker.store import StepRef
-from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.database import Command, Database
 
 from support.asking import a_request, ask
 from support.store import Bench, step_transition
@@ -94,14 +96,30 @@ def test_times_bound_a_listing_by_status_too(bench: Bench) -> None:
             assert [header.session_id for header in found] == expected
 
 
+def copy_session(bench: Bench, names: Sequence[str]) -> None:
+    """Write the bench's session once more under each name, each a millisecond later in the listing, and due with it."""
+    stored = bench.database("HGETALL", bench.store.context.keys(bench.session).session)
+    at_ms, due = round(float(bench.database("ZSCORE", bench.shard.sessions, bench.session))), bench.due()
+    writes: dict[str, list[Command]] = defaultdict(list)
+    for number, name in enumerate(names, 1):
+        keys = bench.store.context.keys(name)
+        writes[keys.shard.prefix] += [
+            ("HSET", keys.session, *stored, "updated", at_ms + number),
+            ("ZADD", keys.shard.sessions, at_ms + number, name),
+            ("ZADD", keys.shard.due, due, name),
+        ]
+    for commands in writes.values():
+        bench.spy.inner.pipeline("test", commands)
+
+
 def test_a_rare_status_or_agent_is_found_behind_thousands_of_others(database: Database) -> None:
     bench = Bench(database)
     bench.session, bench.execution = "old", "e"
     bench.submit(agent="rare")
     make(bench, "parked")
-    for number in range(2_100):
-        bench.session, bench.execution = f"s{number}", f"e{number}"
-        bench.submit(queue=None)
+    bench.session, bench.execution = "s0", "e0"
+    bench.submit(queue=None)
+    copy_session(bench, [f"s{number}" for number in range(1, 2_100)])
     assert listed(bench, "parked") == ["old"]
     rare = Filter(status=None, agent="rare", oldest_ms=None)
     assert [header.session_id for header in read_page(bench.store, rare, 50, None)] == ["old"]

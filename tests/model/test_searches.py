@@ -51,6 +51,7 @@ def test_a_mutant_is_caught_with_a_shortest_counterexample(model: str, mutant: A
     assert counterexample.broken.split(":")[0] == mutants.CAUGHT[mutant][1]
 
 
+@pytest.mark.long  # the suite searches larger configurations without mutants above
 @pytest.mark.parametrize(("model", "mutant"), MUTANTS)
 def test_what_catches_a_mutant_holds_without_it(model: str, mutant: Any) -> None:
     config, _ = part(model, "mutants").CAUGHT[mutant]
