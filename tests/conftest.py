@@ -24,7 +24,7 @@ from support.http_service import ServiceProcess
 from support.ledger import Ledger
 from support.provider import Provider
 from support.redis_keys import immortal_keys
-from support.redis_server import RedisServer
+from support.redis_server import RedisServer, known_binaries
 from support.worker_process import WorkerProcess
 
 _numbers = itertools.count(1)
@@ -69,12 +69,22 @@ def redis_server(redis_process: RedisServer, request: pytest.FixtureRequest) -> 
     _expect_mortal_keys(redis_process, request)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cluster-server",
+        choices=list(known_binaries()),
+        default="redis-on-path",
+        help="the server of shared clusters",
+    )
+
+
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGroup]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ClusterGroup]:
     """A cluster of three primaries that tests share; do not stop or move anything."""
-    if not can_cluster():
+    binary = known_binaries()[request.config.getoption("--cluster-server")]
+    if binary is None or not can_cluster():
         pytest.skip(CLUSTER_MISSING)
-    with ClusterGroup(tmp_path_factory.mktemp("cluster"), replicas=0) as group:
+    with ClusterGroup(tmp_path_factory.mktemp("cluster"), replicas=0, binary=binary) as group:
         _of_the_session.extend(node.process for node in group.nodes)
         yield group
 

@@ -28,6 +28,13 @@ def can_cluster() -> bool:
     return shutil.which("redis-cli") is not None and shutil.which("redis-server") is not None
 
 
+def _takes_bus_port(binary: str | None) -> bool:
+    """Whether the port of a node's bus can be chosen; before Redis 7, it is 10 000 above the node's."""
+    assert binary is not None, CLUSTER_MISSING
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+    return " v=6." not in said
+
+
 class ClusterGroup(ProcessGroup):
     """Nodes of one cluster, each primary with so many replicas.
 
@@ -35,6 +42,7 @@ class ClusterGroup(ProcessGroup):
         directory: Home of the data and the logs.
         timeout_ms: A node that does not answer for this long has failed, and a replica takes over.
         config: More settings of each node.
+        binary: The redis-server of all nodes; None: the one on PATH.
     """
 
     def __init__(
@@ -45,8 +53,10 @@ class ClusterGroup(ProcessGroup):
         replicas: int = 1,
         timeout_ms: int = 2_000,
         config: Mapping[str, str] | None = None,
+        binary: str | None = None,
     ) -> None:
         self._directory = directory
+        self._binary = binary or shutil.which("redis-server")
         self._replicas = replicas
         self._config = {
             "cluster-enabled": "yes", "cluster-node-timeout": str(timeout_ms), "repl-diskless-sync-delay": "0",
@@ -56,8 +66,8 @@ class ClusterGroup(ProcessGroup):
 
     def _new_node(self) -> RedisServer:
         folder = self._directory / f"node-{len(list(self._directory.glob('node-*'))) + 1}"
-        config = {**self._config, "cluster-port": str(free_port())}
-        return RedisServer(folder, append_only="everysec", config=config, binary=shutil.which("redis-server"))
+        more = {"cluster-port": str(free_port())} if _takes_bus_port(self._binary) else {}
+        return RedisServer(folder, append_only="everysec", config={**self._config, **more}, binary=self._binary)
 
     def start(self) -> Self:
         """Start all nodes, and wait until they are a cluster."""

