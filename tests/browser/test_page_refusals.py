@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 import pytest
 from browser.conftest import Watched, completed, submit, wait_for, wait_for_request
 from playwright.sync_api import Route, expect
 
 from celery_agents.tasks.client.job import Job
+from celery_agents.worker.store.history_losses import LOST, HistoryLoss
 
 from support.lab import Lab
+from support.redis_keys import session_key
 from support.serve_process import ServeProcess
 from support.worker_process import WorkerProcess
 
@@ -141,3 +146,21 @@ def test_what_another_has_done_in_between_is_said_and_nothing_typed_is_lost(
     expect(page.get_by_text("Your note: It was me.")).to_be_visible()
     # The refusal itself is the only complaint: the browser's console names it.
     assert [each for each in watched.complaints if "409" not in each] == []
+
+
+def test_a_lost_end_of_a_history_is_said_on_the_session(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = completed(desk, "Thanks")
+    loss = HistoryLoss(
+        known_version=9, found_version=5, common_version=5, mark="m", at_ms=round(time.time() * 1000), steps=(3, 4),
+        calls=({"tool": "refund", "step": 3, "outcome": "ok"},), worker="worker",
+    )  # fmt: skip
+    desk.redis.hset(session_key(job.session_id), LOST, json.dumps(loss.to_json()))
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("Redis lost version 9 and came back with 5; lost steps: 3, 4")
+    expect(alert).to_contain_text("their effects have happened, and may happen again: refund in step 3")
+    expect(alert.get_by_role("button")).to_have_count(0)
+    expect(page.get_by_label("Message to support")).to_be_visible()
