@@ -192,6 +192,12 @@ class Settings(BaseSettings):
         604_800.0, description="Life of a session's keys once no execution is active. None: for ever."
     )
     journal_seconds: float = Field(3_600.0, gt=0, description="Life of a step's journal after its commit.")
+    history_bytes: int = Field(
+        1_000_000,
+        ge=0,
+        description="Bytes of old values and replaced messages kept per session, for its state at earlier steps; the "
+        "oldest go first. 0: none are kept.",
+    )
     max_session_bytes: int = Field(
         32_000_000,
         ge=100_000,

@@ -24,6 +24,7 @@
     ├── StateUnreadable             stored data that are damaged or incomplete
     │   ├── StateTooNew             stored by a newer version of this package
     │   └── InvalidSessionFile      a session's file that is damaged
+    ├── NotKept                     what a session was at an earlier step is not kept any more
     ├── ModelCallRefused            a hook or a tool may not ask the model now
     ├── DriverError                 the model could not be asked, or refused
     │   ├── UnusableAnswer          the model answered with something that cannot be read
@@ -255,6 +256,23 @@ class StateUnreadable(CeleryAgentsError):
         super().__init__(f"The stored state cannot be read: {part}: {reason}")
         self.part = part
         self.reason = reason
+
+
+class NotKept(CeleryAgentsError):
+    """A value that a session had at an earlier step is not kept, or not any more; the session itself can be read.
+
+    Attributes:
+        name: The value, such as `metadata/plan` or `messages/summary/2`; "steps" where the whole step is not kept.
+        step: The number of the step.
+    """
+
+    def __init__(self, name: str, step: int, reason: str = "") -> None:
+        reason = reason or (
+            "old values have a bound for each session, CELERY_AGENTS_HISTORY_BYTES, and the oldest are dropped first"
+        )
+        super().__init__(f"The value {name!r} of step {step} is not kept: {reason}.")
+        self.name = name
+        self.step = step
 
 
 class InvalidSessionFile(StateUnreadable):

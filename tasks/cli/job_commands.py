@@ -156,6 +156,9 @@ def watch(
 def show(
     session: SessionArgument,
     step: Annotated[int | None, typer.Option(min=1, help="Only this step, with nothing shortened.")] = None,
+    state: Annotated[
+        bool, typer.Option("--state", help="With --step: the state that it has committed, as JSON.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Shorten nothing.")] = False,
     tree: Annotated[bool, typer.Option("--tree", help="With the sessions below it, as a table.")] = False,
     json: AsJson = False,
@@ -169,6 +172,7 @@ def show(
     Examples:
       celery-agents show 3f2a…
       celery-agents show 3f2a… --step 2
+      celery-agents show 3f2a… --step 2 --state | jq .context.metadata
       celery-agents show 3f2a… --tree
       celery-agents show 3f2a… --json | jq .state.execution.usage
     """
@@ -177,6 +181,11 @@ def show(
 
     client = client_for(redis_url)
     header = client.header(find_session(client, session))
+    if state:
+        if step is None:
+            raise typer.BadParameter("--state goes with --step; `snapshot` prints the state as it is now")
+        print(as_json(client.state(header.session_id, at=step).to_dict()))
+        return
     if tree:
         _show_tree(client, header.session_id, json)
         return

@@ -1,4 +1,4 @@
-"""Commands on whole sessions: suspend, resume, fork, clear, snapshot, restore, trace, delete."""
+"""Commands on whole sessions: suspend, resume, fork, clear, snapshot, restore, trace, diff, delete."""
 
 from __future__ import annotations
 
@@ -174,6 +174,36 @@ def trace(
     """
     client = client_for(redis_url)
     print(escape_json(client.trace(find_session(client, session), log_data=data).to_json().decode()))
+
+
+def diff(
+    session: SessionArgument,
+    before: Annotated[str, typer.Argument(metavar="STEP", help="A step: 6, or <execution>:6.", show_default=False)],
+    after: Annotated[
+        str | None, typer.Argument(metavar="[STEP]", help="Another one. Default: the state now.", show_default=False)
+    ] = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Compare the states of a session at two steps, value by value.
+
+    A line that begins with - is what the first one had, + what the second one has.
+
+    \b
+    Examples:
+      celery-agents diff 3f2a… 6 7
+      celery-agents diff 3f2a… 6
+    """
+    from ...worker.state.past.differences import find_differences
+    from .session_views import difference_lines
+
+    client = client_for(redis_url)
+    found = find_session(client, session)
+    differences = find_differences(client.state(found, at=before), client.state(found, at=after))
+    if json:
+        print(as_json([each.to_dict() for each in differences]))
+    else:
+        print("\n".join(difference_lines(differences)) or "the states are equal")
 
 
 def delete(

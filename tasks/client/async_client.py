@@ -250,6 +250,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     fork = _run_in_thread(AgentClient.fork)
     clear = _run_in_thread(AgentClient.clear)
     snapshot = _run_in_thread(AgentClient.snapshot)
+    state = _run_in_thread(AgentClient.state)
     trace = _run_in_thread(AgentClient.trace)
     resume_snapshot = _start_job(AgentClient.resume_snapshot)
     delete = _run_in_thread(AgentClient.delete)

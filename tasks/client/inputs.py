@@ -19,11 +19,13 @@ from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.values.frozen import FrozenDict, Json, freeze
 from ...worker.state.values.ids import ID_PATTERN
 from ...worker.store.fields import LAST_MS
+from ...worker.store.sessions.past_reads import StepAddress
 
 _NAMESPACE: Final = uuid.UUID("0b7c9d0e-4d6a-5c1b-9a64-2f5b8f0e7c11")
 _KEY_CHARS: Final = 512
 _CALLER_CHARS: Final = 200
 _POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
+_STEP: Final = re.compile(r"[1-9][0-9]{0,8}")
 _CURSOR: Final = re.compile(r"([0-9]{1,16}):(?:[A-Za-z0-9_.-]+,)*([A-Za-z0-9_.-]+)")
 _LARGEST: Final = 2**64 - 1
 
@@ -47,6 +49,16 @@ def derive_id(key: Any, what: str) -> str:
         return uuid.uuid5(_NAMESPACE, f"{what}:{key}").hex
     except UnicodeEncodeError:
         raise InvalidInput("idempotency_key", key, "it holds half a surrogate pair; use valid Unicode.") from None
+
+
+def read_address(at: Any, name: str = "at") -> StepAddress | None:
+    """Read the address of a step: `7`, `"7"` or `"<execution>:7"`. None: no step."""
+    if at is None:
+        return None
+    execution_id, _, number = str(at).rpartition(":")
+    if isinstance(at, bool) or not isinstance(at, str | int) or not _STEP.fullmatch(number):
+        raise InvalidInput(name, at, "give the number of a step, from 1, or '<execution>:<step>'.")
+    return StepAddress(int(number), execution_id or None)
 
 
 def read_message(message: Any, limit_bytes: int) -> Message:

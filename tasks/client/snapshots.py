@@ -1,4 +1,4 @@
-"""The verbs of a client on whole sessions: fork, clear, snapshots to go on with, and traces to look at."""
+"""The verbs of a client on whole sessions: fork, clear, snapshots to go on with; earlier states, traces to look at."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...worker.errors import ActionRefused, SessionConflict, SessionNotFound
 from ...worker.state.values.ids import ChildSessionId, read_session_id
 from ...worker.store.session_records import StoredSession
 from .connection import ClientConnection
-from .inputs import check_text, derive_id
+from .inputs import check_text, derive_id, read_address
 from .job import Job
 from .verbs import Scope, verb
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...worker.capabilities.tracing.trace import Trace
     from ...worker.session.redis_store import RedisSessionStore
     from ...worker.session.snapshots import SessionSnapshot
+    from ...worker.state.agent_state import AgentState
 
 
 class SnapshotVerbs(ClientConnection):
@@ -123,6 +124,28 @@ class SnapshotVerbs(ClientConnection):
             status=found.status,
             tag=tag,
         )
+
+    @verb("GET", "/v1/sessions/{session_id}/steps/{at}/state", "get_step_state", scope=Scope.READ)
+    def state(self, session_id: str, *, at: str | int | None = None) -> AgentState:
+        """Read the state of a session as a step has committed it, exactly.
+
+        Old values and replaced messages are kept up to `CELERY_AGENTS_HISTORY_BYTES` for each session; the oldest go
+        first.
+
+        Args:
+            at: A step of the latest execution, from 1; `"<execution>:<step>"` for one of an earlier execution. None:
+                the state that is stored now.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            InvalidInput: The session has no such step.
+            NotKept: A value of that time, which the error names, is not kept. Steps that an earlier version of this
+                package has committed, and those before a `clear`, are not kept at all.
+            StateUnreadable: A part of it cannot be read.
+        """
+        session, address = read_session_id(session_id), read_address(at)
+        if address is None:
+            return self.store.sessions.load(session).state
+        return self.store.sessions.state_at(session, address)
 
     @verb(
         "GET", "/v1/sessions/{session_id}/trace", "make_trace", scope=Scope.READ,

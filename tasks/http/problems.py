@@ -27,6 +27,7 @@ _STATUS: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.InvalidInput, 422),
     (errors.SessionExpired, 410),
     (errors.SessionDeleted, 410),
+    (errors.NotKept, 410),
     (errors.SessionNotFound, 404),
     (errors.RequestNotFound, 404),
     (errors.UnknownAgent, 404),

@@ -156,6 +156,12 @@ class SnapshotReply(Reply):
     state: dict[str, Any]
 
 
+class StepStateReply(Reply):
+    """The state of a session as a step has committed it."""
+
+    state: dict[str, Any]
+
+
 class TraceReply(Reply):
     """An execution as sinks of traces get it."""
 

@@ -84,6 +84,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
         lambda call, fork: send({"session_id": fork}, 201, {"Location": call.url(f"/v1/sessions/{fork}")}),
     ),
     "SessionSnapshot": Writer({200: replies.SnapshotReply}, lambda _, it: send(it.to_dict(), headers=_tag(it.version))),
+    "AgentState": Writer({200: replies.StepStateReply}, lambda _, state: send({"state": state.to_dict()})),
     "tuple[Grant, ...]": Writer(
         {200: replies.GrantsReply}, lambda _, grants: send({"grants": [grant.to_dict() for grant in grants]})
     ),

@@ -12,7 +12,7 @@ from ..state.execution.children import ParentLink
 from ..unique import unique_bytes
 from . import fields
 
-BOOKKEEPING: Final = ("ops", "executions", "notify", "lineage", "parent")
+BOOKKEEPING: Final = ("ops", "executions", "notify", "lineage", "parent", "past")
 _MARK_BYTES: Final = 4
 # A process whose cached session is more saves old reads it in full.
 _MARKS: Final = 32
@@ -29,6 +29,7 @@ class Bookkeeping:
         lineage: A random mark of each of the last saves, newest first. A Redis that lost what it had acknowledged gives
             the numbers of the lost versions again, to others; a lineage is never the same.
         parent: The place of a child in its tree, as stored (`ParentLink`); None for a session without a parent.
+        past: What is known of its old values, as stored (`Past`); None where none are kept yet.
     """
 
     operations: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class Bookkeeping:
     notify: bytes | None = None
     lineage: bytes = b""
     parent: bytes | None = None
+    past: bytes | None = None
 
     @classmethod
     def read(
@@ -45,6 +47,7 @@ class Bookkeeping:
         notify: bytes | None,
         lineage: bytes | None,
         parent: bytes | None = None,
+        past: bytes | None = None,
     ) -> Bookkeeping:
         """Parse the fields `BOOKKEEPING` of a session's hash."""
         return cls(
@@ -53,6 +56,7 @@ class Bookkeeping:
             notify=notify,
             lineage=lineage or b"",
             parent=parent,
+            past=past,
         )
 
     @property

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import StateUnreadable
+from ..state.execution.execution import ExecutionState
 from . import fields
 from .context import SessionScope, StoreContext
 from .database import Command, Reply
@@ -119,6 +120,14 @@ class DeadEntry:
     execution_id: str = ""
     step: int = 0
     payload: str = ""
+
+    @classmethod
+    def of_step(cls, session_id: str, execution: ExecutionState | None, reason: str) -> DeadEntry:
+        """The entry of the step at which an execution was given up."""
+        if execution is None:
+            return cls(kind="step", reason=reason, session_id=session_id)
+        step = execution.step_count + 1
+        return cls(kind="step", reason=reason, session_id=session_id, execution_id=execution.execution_id, step=step)
 
     def command(self, context: StoreContext, shard: ShardKeys) -> Command:
         """The command that appends it; the oldest entries make room."""

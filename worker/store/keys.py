@@ -11,6 +11,7 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:{k}:s:<sid>:p:<part>:<generation>` | list | session | commit (append); `<part>` of an execution ends in `.x` |
 | `ca:{k}:s:<sid>:x:<eid>` | list | session | commit (append) |
 | `ca:{k}:s:<sid>:j:<eid>:<n>` | hash | until its commit, then an hour or the retention; a failed one's stays | step |
+| `ca:{k}:s:<sid>:h` | hash | session | the save that replaces a value which a committed step had |
 | `ca:{k}:s:<sid>:inbox` | list | session | actions push, commit trims |
 | `ca:{k}:s:<sid>:events` | stream, capped | session | every transaction of the session |
 | `ca:{k}:s:<sid>:live` | stream, capped | minutes after its last entry | live text, outside all transactions |
@@ -191,7 +192,7 @@ class ShardKeys:
 class SessionKeys:
     """Keys of one session."""
 
-    __slots__ = ("ctl", "events", "inbox", "live", "session", "session_id", "shard")
+    __slots__ = ("ctl", "events", "inbox", "live", "old_values", "session", "session_id", "shard")
 
     def __init__(self, shard: ShardKeys, session_id: str) -> None:
         self.shard = shard
@@ -199,6 +200,7 @@ class SessionKeys:
         self.session = f"{shard.prefix}s:{session_id}"
         self.ctl = self.session + ":ctl"
         self.inbox = self.session + ":inbox"
+        self.old_values = self.session + ":h"
         self.events = self.session + ":events"
         self.live = self.session + ":live"
 

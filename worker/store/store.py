@@ -37,6 +37,7 @@ from .sessions.listing import ListVerbs
 from .sessions.loading import LoadVerbs
 from .sessions.parking import ParkVerbs, QuarantineVerbs
 from .sessions.part_reads import PartReadVerbs
+from .sessions.past_reads import PastReadVerbs
 from .sessions.reads import ReadVerbs
 from .sessions.retrying import RetryVerbs
 from .sessions.stopping import HoldVerbs, StopVerbs
@@ -67,6 +68,7 @@ class SessionActions(
     ListVerbs,
     ReadVerbs,
     PartReadVerbs,
+    PastReadVerbs,
     ExecutionReadVerbs,
     WaitingReadVerbs,
 ):

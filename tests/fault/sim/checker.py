@@ -22,6 +22,7 @@ from .capable import check_hit, check_parts
 from .database import QUEUE
 from .deleting import check_deleted
 from .observing import History
+from .past import check_past
 from .request_checks import check_requests
 from .sessions import MESSAGE, Called, Payment, Plan
 from .smart import MANAGE, REMEMBER, check_auxiliary_payments, check_smart_parts
@@ -130,6 +131,7 @@ def _session(sim: Simulation, session: str) -> None:
         check_parts(sim, session, state)
     if sim.smart:
         check_smart_parts(sim, session, state, steps)
+    check_past(sim, session)
     world.expect(store.sessions.header(session).version == history.versions[session], "I1", f"{session}: version lost")
     begun = Counter(e.execution_id for e in events if e.type == "execution_started")
     ended = Counter(e.execution_id for e in events if e.type in _END)

@@ -328,7 +328,23 @@ def _keys_of_attempts() -> Iterator[None]:
             setattr(module, name, idempotency_key)
 
 
+class _OldValuesLost(EditedDatabase):
+    def command(self, point: str, command: Command) -> Command | None:
+        is_old = command[0] == "HSETNX" and str(command[1]).endswith(":h")
+        return ("HGET", command[1], "none") if is_old else command
+
+
+class _OldValuesLate(EditedDatabase):
+    def command(self, point: str, command: Command) -> Command | None:
+        if command[0] != "HSETNX" or not str(command[1]).endswith(":h"):
+            return command
+        place, _, step = str(command[2]).rpartition(".")
+        return (*command[:2], f"{place}.{int(step) - 1}", *command[3:])
+
+
 MUTANTS: Final = (
+    Mutant("old_values_lost", "a save does not keep the values that it replaces", Substitutes(_OldValuesLost)),
+    Mutant("old_values_late", "an old value is kept for the step before its last one", Substitutes(_OldValuesLate)),
     Mutant("no_version_check", "a commit overwrites what was saved meanwhile", Substitutes(steps=_Overwriting), 16),
     Mutant(
         "no_commit_id", "a commit whose reply was lost is not recognised", Substitutes(_LastCommitHidden), 125

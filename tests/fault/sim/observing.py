@@ -53,6 +53,9 @@ class History:
         self._publish = publish
         self.versions: dict[str, int] = {}
         self.steps: dict[str, list[bytes]] = {}
+        # The head that the commit of a step has stored, by session, execution and step.
+        self.heads: dict[tuple[str, str, int], bytes] = {}
+        self._head = b""
         self.ctl: dict[str, dict[str, str]] = {}
         self.claims: list[Taken] = []
         self.answers: dict[tuple[str, int], Journaled] = {}
@@ -160,6 +163,7 @@ class History:
                 before = self.versions.get(session, 0)
                 world.expect(version == before + 1, "I1", f"{point}: version {version} follows {before} in {session}")
                 self.versions[session] = int(version)
+                self._head = bytes(fields["head"])  # type: ignore[arg-type]
         elif name == "HSET" and kind == "ctl":
             self._control(point, session, {str(f): str(v) for f, v in zip(command[2::2], command[3::2], strict=True)})
         elif name == "HDEL" and kind == "ctl":
@@ -170,6 +174,7 @@ class History:
             for item in command[2:]:
                 self.steps.setdefault(parts[2], []).append(bytes(item))  # type: ignore[arg-type]
                 self.beside.committed[parts[2], len(self.steps[parts[2]])] = world.seq
+                self.heads[session, parts[2], len(self.steps[parts[2]])] = self._head
         elif name == "DEL" and kind == "x":
             world.expect(not self.steps.get(parts[2]), "I1", f"{point} deletes the committed steps of {parts[2]}")
         elif kind == "j":

@@ -225,6 +225,7 @@ def _apply(
     starts = is_active(next_state.state) and not is_active(before)
     is_held = starts and is_suspended
     held_until_ms = found.now_ms + LONGEST_WAIT_MS if is_held else 0
+    found = found.with_old_values(watched)
     save = found.prepare_save(before, next_state, work_changed=starts, held_until_ms=held_until_ms)
     hold = Hold(until_ms=held_until_ms, by="", reason="the session is suspended", since_ms=found.now_ms)
     watched.commit("act.exec", [*save.commands, *(hold_commands(found.scope.keys, hold) if is_held else ())])

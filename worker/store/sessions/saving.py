@@ -23,6 +23,7 @@ from ..database import Command, Word
 from ..events import DeadEntry, event_commands
 from ..inbox import recent_operations
 from ..keys import callback_note, failed_sinks_field, fingerprint_field, joined_field
+from ..past import change_past
 from ..records import NextState, StepRef
 from ..session_records import REQUEST_KINDS, Result
 
@@ -74,6 +75,7 @@ class SessionSave:
             session's agent, and no message is published.
         not_before_ms: The step begins at this Redis time; 0: at once.
         held_until_ms: The session is held until this Redis time: nothing is published; 0: it is not.
+        old_values: The old values as stored, where the oldest have to be dropped (`is_over`); None: they need not be.
     """
 
     scope: SessionScope
@@ -88,6 +90,7 @@ class SessionSave:
     queue: str | None = ""
     not_before_ms: int = 0
     held_until_ms: int = 0
+    old_values: Sequence[bytes] | None = None
 
     @property
     def _later_ms(self) -> int:
@@ -102,10 +105,13 @@ class SessionSave:
         appended = [
             command for after, change, base in growth for command in _append_commands(scope, after, change, base)
         ]
-        known = self._next_bookkeeping()
+        pairs = [(before, after) for after, _, before in growth]
+        past = change_past(scope, self.bookkeeping.past, pairs, self.version, self.old_values)
+        known = self._next_bookkeeping(past.stored)
         commands = [
             self._session_hash(known, growth[-1][1].head),
             *appended,
+            *past.commands,
             ("ZADD", scope.keys.shard.sessions, self.now_ms, scope.session_id),
             *self._forget_executions(known.executions),
             *self._forget_operations(known.operations),
@@ -114,20 +120,19 @@ class SessionSave:
             *self._schedule_callbacks(),
         ]
         publication: list[Command] = []
-        is_delayed = bool(self._later_ms)
         if self.work_changed:
             commands += [self._control_fields(due), self._due_entry(due)]
-            if due and not self.carried and not is_delayed and self.queue is not None:
+            if due and not self.carried and not self._later_ms and self.queue is not None:
                 publication = list(scope.context.publisher.commands(due, self.now_ms))
         if self.next_state.dead is not None:
-            commands.append(self._dead_entry(self.next_state.dead))
+            entry = DeadEntry.of_step(scope.session_id, state.execution, self.next_state.dead)
+            commands.append(entry.command(scope.context, scope.keys.shard))
         # The indexes that sessions share come first: a script that finds one of them damaged has written nothing.
-        shared = self.scope.keys.shard.indexes
-        commands.sort(key=lambda command: command[1] not in shared)
+        commands.sort(key=lambda command: command[1] not in scope.keys.shard.indexes)
         return Save(
             commands=[*commands, *publication],
             size=sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes)),
-            next=due if self.work_changed and not is_delayed else None,
+            next=due if self.work_changed and not self._later_ms else None,
             is_published=bool(publication),
             version=self.version,
             state=state,
@@ -152,7 +157,7 @@ class SessionSave:
                 before = state
         return growth
 
-    def _next_bookkeeping(self) -> Bookkeeping:
+    def _next_bookkeeping(self, past: bytes) -> Bookkeeping:
         known, settings = self.bookkeeping, self.scope.settings
         notify = fields.to_json(self._notify()) if self.next_state.notify else known.notify
         return Bookkeeping(
@@ -161,6 +166,7 @@ class SessionSave:
             notify=notify,
             lineage=known.next_lineage(),
             parent=known.parent,
+            past=past,
         )
 
     def _executions(self) -> tuple[str, ...]:
@@ -188,6 +194,8 @@ class SessionSave:
         execution, next_state = self.next_state.state.execution, self.next_state
         words: list[Word] = ["version", self.version, "head", head, "updated", self.now_ms]
         words += ["status", execution.status.value if execution else "idle", "lineage", known.lineage, *self.extra]
+        if known.past or self.bookkeeping.past:
+            words += ["past", known.past or b""]
         if next_state.definition is not None:
             words += ["definition", next_state.definition]
         if next_state.operations:
@@ -301,24 +309,13 @@ class SessionSave:
     def _living_keys(self, executions: Sequence[str]) -> list[str]:
         """Every key that lives as long as the session."""
         keys, state = self.scope.keys, self.next_state.state
-        names = [keys.session, keys.ctl, keys.inbox, keys.events]
+        names = [keys.session, keys.ctl, keys.inbox, keys.old_values, keys.events]
         names += (keys.section(name, section.generation) for name, section in state.store.sections.items())
         names += (keys.part(name, items.generation) for name, items in state.part_lists.items())
         names += map(keys.steps, executions)
         if state.execution is not None and self.next_state.keep_journal:
             names.append(keys.journal(state.execution.execution_id, state.execution.step_count + 1))
         return names
-
-    def _dead_entry(self, reason: str) -> Command:
-        execution = self.next_state.state.execution
-        entry = DeadEntry(
-            kind="step",
-            reason=reason,
-            session_id=self.scope.session_id,
-            execution_id=execution.execution_id if execution else "",
-            step=execution.step_count + 1 if execution else 0,
-        )
-        return entry.command(self.scope.context, self.scope.keys.shard)
 
 
 def _append_commands(

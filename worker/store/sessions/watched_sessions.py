@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import StateUnreadable, VersionConflict
@@ -15,6 +15,7 @@ from ..cache import CachedSession
 from ..context import SessionScope
 from ..control import ControlFields, control_command
 from ..database import Changed, Command, Reply, WatchedTransaction
+from ..past import is_over
 from ..records import Claim, NextState, StepRef, claim_lost
 from . import loading
 from .loading import missing_error
@@ -29,6 +30,7 @@ class WatchedSession:
         version: 0 where there is no such session.
         last: The mark of the step that was committed, or has begun to wait, last.
         now_ms: Redis time of the moment.
+        old_values: The old values as stored, where the next save has to drop the oldest; see `with_old_values`.
     """
 
     scope: SessionScope
@@ -37,6 +39,7 @@ class WatchedSession:
     bookkeeping: Bookkeeping
     control: ControlFields
     now_ms: int
+    old_values: Sequence[bytes] | None = None
 
     @staticmethod
     def reads(scope: SessionScope) -> list[Command]:
@@ -104,8 +107,16 @@ class WatchedSession:
             version=self.version + 1,
             now_ms=self.now_ms,
             queue=self.control.queue,
+            old_values=self.old_values,
             **facts,
         ).prepare()
+
+    def with_old_values(self, watched: WatchedTransaction) -> WatchedSession:
+        """The same with the old values, where a save has to drop the oldest of them; usually unchanged."""
+        if not is_over(self.bookkeeping.past, self.scope.settings.history_bytes):
+            return self
+        (stored,) = watched.pipeline("past.read", [("HGETALL", self.scope.keys.old_values)])
+        return replace(self, old_values=stored)
 
     def load_state(self, watched: WatchedTransaction) -> AgentState:
         """Load the state that belongs to this version; see `load_session`."""

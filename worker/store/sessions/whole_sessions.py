@@ -191,7 +191,7 @@ class _Saving:
         next_state = NextState(
             session.state, events=_events(before, session, self.operation_id), operations=(self.operation_id,)
         )
-        save = found.prepare_save(before, next_state, extra=session.words())
+        save = found.with_old_values(watched).prepare_save(before, next_state, extra=session.words())
         self.written = Saved(session, None if save.is_published else save.next)
         watched.commit("save.exec", save.commands)
         return self.written

@@ -25,6 +25,7 @@ from ..context import SessionScope, StorePart
 from ..control import ControlFields, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..inbox import read_inbox, trim_commands
+from ..past import is_over
 from ..records import (
     Claim,
     Claimed,
@@ -153,11 +154,11 @@ class _Commit:
     def _commit_by_script(self) -> Committed | None:
         """Commit by script if the version is unchanged, the inbox empty, and there is no stop and no hold.
 
-        None: nothing was written, since one of these differs or Redis's time is not known.
+        None: nothing was written: one of these differs, Redis's time is not known, or old values have to be dropped.
         """
         scope, claim, base = self.scope, self.claim, self.base
         estimate_ms = scope.clock.estimate_ms()
-        if estimate_ms is None:
+        if estimate_ms is None or is_over(base.session.bookkeeping.past, scope.settings.history_bytes):
             return None
         now_ms = max(estimate_ms, claim.now_ms)
         is_child = base.session.bookkeeping.parent is not None
@@ -207,6 +208,7 @@ class _Commit:
                     is_child=bookkeeping.parent is not None,
                 )
             )
+            stored = stored.with_old_values(watched)
             prepared = self._prepare(next_state, stored.now_ms, stored, entries=len(entries))
             prepared = self._with_parent(prepared, stored, next_state, watched)
             committed = self._write(prepared, lambda: watched.commit("commit.exec", prepared.commands))
@@ -273,6 +275,7 @@ class _Commit:
             carried=carried,
             queue=queue,
             held_until_ms=hold.until_ms if hold and goes_on else 0,
+            old_values=stored.old_values if stored else None,
         ).prepare()
         session = save.update(base.session, agent)
         # Commands that need memory come first: a script that has begun to write is not refused any more.
@@ -299,8 +302,7 @@ class _Commit:
             commands.append(("PEXPIRE", keys.journal(ref.execution_id, ref.step), scope.context.journal_ms))
         lease = keys.shard.lease(self.claim.id)
         if carried:
-            following = keys.journal(ref.execution_id, ref.step + 1)
-            commands.append(("HSET", following, f"try:{self.claim.id}", now_ms))
+            commands.append(("HSET", keys.journal(ref.execution_id, ref.step + 1), f"try:{self.claim.id}", now_ms))
             commands.append(scope.clock.renew_lease(lease, scope.context.lease_ms))
         else:
             commands.append(("DEL", lease))

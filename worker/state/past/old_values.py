@@ -1,0 +1,247 @@
+"""Finds the values that a save must keep of the state that it replaces, so that earlier states can be read later.
+
+Lists only grow, and each step record holds what its step has used and which messages it has seen. So little else has to
+be kept: the values that differ from what `past_states` derives from the next state and the records. Nothing is kept
+where nothing changes.
+
+| name | value |
+|---|---|
+| a field of the state or the context | as JSON |
+| `metadata/<key>`, `part/<name>`, `xpart/<name>` | as JSON; `xpart` is a part of the execution |
+| `section/<name>`, `list/<name>` | generation and length |
+| `messages/<name>/<generation>`, `items/<name>/<generation>` | the content of a list that was replaced |
+| `execution.<field>` | as JSON |
+| `execution`, `committed` | an execution that another one follows; `committed`: as its last step has committed it |
+| `outputs` | for each step, where its messages were, before the steps were written again |
+
+An empty value means: there was none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import to_json
+
+from ..agent_state import AgentState
+from ..execution.execution import ExecutionState
+from ..execution.status import ExecutionStatus
+from ..execution.steps import StepExecution
+from ..execution.usage import InferenceUsage
+from ..parts.storage import PartList, StoredParts
+
+ABSENT: Final = b""
+STATE_FIELDS: Final = (
+    "schema_version",
+    "agent_id",
+    "parent_agent_id",
+    "created_at",
+    "execution_count",
+    "llm_config",
+)
+CONTEXT_FIELDS: Final = ("system_prompt", "response_format")
+_NOT_COMPARED: Final = frozenset({"execution_id", "number", "step_executions", "parts"})
+EXECUTION_FIELDS: Final = tuple(name for name in ExecutionState.model_fields if name not in _NOT_COMPARED)
+
+Old = Iterator[tuple[str, bytes]]
+
+
+class Position(NamedTuple):
+    """A committed step: the number of its execution within the session, and its number within the execution.
+
+    Step 0 stands for the time before the first step.
+    """
+
+    execution: int
+    step: int
+
+
+def position_of(state: AgentState) -> Position:
+    """The last committed step of a state; (0, 0) without an execution."""
+    execution = state.execution
+    return Position(0, 0) if execution is None else Position(execution.number, len(execution.step_executions))
+
+
+def continues(before: AgentState, after: AgentState) -> bool:
+    """Whether a state is the next one of the same history: at most one more step, or a later execution.
+
+    A session that is cleared, or replaced from outside by another one, begins a new history.
+    """
+    one, other = before.execution, after.execution
+    if other is None:
+        return False
+    if one is None:
+        return not other.step_executions
+    if one.execution_id != other.execution_id:
+        return not other.step_executions and (other.number > one.number or not one.step_executions)
+    return 0 <= len(other.step_executions) - len(one.step_executions) <= 1
+
+
+def old_values(before: AgentState, after: AgentState, *, is_committed: bool) -> dict[str, bytes]:
+    """The values of `before` that nothing else tells, by name.
+
+    Args:
+        after: It continues `before`.
+        is_committed: `before` is exactly as its last step has committed it; nothing was saved since.
+    """
+    if position_of(before) <= (1, 0):  # no step was committed, so that nothing can be asked for
+        return {}
+    stepped = _step_between(before, after)
+    return {
+        **dict(_of_fields(before, after, is_committed=is_committed)),
+        **dict(_of_mapping("metadata", before.context.metadata, after.context.metadata)),
+        **dict(_of_mapping("part", _values(before.parts), _values(after.parts))),
+        **dict(_of_execution(before.execution, after.execution, stepped, is_committed=is_committed)),
+        **dict(_of_sections(before, after, stepped)),
+        **dict(_of_lists(before, after)),
+    }
+
+
+def committed_fields(records: tuple[StepExecution, ...]) -> Mapping[str, Any]:
+    """The fields of an execution that follow from the records of its steps, as a rule, when the last was committed."""
+    return {
+        "status": ExecutionStatus.IN_PROGRESS,
+        "completed_at": None,
+        "waiting_since": None,
+        "waiting_for": (),
+        "current_step": None,
+        "current_step_started_at": None,
+        "step_count": len(records),
+        "continuation": records[-1].continuation,
+    }
+
+
+def usage_before(usage: InferenceUsage, record: StepExecution) -> InferenceUsage:
+    """Compute the usage before a step, if the step's answer is all that it has used."""
+    own = record.step.inference_response.usage
+    counts = {name: max(0, getattr(usage, name) - getattr(own, name)) for name in InferenceUsage.model_fields}
+    return InferenceUsage(**counts)
+
+
+def cost_before(cost: float | None, record: StepExecution) -> float | None:
+    """Compute the dollars before a step, if the step's answer is all that it has cost."""
+    own = record.step.inference_response.cost
+    if own is None or cost is None:
+        return cost
+    return max(0.0, cost - own) if record.step.number > 1 else None
+
+
+def _step_between(before: AgentState, after: AgentState) -> StepExecution | None:
+    """The record of the step that `after` has and `before` has not."""
+    execution = after.execution
+    if execution is None or not _is_same_execution(before, after) or position_of(before) >= position_of(after):
+        return None
+    return execution.step_executions[-1]
+
+
+def _is_same_execution(before: AgentState, after: AgentState) -> bool:
+    one, other = before.execution, after.execution
+    return one is not None and other is not None and one.execution_id == other.execution_id
+
+
+def _of_fields(before: AgentState, after: AgentState, *, is_committed: bool) -> Old:
+    for name in STATE_FIELDS:
+        value = getattr(before, name)
+        if value != getattr(after, name):
+            yield name, to_json(value)
+    for name in CONTEXT_FIELDS:
+        value = getattr(before.context, name)
+        if value != getattr(after.context, name):
+            yield name, to_json(value)
+    records = before.execution.step_executions if before.execution is not None else ()
+    if is_committed and records and before.updated_at != records[-1].completed_at:
+        yield "updated_at", to_json(before.updated_at)
+
+
+def _of_mapping(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Old:
+    if before is after:
+        return
+    for name, value in before.items():
+        # Compared as JSON: 1 is not True.
+        if name not in after or (after[name] is not value and to_json(after[name]) != to_json(value)):
+            yield f"{kind}/{name}", to_json(value)
+    for name in after:
+        if name not in before:
+            yield f"{kind}/{name}", ABSENT
+
+
+def _values(parts: StoredParts | None) -> Mapping[str, Any]:
+    return parts.values if parts is not None else {}
+
+
+def _of_execution(
+    one: ExecutionState | None, other: ExecutionState | None, stepped: StepExecution | None, *, is_committed: bool
+) -> Old:
+    if one is None or other is None or not one.step_executions:
+        return
+    if one.execution_id != other.execution_id:
+        yield ("committed" if is_committed else "execution"), _whole(one)
+        return
+    yield from _of_mapping("xpart", _values(one.parts), _values(other.parts))
+    if one.steps_generation != other.steps_generation:
+        yield "outputs", to_json([each.step.outputs for each in one.step_executions])
+    for name, value in _expected(one, other, stepped, is_committed=is_committed).items():
+        found = getattr(one, name)
+        if found is not value and found != value:
+            yield f"execution.{name}", to_json(found)
+
+
+def _whole(execution: ExecutionState) -> bytes:
+    """An execution without its steps and without the items of its lists."""
+    parts = execution.parts
+    kept = None if parts is None else StoredParts(values=parts.values)
+    return execution.with_steps_read((), execution.current_step).with_parts(kept).to_json()
+
+
+def _expected(
+    one: ExecutionState, other: ExecutionState, stepped: StepExecution | None, *, is_committed: bool
+) -> dict[str, Any]:
+    """The values of the fields of `one` as a reader derives them from `other` and the records."""
+    usual = committed_fields(one.step_executions)
+    expected = {name: getattr(other, name) for name in EXECUTION_FIELDS if name not in usual}
+    if is_committed:
+        expected.update(usual)
+    if stepped is not None:
+        expected["usage"] = usage_before(other.usage, stepped)
+        expected["cost"] = cost_before(other.cost, stepped)
+    return expected
+
+
+def _of_sections(before: AgentState, after: AgentState, stepped: StepExecution | None) -> Old:
+    sections, has_steps = after.store.sections, position_of(before).step > 0
+    seen = after.store.extents if stepped is None else stepped.step.inputs
+    is_last = not _is_same_execution(before, after)
+    for name, section in before.store.sections.items():
+        if has_steps and (is_last or section.extent != seen.get(name)):
+            yield f"section/{name}", to_json(section.extent)
+        following = sections.get(name)
+        if following is None or following.generation != section.generation:
+            yield f"messages/{name}/{section.generation}", to_json([each.to_dict() for each in section.messages])
+    for name in seen:
+        if has_steps and name not in before.store.sections:
+            yield f"section/{name}", ABSENT
+
+
+def _of_lists(before: AgentState, after: AgentState) -> Old:
+    old, new = before.part_lists, after.part_lists
+    for name, items in old.items():
+        following = new.get(name)
+        grows = following is not None and _grows(name, before, after, items, following)
+        if not grows or following is None or len(items.items) != len(following.items):
+            yield f"list/{name}", to_json((items.generation, len(items.items)))
+        if not grows:
+            yield f"items/{name}/{items.generation}", to_json([item.decode() for item in items.items])
+    for name in new:
+        if name not in old:
+            yield f"list/{name}", ABSENT
+
+
+def _grows(name: str, before: AgentState, after: AgentState, one: PartList, other: PartList) -> bool:
+    """Whether a list is the beginning of another: of the same generation, and execution where it belongs to one."""
+    is_of_session = name in _lists(before.parts) and name in _lists(after.parts)
+    return one.generation == other.generation and (is_of_session or _is_same_execution(before, after))
+
+
+def _lists(parts: StoredParts | None) -> Mapping[str, PartList]:
+    return parts.lists if parts is not None else {}

@@ -1,0 +1,217 @@
+"""The old values of a session: what a save adds to them, and how they stay within their bound.
+
+They are in the hash `…:h`, each under `<name>:<execution>.<step>`, the last committed step at which it held. A field
+`~<name>` holds the last step of the newest value of that name that was dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ..errors import StateUnreadable
+from ..state.agent_state import AgentState
+from ..state.past.old_values import Position, continues, old_values, position_of
+from ..state.past.past_states import Entry, OldValues
+from .context import SessionScope
+from .database import Command
+
+_BEGIN: Final = Position(0, 0)
+_DROPPED: Final = "~"
+# So many values that were dropped are remembered by name; then all that is older is refused as a whole.
+_MOST_DROPPED: Final = 200
+# What is kept of the bound when the oldest are dropped, so that not each save has to.
+_SHARE: Final = 3 / 4
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The bookkeeping of a session about its old values.
+
+    Attributes:
+        version: The version of the save that has written it. Where the session has another one, a save by an earlier
+            version of this package has kept no old values, and everything before it is unknown.
+        is_committed: The session is as its last step has committed it; nothing was saved since.
+        size: Bytes of the old values; an upper bound.
+        since: The first step at which the state is known.
+    """
+
+    version: int
+    is_committed: bool = False
+    size: int = 0
+    since: Position = _BEGIN
+
+    @classmethod
+    def read(cls, stored: bytes | None) -> Past | None:
+        """Parse the field `past` of a session; None where it has none.
+
+        Raises:
+            StateUnreadable: It is damaged.
+        """
+        if not stored:
+            return None
+        try:
+            version, is_committed, size, since = stored.decode().split(" ")
+            return cls(
+                version=int(version),
+                is_committed=is_committed == "1",
+                size=int(size),
+                since=parse_position(since),
+            )
+        except ValueError:
+            raise StateUnreadable("past", "it is no record of old values") from None
+
+    def to_stored(self) -> bytes:
+        """The field `past`."""
+        return f"{self.version} {int(self.is_committed)} {self.size} {_place(self.since)}".encode()
+
+
+def parse_position(text: str) -> Position:
+    """Parse `<execution>.<step>`; raises `ValueError`."""
+    execution, step = text.split(".")
+    return Position(int(execution), int(step))
+
+
+def _place(position: Position) -> str:
+    return f"{position.execution}.{position.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class PastChange:
+    """The changes that a save makes to the old values.
+
+    Attributes:
+        stored: The field `past` of the next version; empty where none are kept.
+        commands: For the transaction of the save.
+    """
+
+    stored: bytes
+    commands: list[Command]
+
+
+def is_over(stored: bytes | None, limit: int) -> bool:
+    """Whether the old values are beyond their bound, so that the next save reads them and drops the oldest."""
+    past = Past.read(stored)
+    return past is not None and past.size > limit > 0
+
+
+def change_past(
+    scope: SessionScope,
+    known: bytes | None,
+    states: Sequence[tuple[AgentState | None, AgentState]],
+    version: int,
+    stored: Sequence[bytes] | None = None,
+) -> PastChange:
+    """Keep the old values that a save replaces.
+
+    Args:
+        known: The field `past` of the stored version.
+        states: Pairs of a state and the next one; the first state is None for a new session.
+        version: That the save makes.
+        stored: The hash, field and value in turn, where the oldest values have to be dropped.
+    """
+    key, limit = scope.keys.old_values, scope.settings.history_bytes
+    if not limit:
+        return PastChange(b"", [("DEL", key)] if known else [])
+    commands: list[Command] = []
+    past = Past.read(known)
+    if past is not None and stored is not None:
+        past = _drop_oldest(key, past, stored, limit, commands)
+    if past is not None and past.version != version - 1:
+        past = None  # the old values of another save are missing
+        commands = [("DEL", key)]
+    for before, after in states:
+        if before is None:
+            past = Past(version)
+        elif past is None or not continues(before, after):
+            commands = [("DEL", key)]
+            past = Past(version, since=_next_known(before, after))
+        else:
+            old = old_values(before, after, is_committed=past.is_committed)
+            past = replace(past, size=past.size + _keep(key, old, position_of(before), limit, commands))
+        past = replace(past, version=version, is_committed=_is_step(before, after))
+    assert past is not None
+    return PastChange(past.to_stored(), commands)
+
+
+def _is_step(before: AgentState | None, after: AgentState) -> bool:
+    """Whether a save commits a step."""
+    done, position = position_of(before) if before is not None else _BEGIN, position_of(after)
+    return position.step > (done.step if done.execution == position.execution else 0)
+
+
+def _next_known(before: AgentState, after: AgentState) -> Position:
+    """The first step whose state is known when old values begin with this save."""
+    position = position_of(after)
+    return position if _is_step(before, after) else Position(position.execution, position.step + 1)
+
+
+def _keep(key: str, old: Mapping[str, bytes], at: Position, limit: int, commands: list[Command]) -> int:
+    """Add the commands that keep values; the bytes that these add. The first value that is kept for a step stays."""
+    size = 0
+    for name, value in old.items():
+        if len(value) > limit:
+            commands.append(("HSET", key, _DROPPED + name, _place(at)))
+            size += len(name)
+        else:
+            field = f"{name}:{_place(at)}"
+            commands.append(("HSETNX", key, field, value))
+            size += len(field) + len(value)
+    return size
+
+
+def read_old_values(stored: Sequence[bytes]) -> OldValues:
+    """Parse the hash, field and value in turn.
+
+    Raises:
+        StateUnreadable: It is damaged.
+    """
+    entries, dropped = _parse(stored)
+    by_name: dict[str, list[Entry]] = {}
+    for name, entry in entries:
+        by_name.setdefault(name, []).append(entry)
+    return OldValues(by_name, dropped)
+
+
+def _parse(stored: Sequence[bytes]) -> tuple[list[tuple[str, Entry]], dict[str, Position]]:
+    entries: list[tuple[str, Entry]] = []
+    dropped: dict[str, Position] = {}
+    try:
+        for field, value in zip(stored[::2], stored[1::2], strict=True):
+            text = field.decode()
+            if text.startswith(_DROPPED):
+                dropped[text.removeprefix(_DROPPED)] = parse_position(value.decode())
+            else:
+                name, _, until = text.rpartition(":")
+                entries.append((name, Entry(parse_position(until), value)))
+    except ValueError:
+        raise StateUnreadable("old values", "a field is no old value") from None
+    return entries, dropped
+
+
+def _drop_oldest(key: str, past: Past, stored: Sequence[bytes], limit: int, commands: list[Command]) -> Past:
+    """Add the commands that drop the oldest values, and remember up to which step those of their names are gone."""
+    entries, dropped = _parse(stored)
+    size = sum(len(each) for each in stored)
+    gone: list[str] = []
+    for name, entry in sorted(entries, key=lambda each: each[1].until):
+        if size <= limit * _SHARE:
+            break
+        gone.append(f"{name}:{_place(entry.until)}")
+        size -= len(gone[-1]) + len(entry.value)
+        dropped[name] = entry.until
+    if gone:
+        commands.append(("HDEL", key, *gone))
+    since = past.since
+    if len(dropped) > _MOST_DROPPED:
+        since = max(since, *(Position(at.execution, at.step + 1) for at in dropped.values()))
+        commands.append(("HDEL", key, *(_DROPPED + name for name in dropped)))
+    elif gone:
+        commands.append(("HSET", key, *_flat((_DROPPED + name, _place(at)) for name, at in dropped.items())))
+    return replace(past, size=size, since=since)
+
+
+def _flat(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for pair in pairs:
+        yield from pair

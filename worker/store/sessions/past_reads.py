@@ -1,0 +1,132 @@
+"""Reading a session as a step has committed it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...errors import InvalidInput, NotKept, StoreUnavailable
+from ...state.agent_state import AgentState
+from ...state.codec.join import Head, read_head
+from ...state.past.old_values import Position, position_of
+from ...state.past.past_states import StoredPast, past_state
+from .. import fields
+from ..context import SessionScope, StorePart
+from ..database import Command
+from ..past import Past, read_old_values
+from .loading import missing_error, require_head
+
+_TORN_READS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StepAddress:
+    """A committed step of a session.
+
+    Attributes:
+        number: From 1 within its execution.
+        execution_id: None: the latest execution.
+    """
+
+    number: int
+    execution_id: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.number}" if self.execution_id is None else f"{self.execution_id}:{self.number}"
+
+
+class PastReadVerbs(StorePart):
+    """Reading sessions as they were."""
+
+    def state_at(self, session_id: str, address: StepAddress) -> AgentState:
+        """Read the state exactly as a step has committed it.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            InvalidInput: The session has no such step.
+            NotKept: What it was at that step is not kept, or not any more.
+            StateUnreadable: A part of it cannot be read.
+            StoreUnavailable: No answer in time, or the session changes too fast to be read.
+        """
+        scope = self._context.session(session_id)
+        for _ in range(_TORN_READS):
+            found = _PastRead(scope, address).read()
+            if found is not None:
+                return past_state(*found)
+        raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+
+
+class _PastRead:
+    """One read of all that the state at a step is made of."""
+
+    def __init__(self, scope: SessionScope, address: StepAddress) -> None:
+        self._scope, self._address = scope, address
+
+    def read(self) -> tuple[StoredPast, Position] | None:
+        """Read twice: what there is, and the lists. None: the session was saved in between."""
+        scope, keys = self._scope, self._scope.keys
+        named: Command = ("HMGET", keys.session, "version", "head", "past")
+        # Pipelines, since a full Redis takes no transaction; the version is read first and last.
+        (version, content, known), old = scope.database.pipeline("past.head", [named, ("HGETALL", keys.old_values)])
+        if version is None:
+            raise missing_error(scope.context, scope.session_id)
+        head, past = read_head(require_head(content)), Past.read(known)
+        is_kept = past is not None and past.version == fields.number(version)
+        values = read_old_values(old)
+        execution_id, execution = self._execution(head, values.executions())
+        sections, lists = head.state.store.sections, head.state.part_lists
+        commands: list[Command] = [("LRANGE", keys.steps(execution_id), 0, -1)]
+        commands += [("LRANGE", keys.section(name, each.generation), 0, -1) for name, each in sections.items()]
+        commands += [("LRANGE", keys.part(name, each.generation), 0, -1) for name, each in lists.items()]
+        records, *items, (after,) = scope.database.pipeline(
+            "past.lists", [*commands, ("HMGET", keys.session, "version")]
+        )
+        if after != version:
+            return None
+        at = self._check(execution, len(records), execution_id)
+        if past is None or not is_kept or at < past.since:
+            raise NotKept("steps", at.step, _before(scope, past))
+        messages: dict[str, Sequence[bytes]] = dict(zip(sections, items, strict=False))
+        grown: dict[str, Sequence[bytes]] = dict(zip(lists, items[len(sections) :], strict=True))
+        stored = StoredPast(
+            head=head,
+            position=Position(position_of(head.state).execution, head.steps),
+            is_committed=past.is_committed,
+            old=values,
+            records=records,
+            messages=lambda name, length: messages[name][:length],
+            items=lambda name, length: grown[name][:length],
+        )
+        return stored, at
+
+    def _execution(self, head: Head, earlier: dict[str, Position]) -> tuple[str, int]:
+        """Id and number of the execution that is asked for."""
+        wanted, execution = self._address.execution_id, head.state.execution
+        if execution is not None and wanted in (None, execution.execution_id):
+            return execution.execution_id, execution.number
+        if wanted in earlier:
+            return wanted, earlier[wanted].execution
+        advice = "the session has had no execution."
+        if execution is not None:
+            latest = execution.execution_id
+            advice = f"the session has no such execution, or does not keep its past; the latest one is {latest}."
+        raise InvalidInput("at", str(self._address), advice)
+
+    def _check(self, execution: int, steps: int, execution_id: str) -> Position:
+        if not 1 <= self._address.number <= steps:
+            advice = f"execution {execution_id} has {steps} committed steps, which are numbered from 1."
+            raise InvalidInput("at", str(self._address), advice)
+        return Position(execution, self._address.number)
+
+
+def _before(scope: SessionScope, past: Past | None) -> str:
+    if not scope.settings.history_bytes:
+        return "CELERY_AGENTS_HISTORY_BYTES is 0, so that no old values are kept"
+    if past is None:
+        return "the session was saved last by a version of this package that kept no old values"
+    number, step = past.since
+    return (
+        f"the past of this session is known from step {step} of its execution {number} on: before, it was saved by a "
+        "version of this package that kept no old values, was cleared, or has dropped them to stay within its bound"
+    )
