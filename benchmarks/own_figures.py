@@ -99,7 +99,7 @@ def _idle_session(client: Any, database: Any) -> Any:
     jobs = [client.submit("keyed", "Look it up.", metadata={"steps": 1, "latency": 0.0}) for _ in range(IDLE)]
     for job in jobs:
         job.result(timeout=60)
-    for journal in database.scan_iter("*:j:*", count=1000):  # they end an hour after their step
+    for journal in database.scan_iter("*:j:*", count=1000):  # they end a minute after their step
         database.delete(journal)
     return jobs[0]
 
@@ -121,7 +121,7 @@ def _used(database: Any, key: str | bytes) -> int:
 
 
 def _keys(database: Any, session_id: str) -> list[str]:
-    """The keys that live as long as the session; a journal ends an hour after its step."""
+    """The keys that live as long as the session; a journal ends a minute after its step."""
     keys = [key.decode() for key in database.scan_iter(f"{_PREFIX}s:{session_id}*", count=10_000)]
     return [key for key in keys if ":j:" not in key]
 

@@ -191,7 +191,12 @@ class Settings(BaseSettings):
     retention_seconds: float | None = Field(
         604_800.0, description="Life of a session's keys once no execution is active. None: for ever."
     )
-    journal_seconds: float = Field(3_600.0, gt=0, description="Life of a step's journal after its commit.")
+    journal_seconds: float = Field(60.0, gt=0, description="Life of a step's journal after its commit.")
+    compression: bool = Field(
+        True,
+        description="Messages and steps are compressed, in a store that is new or upgraded (celery-agents "
+        "upgrade-data). Off: they are written as plain JSON. What is compressed is read all the same.",
+    )
     history_bytes: int = Field(
         1_000_000,
         ge=0,

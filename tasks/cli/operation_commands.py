@@ -1,4 +1,4 @@
-"""Commands for who runs workers: doctor, health, workers."""
+"""Commands for who runs workers: doctor, health, workers, upgrade-data."""
 
 from __future__ import annotations
 
@@ -123,6 +123,21 @@ def workers(json: AsJson = False, redis_url: RedisUrl = None) -> None:
         print_values([{"name": name, **facts} for name, facts in sorted(found.items())])
     else:
         print_table(_WORKERS_HEAD, [_worker_row(name, facts) for name, facts in sorted(found.items())])
+
+
+def upgrade_data(json: AsJson = False, redis_url: RedisUrl = None) -> None:
+    """Have sessions stored compressed from now on; there is no way back.
+
+    It is for a Redis that a version before 0.2.0 has used; a new one has this form. What is stored is read as it is.
+    Older versions refuse such a Redis when they begin. Refused while workers of one are alive.
+
+    \b
+    Examples:
+      celery-agents upgrade-data
+    """
+    changed = client_for(redis_url).upgrade_data()
+    text = "Sessions are stored in the new form from now on." if changed else "They were so already."
+    print(as_json({"changed": changed}) if json else text)
 
 
 def _read_app(name: str | None, redis_url: str | None) -> tuple[Celery | None, Any]:

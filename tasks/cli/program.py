@@ -87,7 +87,7 @@ def commands_of(module: str) -> Mapping[str, Any]:
     registered = typer.Typer(rich_markup_mode=None)
     for name, found in vars(import_module(f".{module}", __package__)).items():
         if isfunction(found) and found.__module__.endswith(module) and not name.startswith("_"):
-            registered.command(name.rstrip("_"))(found)  # `list` would hide Python's
+            registered.command(name.rstrip("_").replace("_", "-"))(found)  # `list` would hide Python's
     return typer.main.get_group(registered).commands
 
 

@@ -272,6 +272,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     agents = _run_in_thread(AgentClient.agents)
     workers = _run_in_thread(AgentClient.workers)
     wait_for_agent = _run_in_thread(AgentClient.wait_for_agent)
+    upgrade_data = _run_in_thread(AgentClient.upgrade_data)
 
     def stream(
         self, session_id: str, after: str | None = None, *, timeout: float | None = None

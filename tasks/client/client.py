@@ -430,6 +430,20 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
         """Read the live workers by name: slots, queues ("" is the common one), agents, and whether they drain."""
         return self.store.registry.workers()
 
+    def upgrade_data(self) -> bool:
+        """Have what sessions say stored once and compressed, in a store of a version before 0.2.0.
+
+        What is stored is read as it is, and written in the new form where it is written again. There is no way back:
+        older builds refuse the store when they begin, and sessions of the new form while they run. New stores have the
+        new form from the beginning.
+
+        Returns:
+            False: It was so already.
+        Raises:
+            ActionRefused: Workers of a version before 0.2.0 are alive; nothing was changed.
+        """
+        return self.store.housekeeping.upgrade()
+
     def wait_for_agent(self, name: str, timeout: float = 30.0, check: Callable[[], object] | None = None) -> None:
         """Wait until a live worker offers an agent.
 

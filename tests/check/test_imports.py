@@ -183,6 +183,8 @@ HOME = {
     "kombu": ("tasks", "config"),
     "billiard": ("tasks",),
     "redis": ("worker.store",),
+    "backports": ("worker.store",),
+    "compression": ("worker.store",),
     "pydantic_ai": ("worker.drivers", "worker.pydantic_agents", "tasks.client.pydantic_runs", "demo"),
     "openai": ("worker.drivers",),
     "anthropic": ("worker.drivers",),
@@ -224,6 +226,7 @@ COMES_WITH = {
     "anthropic": "pydantic-ai-slim",
     "billiard": "celery",
     "click": "typer",
+    "compression": "backports.zstd",
     "google": "pydantic-ai-slim",
     "httpx2": "mcp",
     "mcp_types": "mcp",
@@ -324,7 +327,7 @@ def is_lazy(module: str) -> bool:
 
 
 def test_every_library_is_a_declared_requirement() -> None:
-    declared = {re.split(r"[^A-Za-z0-9-]", requirement)[0].lower() for requirement in requires(PACKAGE) or ()}
+    declared = {re.split(r"[^A-Za-z0-9.-]", requirement)[0].lower() for requirement in requires(PACKAGE) or ()}
     homes = packages_distributions()
     foreign = {i.distribution_root for _, i in ALL if not i.own} - sys.stdlib_module_names
     undeclared = {name for name in foreign if not _declared(name, homes.get(name, ()), declared)}

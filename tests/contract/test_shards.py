@@ -1,4 +1,4 @@
-"""The number of shards of a store, and what is done for all of them together."""
+"""The layout of a store, and what is done for all of its shards together."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ def stored(database: Database) -> bytes:
 
 def test_a_new_store_has_many_shards(database: Database) -> None:
     bench = Bench(database)
-    assert len(bench.store.context.shards) == NEW == int(stored(database))
+    assert len(bench.store.context.shards) == NEW
+    assert stored(database) == f"{NEW} packed".encode()
 
 
 def test_an_old_store_keeps_its_number(database: Database) -> None:
     database.pipeline("test", [("SET", fleet_of(database).shards, "3")])
     assert len(Bench(database).store.context.shards) == 3
+    assert stored(database) == b"3"
 
 
-@pytest.mark.parametrize(("number", "wanted"), [("4", 8), ("many", None), ("0", None), ("1000000", None)])
+@pytest.mark.parametrize(
+    ("number", "wanted"), [("4", 8), ("many", None), ("0", None), ("1000000", None), ("4 folded", None)]
+)
 def test_a_number_that_does_not_fit_is_said_with_what_to_do(
     database: Database, number: str, wanted: int | None
 ) -> None:
@@ -43,11 +47,11 @@ def test_a_number_that_does_not_fit_is_said_with_what_to_do(
     database.pipeline("test", [("DEL", fleet_of(database).shards)])
 
 
-def test_an_emptied_store_gets_its_number_back(database: Database) -> None:
+def test_an_emptied_store_gets_its_layout_back(database: Database) -> None:
     bench = Bench(database, shards=5)
     database.pipeline("test", [("DEL", fleet_of(database).shards)])
     bench.store.registry.register("worker", {}, {})
-    assert stored(database) == b"5"
+    assert stored(database) == b"5 packed"
     database.pipeline("test", [("HDEL", fleet_of(database).workers, "worker")])
 
 

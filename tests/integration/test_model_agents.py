@@ -167,7 +167,7 @@ def test_no_secret_reaches_redis_the_broker_logs_events_or_errors(
 ) -> None:
     echo = {"fault": "status", "code": 401, "echo_key": True, "turn": 1}
     provider.plan(calls(tool_call("leak")), "never", faults=[echo])
-    lab = new_lab(CELERY_AGENTS_LOG_LEVEL="DEBUG")
+    lab = new_lab(CELERY_AGENTS_LOG_LEVEL="DEBUG", CELERY_AGENTS_COMPRESSION="false")
     everything: list[str] = []
     listening, ended = threading.Event(), list[str]()
     # Nothing may be written for longer than the default time limit while the worker starts.

@@ -18,6 +18,7 @@ SECRETS = {
     "ACME_DATABASE": "postgres://auditor:not-a-real-db-password@db.invalid/x",
     "CELERY_AGENTS_WEBHOOK_SECRET": "not-a-real-webhook-secret",
 }
+READABLE = {"CELERY_AGENTS_COMPRESSION": "false"}
 VALUES = ["not-a-real-pass/word", "not-a-real-pass%2Fword", "not+a+real+pat", "not%2Ba", "not-a-real-db-password"]
 VALUES += ["not-a-real-webhook-secret"]
 ENCODED = [base64.b64encode(value.encode()).decode().rstrip("=")[:-1] for value in SECRETS.values()]
@@ -40,7 +41,9 @@ def all_of(client: Any) -> str:
 def test_a_tool_that_returns_raises_and_logs_the_environment_gives_no_secret_away(
     redis_url: str, redis_client: Any, new_worker: Any, log_format: str
 ) -> None:
-    worker = new_worker(agents="support.leaking_agents", env={**SECRETS, "CELERY_AGENTS_LOG_FORMAT": log_format})
+    worker = new_worker(
+        agents="support.leaking_agents", env={**SECRETS, **READABLE, "CELERY_AGENTS_LOG_FORMAT": log_format}
+    )
     client = AgentClient(redis_url)
     job = client.submit("leaking", "hello")
     assert job.result(timeout=30).status == "completed"
@@ -64,7 +67,7 @@ def test_a_tool_that_returns_raises_and_logs_the_environment_gives_no_secret_awa
 def test_what_code_asks_passes_on_and_rejects_gives_no_secret_away(
     redis_url: str, redis_client: Any, new_worker: Any, module: str, agent: str, ends_as: str
 ) -> None:
-    worker = new_worker(agents=f"support.{module}", env=SECRETS)
+    worker = new_worker(agents=f"support.{module}", env={**SECRETS, **READABLE})
     client = AgentClient(redis_url)
     job = client.submit(agent, "hello")
     status = lambda: client.header(job.session_id).status  # noqa: E731

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.names import STEP
@@ -205,12 +206,8 @@ def test_a_message_that_nobody_should_have_sent_changes_nothing(new_lab: Callabl
 
 def _everything(lab: Lab) -> dict[str, object]:
     """What is stored of all sessions."""
-    return {name: _value(lab, name) for name in lab.redis.scan_iter("ca:{*}:s:*")}
-
-
-def _value(lab: Lab, name: str) -> object:
-    readers = {"hash": lab.redis.hgetall, "list": lambda n: lab.redis.lrange(n, 0, -1), "stream": lab.redis.xrange}
-    return readers[str(lab.redis.type(name))](name)
+    with redis.Redis.from_url(lab.store_url) as raw:
+        return {str(name): raw.dump(name) for name in raw.scan_iter("ca:{*}:s:*")}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from .. import crash_points
 from ..agent import AgentRegistry
 from ..concurrency.shared_lock import LockHolder, SharedLock
 from ..errors import ClaimLost, StateUnreadable, StoreUnavailable
-from ..state.agent_fields import SCHEMA_VERSION
+from ..state.agent_fields import PACKED_SCHEMA_VERSION
 from ..store.records import NotClaimedReason, StepRef, Suspect
 from .claiming import StepClaimer
 from .committing import StepCommitter, StepWaiter
@@ -151,4 +151,4 @@ class StepRunner:
 
 def schema_version() -> int:
     """The newest schema of the state that this package reads; workers tell it to each other."""
-    return SCHEMA_VERSION
+    return PACKED_SCHEMA_VERSION

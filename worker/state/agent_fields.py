@@ -36,6 +36,10 @@ PLAIN_SCHEMA_VERSION = 1
 """The stored form of a state without parts, which workers from before the parts carry too."""
 
 
+PACKED_SCHEMA_VERSION = 4
+"""The stored form of a session whose lists may have packed entries; its head names the form of the state beside it."""
+
+
 _NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "max_iterations": "give Agent(budget=ExecutionBudget(max_steps=…)), read state.run.max_iterations",
@@ -59,15 +63,15 @@ def _schema_version() -> int:
     return _UNKNOWN_VERSION
 
 
-def check_schema_version(version: object) -> None:
+def check_schema_version(version: object, newest: int = SCHEMA_VERSION) -> None:
     """Refuse stored data of a version that this package does not read; other types than numbers are left to the parser.
 
     Raises:
         StateUnreadable: The data name no version.
         StateTooNew: A newer version of this package wrote them.
     """
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise StateTooNew(version, SCHEMA_VERSION)
+    if isinstance(version, int) and version > newest:
+        raise StateTooNew(version, newest)
     if version == _UNKNOWN_VERSION:
         raise StateUnreadable("schema_version", "it is missing; only data that to_json or to_dict wrote can be read")
 
@@ -149,6 +153,10 @@ class AgentFields(Value):
     def with_context_and_execution(self, context: AgentContext, execution: ExecutionState | None) -> Self:
         """The same state with this context and execution, as a store reads them back; no time is stamped."""
         return self._with(context=context, execution=execution)
+
+    def stored_as(self, schema_version: int) -> Self:
+        """The same state with the number of another stored form."""
+        return self._with(schema_version=schema_version)
 
     def _change(self, now: datetime | None, **changes: Any) -> Self:
         if "execution" in changes:

@@ -27,7 +27,7 @@ from .database import Changed, Command, Database, Reply, SlotAway, WatchedTransa
 from .keys import FleetKeys, SessionKeys, ShardKeys, shard_keys, shard_of
 from .primaries import KnownServer
 from .records import StepRef
-from .shards import count_shards
+from .shards import Layout
 
 Answer = TypeVar("Answer")
 
@@ -66,6 +66,7 @@ class StoreContext:
         ends: Lets the ends of one parent's children follow each other, by the parent's id.
         known: What is known of servers, by their place; see `forget_server`.
         fleet: Keys of the whole fleet.
+        layout: What the store says of its shards and its entries.
         unread: Shards that could not be read when they were last to be: their node of the cluster is away.
         confirmer: Confirms what acts outside Redis. None: replication is not waited for.
         confirms_actions: Actions are confirmed too: their callers are outside.
@@ -84,7 +85,7 @@ class StoreContext:
     confirms_actions: bool = False
     fleet: FleetKeys = field(init=False)
     session: Callable[[str], SessionScope] = field(init=False)
-    _shards: tuple[ShardKeys, ...] = field(init=False, default=())
+    layout: Layout = field(init=False, default_factory=Layout)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fleet", FleetKeys(is_apart=uses_cluster(self.settings.redis_url)))
@@ -95,21 +96,22 @@ class StoreContext:
         """The keys of each shard, by number; the first use asks the store, where the settings name no number.
 
         Raises:
-            ConfigurationError: See `count_shards`.
+            ConfigurationError: See `Layout.read`.
         """
-        if not self._shards:
-            number = self.settings.shards or count_shards(self.database, self.fleet, None)
-            object.__setattr__(self, "_shards", shard_keys(number))
-        return self._shards
+        if not self.layout.shards:
+            if self.settings.shards is None:
+                self.check_shards()
+            else:
+                self.layout.shards = shard_keys(self.settings.shards)
+        return self.layout.shards
 
     def check_shards(self) -> None:
-        """Ask the store for the number of its shards, and keep it.
+        """Ask the store for its layout, and keep it.
 
         Raises:
-            ConfigurationError: See `count_shards`.
+            ConfigurationError: See `Layout.read`.
         """
-        known = self.settings.shards or len(self._shards) or None
-        object.__setattr__(self, "_shards", shard_keys(count_shards(self.database, self.fleet, known)))
+        self.layout.read(self.database, self.fleet, self.settings.shards or len(self.layout.shards) or None)
 
     @property
     def server(self) -> KnownServer:

@@ -10,7 +10,7 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:{k}:s:<sid>:m:<section>:<generation>` | list | session | commit, actions (append) |
 | `ca:{k}:s:<sid>:p:<part>:<generation>` | list | session | commit (append); `<part>` of an execution ends in `.x` |
 | `ca:{k}:s:<sid>:x:<eid>` | list | session | commit (append) |
-| `ca:{k}:s:<sid>:j:<eid>:<n>` | hash | until its commit, then an hour or the retention; a failed one's stays | step |
+| `ca:{k}:s:<sid>:j:<eid>:<n>` | hash | until its commit, then a minute or the retention; a failed one's stays | step |
 | `ca:{k}:s:<sid>:h` | hash | session | the save that replaces a value which a committed step had |
 | `ca:{k}:s:<sid>:inbox` | list | session | actions push, commit trims |
 | `ca:{k}:s:<sid>:events` | stream, capped | session | every transaction of the session |

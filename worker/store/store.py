@@ -23,6 +23,7 @@ from .housekeeping.inspection import FactVerbs, InspectVerbs
 from .housekeeping.pruning import PruneVerbs
 from .housekeeping.registry import WorkerRegistry
 from .housekeeping.sweeps import SweepVerbs
+from .housekeeping.upgrading import UpgradeVerbs
 from .live.streams import LiveVerbs
 from .memory.database import MemoryDatabase
 from .redis.cluster import connect_cluster
@@ -79,7 +80,9 @@ class RequestActions(AnswerVerbs, RequestListVerbs):
     """Answering, listing and finding the requests of sessions that wait."""
 
 
-class Housekeeping(SweepVerbs, PruneVerbs, CallbackVerbs, HistoryVerbs, InspectVerbs, FactVerbs, QuarantineVerbs):
+class Housekeeping(
+    SweepVerbs, PruneVerbs, CallbackVerbs, HistoryVerbs, InspectVerbs, FactVerbs, QuarantineVerbs, UpgradeVerbs
+):
     """The work of workers besides their steps, and the facts that operators look at."""
 
 

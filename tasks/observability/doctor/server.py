@@ -91,12 +91,18 @@ def check_clock(installation: Installation) -> Iterator[Finding]:
 
 
 def check_shards(installation: Installation) -> Iterator[Finding]:
-    """The settings have as many shards as the stored data."""
+    """The settings have as many shards as the stored data; whether what is written is compressed."""
     store = installation.store
     count = str(len(store.context.shards))
     try:
         store.housekeeping.check_shards()
-        yield Finding.ok("shards", count)
+        is_packed = store.context.layout.packs
+        how = (
+            "what is written is compressed"
+            if is_packed
+            else "celery-agents upgrade-data would compress what is written"
+        )
+        yield Finding.ok("shards", f"{count}; {how}")
     except ConfigurationError as error:
         yield Finding.fail("shards", count, str(error))
 

@@ -12,7 +12,7 @@ from ....config.settings import GROUP_MARK, shown_queues
 from ....config.version import __version__
 from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact
-from ....worker.state.agent_fields import SCHEMA_VERSION
+from ....worker.state.agent_fields import PACKED_SCHEMA_VERSION
 from ....worker.store.requests.records import RequestFilter
 from ....worker.store.store import Store
 from ...broker_keys import queue_key
@@ -67,7 +67,7 @@ def check_builds(installation: Installation) -> Iterator[Finding]:
         f"{facts.get('version') or 'a version before 0.2.0'}, which reads states up to schema {facts.get('schema', 0)}"
         for facts in installation.workers.values()
     )
-    here = f"{__version__}, which reads states up to schema {SCHEMA_VERSION}"
+    here = f"{__version__}, which reads states up to schema {PACKED_SCHEMA_VERSION}"
     if builds.keys() <= {here}:
         yield Finding.ok("version", here)
         return

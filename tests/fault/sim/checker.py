@@ -17,6 +17,7 @@ from celery_agents.worker.state import (
     ToolOutcome,
 )
 from celery_agents.worker.store.keys import PERMANENT
+from celery_agents.worker.store.packing import read_steps
 
 from .capable import check_hit, check_parts
 from .database import QUEUE
@@ -192,7 +193,7 @@ def _steps(sim: Simulation, session: str, state: AgentState) -> dict[str, list[A
     for execution in json.loads(names):
         (stored,) = sim.context.database.pipeline("check", [("LRANGE", keys.steps(execution), 0, -1)])
         world.expect(stored == history.steps.get(execution, []), "I1", f"the history of {execution} was changed")
-        done = [StepExecution.from_json(item) for item in stored]
+        done = [StepExecution.from_json(item) for item in read_steps(sim.context.database.pipeline, keys, stored)]
         numbers = [each.step.number for each in done]
         world.expect(numbers == list(range(1, len(done) + 1)), "I1", f"{execution} has the steps {numbers}")
         found[execution] = done

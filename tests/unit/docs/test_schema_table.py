@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from celery_agents.worker.state import SCHEMA_VERSION
+from celery_agents.worker.state.agent_fields import PACKED_SCHEMA_VERSION
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
@@ -36,4 +36,4 @@ def test_the_table_names_each_stored_form_and_no_other() -> None:
 
 def test_the_table_ends_with_the_newest_state() -> None:
     versions = {int(form) for place, form in read_table() if place == "schema_version"}
-    assert versions == set(range(1, SCHEMA_VERSION + 1))
+    assert versions == set(range(1, PACKED_SCHEMA_VERSION + 1))

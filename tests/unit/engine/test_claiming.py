@@ -139,7 +139,7 @@ def test_a_state_of_a_newer_version_is_left_to_a_worker_that_reads_it(
     session = bench.submit()
     ref = bench.due(session)
     assert ref is not None
-    change_head(bench, session, lambda head: head.replace(b'"schema_version":1', b'"schema_version":99'))
+    change_head(bench, session, lambda head: head.replace(b'"schema_version":4', b'"schema_version":99'))
     if peer_reads is not None:
         register(bench, schema=peer_reads)
     outcome = bench.runner.run_step(ref.session_id, ref.execution_id, ref.step)

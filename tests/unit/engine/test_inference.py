@@ -141,7 +141,7 @@ def test_a_secret_in_the_text_of_a_drivers_own_error_is_stored_and_told_nowhere(
 ) -> None:
     secret = "sk-abcdefgh12345678"
     driver = Plan(DriverError("rejected", f"bad key {secret}", transient=transient, code=f"api_key={secret}"))
-    bench = new_bench(Agent("a", driver=driver))
+    bench = new_bench(Agent("a", driver=driver), compression=False)
     session_id = bench.submit()
     outcomes = bench.run(session_id)
     database = bench.store.context.database

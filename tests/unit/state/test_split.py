@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import given, settings
 
 from celery_agents.worker.errors import StateTooNew, StateUnreadable
 from celery_agents.worker.state import (
-    SCHEMA_VERSION,
     AgentState,
     ListChange,
     Message,
@@ -22,6 +22,7 @@ from celery_agents.worker.state import (
     split,
     step_json,
 )
+from celery_agents.worker.state.agent_fields import PACKED_SCHEMA_VERSION
 
 from support.states import Change, changes_of_state, final_step, is_same, running, states, stored_and_loaded, tool_step
 
@@ -35,7 +36,7 @@ class Lists:
         self.steps: list[bytes] = []
 
     def write(self, change: StateChanges) -> None:
-        self.head = change.head
+        self.head = head_json(change.state)
         for name, section in change.sections.items():
             self.sections[name] = self._written(self.sections.get(name, []), section)
         if change.steps is not None:
@@ -251,7 +252,24 @@ def test_a_state_of_a_newer_version_says_so_whether_or_not_it_can_be_read(also_u
     with pytest.raises(StateTooNew) as caught:
         join(head, {"messages": [message_json(Message.user("x"))]})
     assert caught.value.version == 7
-    assert caught.value.known == SCHEMA_VERSION
+    assert caught.value.known == PACKED_SCHEMA_VERSION
+
+
+@given(states)
+@settings(max_examples=30, deadline=None)
+def test_a_head_of_packed_entries_names_a_form_of_its_own_beside_that_of_the_state(state: AgentState) -> None:
+    plain, packed = head_json(state), head_json(state, packed=True)
+    assert json.loads(packed)["state"]["schema_version"] == PACKED_SCHEMA_VERSION
+    assert json.loads(packed)["packed"] == state.schema_version
+    read = read_head(packed)
+    assert (read.packed, read_head(plain).packed) == (state.schema_version, 0)
+    assert read.state == read_head(plain).state
+
+
+def test_a_state_of_a_newer_form_in_a_head_of_packed_entries_is_refused() -> None:
+    head = head_json(running(), packed=True).replace(b'"packed":1', b'"packed":9')
+    with pytest.raises(StateTooNew):
+        read_head(head)
 
 
 def test_an_unknown_status_of_this_version_is_damage() -> None:

@@ -21,7 +21,8 @@ from celery_agents.tasks.observability.doctor.workers import (
 )
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.errors import DriverError
-from celery_agents.worker.state import SCHEMA_VERSION, AgentState
+from celery_agents.worker.state import AgentState
+from celery_agents.worker.state.agent_fields import PACKED_SCHEMA_VERSION
 from celery_agents.worker.store import memory_store
 
 from support.engine import Bench
@@ -82,14 +83,14 @@ def test_the_pool_is_that_with_which_a_worker_was_started() -> None:
 
 
 def test_workers_of_other_builds_are_told_apart() -> None:
-    same = {"one": worker(version=__version__, schema=SCHEMA_VERSION)}
+    same = {"one": worker(version=__version__, schema=PACKED_SCHEMA_VERSION)}
     (fine,) = check_builds(installation(same))
     assert (fine.level, __version__ in fine.what) == (Level.OK, True)
-    mixed = {**same, "next": worker(version="0.3.0.dev1+gabc", schema=4), "old": worker(schema=3), "older": worker()}
+    mixed = {**same, "next": worker(version="0.3.0.dev1+gabc", schema=5), "old": worker(schema=3), "older": worker()}
     (found,) = check_builds(installation(mixed))
     assert found.level is Level.WARN
-    assert f"1 of the workers {__version__}, which reads states up to schema {SCHEMA_VERSION}" in found.what
-    assert "1 of the workers 0.3.0.dev1+gabc, which reads states up to schema 4" in found.what
+    assert f"1 of the workers {__version__}, which reads states up to schema {PACKED_SCHEMA_VERSION}" in found.what
+    assert "1 of the workers 0.3.0.dev1+gabc, which reads states up to schema 5" in found.what
     assert "1 of the workers a version before 0.2.0, which reads states up to schema 3" in found.what
 
 

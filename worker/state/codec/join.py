@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ...errors import StateUnreadable
-from ..agent_fields import check_schema_version
+from ..agent_fields import PACKED_SCHEMA_VERSION, check_schema_version
 from ..agent_state import AgentState
 from ..conversation.messages import Message, MessageStore, Section
 from ..execution.steps import AgentStep, StepExecution
@@ -31,12 +31,18 @@ class Head(Value):
         lengths: Messages of each section.
         steps: Steps that are done.
         lists: Items of each list of a part, by the name of `AgentState.part_lists`.
+        packed: The schema version of the state, where entries of the lists may be packed; 0 where none is.
     """
 
     state: AgentState
     lengths: FrozenMapField[Count] = FrozenMap[int]()
     steps: Count = 0
     lists: FrozenMapField[Count] = FrozenMap[int]()
+    packed: Count = 0
+
+    def with_state_as_packed(self) -> Head:
+        """The same with the state's own schema version, where that of the packed form is stored in its place."""
+        return self._with(state=self.state.stored_as(self.packed))
 
 
 def join(
@@ -77,8 +83,11 @@ def read_head(head: bytes) -> Head:
     try:
         read = Head.from_json(head)
     except ValidationError as error:
-        check_schema_version(_version_in(head))
+        check_schema_version(_version_in(head), PACKED_SCHEMA_VERSION)
         raise StateUnreadable("head", _reason(error)) from None
+    if read.state.schema_version >= PACKED_SCHEMA_VERSION:
+        check_schema_version(read.state.schema_version, PACKED_SCHEMA_VERSION)
+        read = read.with_state_as_packed()
     check_schema_version(read.state.schema_version)
     if set(read.lengths) != set(read.state.store.sections):
         raise StateUnreadable("head", "the sections and their lengths do not fit together")

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..agent_fields import PACKED_SCHEMA_VERSION
 from ..agent_state import AgentState
 from ..conversation.messages import Message, Section
 from ..execution.execution import ExecutionState
@@ -87,9 +88,10 @@ class StateChanges:
     dropped_lists: Mapping[str, int] = _NOTHING
 
     @property
-    def head(self) -> bytes:
-        """The head of the next state, serialized when it is read."""
-        return head_json(self.state)
+    def size(self) -> int:
+        """Bytes of JSON to append."""
+        written = (*self.sections.values(), *self.lists.values(), *((self.steps,) if self.steps is not None else ()))
+        return sum(len(item) for change in written for item in change.items)
 
 
 def split(state: AgentState) -> SplitState:
@@ -102,16 +104,23 @@ def split(state: AgentState) -> SplitState:
     )
 
 
-def head_json(state: AgentState) -> bytes:
-    """The head. Its size does not grow with the conversation."""
+def head_json(state: AgentState, *, packed: bool = False) -> bytes:
+    """The head. Its size does not grow with the conversation.
+
+    Args:
+        packed: Entries of the lists may be packed: builds that cannot read these are to refuse the session.
+    """
+    form = 0
+    if packed:
+        form, state = state.schema_version, state.stored_as(PACKED_SCHEMA_VERSION)
     lengths = FrozenMap[int].of({name: len(section.messages) for name, section in state.store.sections.items()})
     step, lists = state.current_step, state.part_lists
     split_off = _SPLIT_OFF_WITH_OUTPUT if step is not None and step.outputs else _SPLIT_OFF
     if not lists:
-        head = Head(state=state, lengths=lengths, steps=len(_steps(state.execution)))
+        head = Head(state=state, lengths=lengths, steps=len(_steps(state.execution)), packed=form)
         return models.write_json(head, {"state": split_off})
     counts = FrozenMap[int].of({name: len(each.items) for name, each in lists.items()})
-    head = Head(state=state, lengths=lengths, steps=len(_steps(state.execution)), lists=counts)
+    head = Head(state=state, lengths=lengths, steps=len(_steps(state.execution)), lists=counts, packed=form)
     in_execution = {**split_off["execution"], "parts": _SPLIT_OFF_LISTS}
     split_off = {**split_off, "parts": _SPLIT_OFF_LISTS, "execution": in_execution}
     return models.write_json(head, {"state": split_off})

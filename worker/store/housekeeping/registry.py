@@ -43,9 +43,10 @@ class WorkerRegistry(StorePart):
         """
         seen = self._context.now_ms()
         entry = fields.to_json({**facts, "agents": agents, "seen": seen})
-        # An emptied store gets the number back before another process chooses one.
-        fleet, shards = self._context.fleet, len(self._context.shards)
-        commands: list[Command] = [("HSET", fleet.workers, worker, entry), ("SET", fleet.shards, shards, "NX")]
+        # An emptied store gets its layout back before another process chooses one.
+        fleet, layout = self._context.fleet, self._context.layout.text(len(self._context.shards))
+        commands: list[Command] = [("GET", fleet.shards), ("SET", fleet.shards, layout, "NX")]
+        commands.append(("HSET", fleet.workers, worker, entry))
         if fleet.is_apart:
             commands.append(("ZADD", fleet.alive, "XX", seen + ALIVE_MS, worker))
         if agents:
@@ -54,7 +55,8 @@ class WorkerRegistry(StorePart):
             for name, digest in agents.items():
                 queue = {"queue": queues[name]} if queues.get(name) else {}
                 commands[-1] += (name, fields.to_json({"hash": digest, "seen": seen, **queue}))
-        self._context.database.pipeline("register", commands)
+        stored, *_ = self._context.database.pipeline("register", commands)
+        self._context.layout.note(stored)
 
     def unregister(self, worker: str) -> None:
         """Remove the entry of a worker that has gone."""

@@ -19,10 +19,11 @@ from ...errors import InvalidInput, StateUnreadable
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..control import live_mark
-from ..database import Command, Reply, Word, run_scripts
+from ..database import Command, Database, Reply, Word, run_scripts
 from ..event_records import Event
 from ..events import parse_events
-from ..keys import ShardKeys
+from ..keys import SessionKeys, ShardKeys
+from ..packing import read_steps
 from ..records import Claim
 
 TEXT: Final = "text"
@@ -251,9 +252,9 @@ class LiveVerbs(StorePart):
         """
         if not steps:
             return []
-        keys = self._context.keys(session_id)
+        keys, database = self._context.keys(session_id), self._context.database
         commands: list[Command] = [("LINDEX", keys.steps(execution), step - 1) for execution, step in steps]
-        return [_text_of(raw) for raw in self._context.database.pipeline("live.committed", commands)]
+        return [_text_of(keys, entry, database) for entry in database.pipeline("live.committed", commands)]
 
 
 def _parse(named: Mapping[str, str], command: Command, reply: Reply) -> dict[str, list[Entry]]:
@@ -337,12 +338,12 @@ def _parse_delta(session_id: str, entry_id: str, named: Mapping[str, bytes]) -> 
     )
 
 
-def _text_of(raw: bytes | None) -> str | None:
+def _text_of(keys: SessionKeys, entry: bytes | None, database: Database) -> str | None:
     """The text of a stored step's answer; None where it is not stored any more, or cannot be read."""
-    if raw is None:
+    if entry is None:
         return None
     try:
-        stored: Any = fields.read_json(raw, "a step")
+        stored: Any = fields.read_json(read_steps(database.pipeline, keys, [entry])[0], "a step")
         return str(stored["step"]["inference_response"]["content"])
     except (StateUnreadable, KeyError, TypeError):
         return None

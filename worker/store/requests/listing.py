@@ -23,6 +23,7 @@ from ..control import ControlFields, control_command
 from ..database import Command, Reply
 from ..journal import Journal, read_journal
 from ..keys import ShardKeys
+from ..packing import step_spans, unpack
 from ..sessions.loading import missing_error
 from .index import read_entry
 from .records import FoundRequest, OpenCount, RequestFilter, RequestPage
@@ -95,7 +96,9 @@ class StoredRequests:
         commands: list[Command] = [("LRANGE", keys.steps(each), 0, -1) for each in newest_first]
         lists = self.scope.database.pipeline("requests.steps", commands) if commands else []
         for execution_id, items in zip(newest_first, lists, strict=True):
-            for item in reversed(items):
+            for entry in reversed(items):
+                # A step that has asked is packed by itself.
+                item = b"" if fields.or_else(step_spans, entry, ()) else fields.or_else(unpack, entry, b"")
                 if _RESOLUTIONS in item:
                     yield from self._of_committed_step(execution_id, item)
 

@@ -191,7 +191,7 @@ def _delete_commands(scope: SessionScope, found: _Found, watched: WatchedTransac
 
 
 def _journals(scope: SessionScope, found: _Found, watched: WatchedTransaction) -> list[str]:
-    """The journals of the executions that are kept; those of their committed steps live for an hour at most."""
+    """The journals of the executions that are kept; those of their committed steps live for `journal_seconds`."""
     if not found.executions:
         return []
     lengths: list[Command] = [("LLEN", scope.keys.steps(each)) for each in found.executions]

@@ -23,6 +23,7 @@ from ..database import Command, Reply
 from ..event_records import Event
 from ..events import parse_events
 from ..journal import NOTHING_JOURNALED, Journal, read_journal
+from ..packing import read_steps
 from ..records import Hold
 from .loading import missing_error, require_head
 
@@ -131,7 +132,14 @@ def _read(scope: SessionScope, first_step: int, limit: int) -> StoredExecution |
         raise missing_error(scope.context, scope.session_id)
     read, at = read_head(require_head(head)), ControlFields.read(control)
     execution, place = read.state.execution, _Place.of(version, at)
-    before, steps = _read_steps(scope, read, first_step, limit) if execution is not None else (None, ())
+    try:
+        before, steps = _read_steps(scope, read, first_step, limit) if execution is not None else (None, ())
+    except StateUnreadable:
+        # The steps of a later version do not fit, and then nothing is wrong with the session.
+        (now,) = scope.database.pipeline("execution.check", [("HGET", keys.session, "version")])
+        if now != version:
+            return None
+        raise
     since_ms = 0 if execution is None else unix_ms(execution.created_at if before is None else before.completed_at)
     found = StoredExecution(
         session_id=scope.session_id,
@@ -159,7 +167,8 @@ def _read_steps(
     (items,) = scope.database.pipeline(
         "execution.steps", [("LRANGE", scope.keys.steps(head.state.execution.execution_id), first, last)]
     )
-    steps = tuple(_parse_step(item, first + place) for place, item in enumerate(items))
+    found = read_steps(scope.database.pipeline, scope.keys, items, first)
+    steps = tuple(_parse_step(item, first + place) for place, item in enumerate(found))
     return (None, steps) if first_step == 1 else (steps[0] if steps else None, steps[1:])
 
 

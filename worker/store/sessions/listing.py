@@ -18,6 +18,7 @@ from ..control import HOLD_FIELDS, read_hold, read_unoffered
 from ..database import Command, Reply, Word
 from ..history_losses import LOST, HistoryLoss
 from ..keys import SessionKeys, ShardKeys
+from ..packing import unpack
 from ..session_records import Header, SessionState, SessionSummary
 from .loading import missing_error
 
@@ -285,7 +286,7 @@ def _unreadable_header(session_id: str, agent: bytes | None, error: StateUnreada
 def _summary(head: bytes | None, message: bytes | None) -> SessionSummary:
     stored: Any = fields.read_json(head, "head") if head else {}
     execution: Any = stored.get("state", {}).get("execution") or {}
-    first = fields.read_json(message, "a message").get("content", "") if message else ""
+    first = fields.read_json(unpack(message), "a message").get("content", "") if message else ""
     return SessionSummary(
         first_message=str(first)[:_FIRST_CHARS],
         steps=execution.get("step_count", 0),

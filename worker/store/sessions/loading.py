@@ -6,14 +6,13 @@ tails of the lists; `join` refuses parts that do not fit, and then everything is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ...errors import SessionDeleted, SessionNotFound, StateUnreadable, StoreUnavailable
 from ...state.agent_state import AgentState
-from ...state.codec.join import Head, join, read_head
-from ...state.conversation.messages import DEFAULT, Message
-from ...state.execution.steps import StepExecution
+from ...state.codec.join import Head, read_head
+from ...state.conversation.messages import DEFAULT
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends, remembers
 from ..cache import CachedSession, as_read
@@ -21,6 +20,7 @@ from ..context import SessionScope, StoreContext, StorePart
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..keys import SessionKeys
 from ..session_records import ACTIVE, DEFINITION, FORKED_FROM, SESSION_STATUS, SUSPENDED, StoredSession
+from .joining import join_entries, join_tails, join_usual
 
 _TORN_READS: Final = 20
 _STORED_FIELDS: Final = ("version", "agent", SESSION_STATUS, DEFINITION, FORKED_FROM, "created", "updated", "head")
@@ -79,13 +79,12 @@ def finish(
     if staged is not None:
         return staged
     try:
-        stored = require_head(replies[0][-1])
-        head, size = read_head(stored), len(stored)
+        head, size = _read_head(scope, replies[0][-1])
         found = None
         if cached is None:
-            found = _join_usual(head, size, execution_id, replies[1:])
+            found = join_usual(head, size, execution_id, replies[1:])
         elif _descends(version, bookkeeping, cached):
-            found = _join_tails(cached, head, replies[1:])
+            found = join_tails(cached, head, replies[1:])
         else:
             _doubt(scope, version, cached)
         state, size = found or _read_all(scope, head, size, watched)
@@ -122,14 +121,13 @@ def join_replies(
     if cached is not None and not _descends(version, bookkeeping, cached):
         _doubt(scope, version, cached)
         return None
-    stored = require_head(replies[0][-1])
-    head, lists = read_head(stored), replies[1:]
+    (head, size), lists = _read_head(scope, replies[0][-1]), replies[1:]
     if cached is not None:
-        found = _join_tails(cached, head, lists)
+        found = join_tails(cached, head, lists)
     elif _is_cut(lists, limited=limited):
         found = None
     else:
-        found = _join_usual(head, len(stored), execution_id, lists)
+        found = join_usual(head, size, execution_id, lists)
     if found is None:
         return None
     state, size = found
@@ -157,7 +155,7 @@ class LoadVerbs(StorePart):
                 if version is None:
                     raise missing_error(self._context, session_id)
                 try:
-                    state, _size = _read_all(scope, read_head(require_head(head)), len(head), watched)
+                    state, _size = _read_all(scope, *_read_head(scope, head), watched)
                     session = _stored_session(state, *found)
                 except StateUnreadable as error:
                     problem = error
@@ -208,6 +206,15 @@ def _doubt(scope: SessionScope, version: int, cached: CachedSession) -> None:
         scope.cache.drop(scope.session_id)
 
 
+def _read_head(scope: SessionScope, stored: bytes | None) -> tuple[Head, int]:
+    """Read the state's head, and its size; a session with packed entries tells that the store is upgraded."""
+    stored = require_head(stored)
+    head = read_head(stored)
+    if head.packed:
+        scope.context.layout.packs = True
+    return head, len(stored)
+
+
 def require_head(head: bytes | None) -> bytes:
     """The state's head of a session.
 
@@ -235,55 +242,9 @@ def _tail_commands(scope: SessionScope, old: AgentState) -> list[Command]:
     return commands
 
 
-def _join_tails(cached: CachedSession, head: Head, tails: Sequence[list[bytes]]) -> tuple[AgentState, int] | None:
-    """Join the head and the replies to `_tail_commands`; None when what is cached is not the beginning."""
-    old = cached.state
-    if not _continues(old, head):
-        return None
-    sections = old.store.sections
-    grown = {name: (*sections[name].messages, *tail) for name, tail in zip(sections, tails, strict=False)}
-    steps = (*old.execution.step_executions, *tails[-1]) if old.execution is not None else ()
-    lists = {
-        name: (*items.items, *tail)
-        for (name, items), tail in zip(old.part_lists.items(), tails[len(sections) :], strict=False)
-    }
-    return join(head, grown, steps, lists), cached.size + as_read(sum(len(item) for tail in tails for item in tail))
-
-
-def _continues(old: AgentState, head: Head) -> bool:
-    """Whether every list of `old` is the beginning of what the head describes."""
-    new = head.state
-    if (old.execution is None) != (new.execution is None):
-        return False
-    if old.execution is not None and new.execution is not None and not old.execution.is_written_like(new.execution):
-        return False
-    lists = {name: items.generation for name, items in old.part_lists.items()}
-    if lists != {name: items.generation for name, items in new.part_lists.items()}:
-        return False
-    generations = {name: section.generation for name, section in old.store.sections.items()}
-    return generations == {name: section.generation for name, section in new.store.sections.items()}
-
-
 def _is_cut(lists: Sequence[list[bytes]], *, limited: bool) -> bool:
     """Whether a list of `reads_of_new` may be longer than what was read of it."""
     return limited and any(len(items) > _NEW_MESSAGES for items in lists)
-
-
-def _join_usual(
-    head: Head, size: int, execution_id: str, lists: Sequence[list[bytes]]
-) -> tuple[AgentState, int] | None:
-    """Join the head and the replies to `_list_commands`.
-
-    None for a session with other lists than most have: one section, never replaced, and this execution's steps.
-    """
-    messages, steps = lists
-    generations = {name: section.generation for name, section in head.state.store.sections.items()}
-    execution = head.state.execution
-    if generations not in ({}, {DEFAULT: 0}) or execution is None or execution.execution_id != execution_id:
-        return None
-    if head.lists:
-        return None
-    return _join(head, size, {DEFAULT: messages} if generations else {}, steps)
 
 
 def _read_all(scope: SessionScope, head: Head, size: int, watched: WatchedTransaction) -> tuple[AgentState, int]:
@@ -299,22 +260,10 @@ def _read_all(scope: SessionScope, head: Head, size: int, watched: WatchedTransa
     replies = watched.pipeline("load.all", commands) if commands else []
     steps: list[bytes] = replies[-1] if execution is not None else []
     read = dict(zip(lists, replies[len(names) :], strict=False))
-    return _join(head, size, dict(zip(names, replies, strict=False)), steps, read)
-
-
-def _join(
-    head: Head,
-    size: int,
-    sections: dict[str, list[bytes]],
-    steps: Sequence[bytes | StepExecution],
-    lists: Mapping[str, Sequence[bytes]] | None = None,
-) -> tuple[AgentState, int]:
-    given: dict[str, Sequence[bytes | Message]] = {name: list(items) for name, items in sections.items()}
-    size += sum(len(item) for items in sections.values() for item in items)
-    size += sum(len(item) for item in steps if isinstance(item, bytes))
-    lists = lists or {}
-    size += sum(len(item) for items in lists.values() for item in items)
-    return join(head, given, steps, lists), as_read(size)
+    found = join_entries(head, as_read(size), dict(zip(names, replies, strict=False)), steps, read)
+    if found is None:
+        raise StateUnreadable("steps", "the messages that they are packed over are not those of their section")
+    return found
 
 
 MARK: Final = "created"

@@ -17,6 +17,7 @@ from ...state.codec.join import Head, join_outline, read_head
 from ...state.conversation.messages import DEFAULT, Message
 from ..context import SessionScope, StorePart
 from ..database import Command, Reply
+from ..packing import unpack
 from .loading import missing_error, require_head
 
 _TORN_READS: Final = 20
@@ -57,7 +58,7 @@ class PartReadVerbs(StorePart):
         head, lists = _read(scope, reads)
         total = head.lengths.get(DEFAULT, 0)
         found = lists[0] if lists else []
-        messages = [_parse(item, offset + place) for place, item in enumerate(found)]
+        messages = [_parse(unpack(item), offset + place) for place, item in enumerate(found)]
         return StoredMessages(messages, total)
 
     def outline(self, session_id: str) -> AgentState:
@@ -75,7 +76,8 @@ class PartReadVerbs(StorePart):
             return [("LRANGE", scope.keys.part(name, each.generation), 0, -1) for name, each in lists.items()]
 
         head, lists = _read(scope, reads)
-        return join_outline(head, dict(zip(head.state.part_lists, lists, strict=True)))
+        items = [list(map(unpack, entries)) for entries in lists]
+        return join_outline(head, dict(zip(head.state.part_lists, items, strict=True)))
 
 
 def _read(scope: SessionScope, reads: Callable[[Head], list[Command]]) -> tuple[Head, list[list[bytes]]]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from pydantic_core import from_json
 
 from ...errors import InvalidInput, NotKept, StoreUnavailable
 from ...state.agent_state import AgentState
 from ...state.codec.join import Head, read_head
+from ...state.conversation.messages import Message, Span
 from ...state.past.old_values import Position, position_of
-from ...state.past.past_states import StoredPast, past_state
+from ...state.past.past_states import OldValues, StoredPast, past_state
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..database import Command
+from ..packing import unpack, unpack_step
 from ..past import Past, read_old_values
 from .loading import missing_error, require_head
 
@@ -79,22 +83,23 @@ class _PastRead:
         commands: list[Command] = [("LRANGE", keys.steps(execution_id), 0, -1)]
         commands += [("LRANGE", keys.section(name, each.generation), 0, -1) for name, each in sections.items()]
         commands += [("LRANGE", keys.part(name, each.generation), 0, -1) for name, each in lists.items()]
-        records, *items, (after,) = scope.database.pipeline(
+        entries, *items, (after,) = scope.database.pipeline(
             "past.lists", [*commands, ("HMGET", keys.session, "version")]
         )
         if after != version:
             return None
-        at = self._check(execution, len(records), execution_id)
+        at = self._check(execution, len(entries), execution_id)
         if past is None or not is_kept or at < past.since:
             raise NotKept("steps", at.step, _before(scope, past))
-        messages: dict[str, Sequence[bytes]] = dict(zip(sections, items, strict=False))
-        grown: dict[str, Sequence[bytes]] = dict(zip(lists, items[len(sections) :], strict=True))
+        plain = [list(map(unpack, entries)) for entries in items]
+        messages: dict[str, Sequence[bytes]] = dict(zip(sections, plain, strict=False))
+        grown: dict[str, Sequence[bytes]] = dict(zip(lists, plain[len(sections) :], strict=True))
         stored = StoredPast(
             head=head,
             position=Position(position_of(head.state).execution, head.steps),
             is_committed=past.is_committed,
             old=values,
-            records=records,
+            records=_unpack_records(entries, head, messages, values, at),
             messages=lambda name, length: messages[name][:length],
             items=lambda name, length: grown[name][:length],
         )
@@ -118,6 +123,28 @@ class _PastRead:
             advice = f"execution {execution_id} has {steps} committed steps, which are numbered from 1."
             raise InvalidInput("at", str(self._address), advice)
         return Position(execution, self._address.number)
+
+
+def _unpack_records(
+    entries: Sequence[bytes], head: Head, messages: Mapping[str, Sequence[bytes]], old: OldValues, at: Position
+) -> list[bytes]:
+    """The records of steps, packed over messages of the present sections, or of sections that were replaced."""
+    sections = head.state.store.sections
+
+    def said(span: Span) -> Sequence[bytes]:
+        if span.section in sections and sections[span.section].generation == span.generation:
+            return messages[span.section][span.start : span.stop]
+        kept = old.first(f"messages/{span.section}/{span.generation}", at)
+        replaced: list[Any] = [] if kept is None else from_json(kept.value)[span.start : span.stop]
+        return [Message.from_dict(each).to_json() for each in replaced]
+
+    found: list[bytes] = []
+    for place, entry in enumerate(entries):
+        record = unpack_step(entry, said, f"steps[{place}]")
+        if record is None:
+            raise NotKept(f"steps[{place}]", at.step)
+        found.append(record)
+    return found
 
 
 def _before(scope: SessionScope, past: Past | None) -> str:

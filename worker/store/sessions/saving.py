@@ -12,7 +12,7 @@ from typing import Any, cast
 from ...errors import StateUnreadable
 from ...moments import unix_ms
 from ...state.agent_state import AgentState
-from ...state.codec.split import ListChange, StateChanges, changes
+from ...state.codec.split import StateChanges, changes, head_json
 from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..bookkeeping import Bookkeeping
@@ -23,6 +23,7 @@ from ..database import Command, Word
 from ..events import DeadEntry, event_commands
 from ..inbox import recent_operations
 from ..keys import callback_note, failed_sinks_field, fingerprint_field, joined_field
+from ..packing import pack, pack_step
 from ..past import change_past
 from ..records import NextState, StepRef
 from ..session_records import REQUEST_KINDS, Result
@@ -102,15 +103,12 @@ class SessionSave:
         scope, state = self.scope, self.next_state.state
         due = self._next_step(state)
         growth = self._grow()
-        appended = [
-            command for after, change, base in growth for command in _append_commands(scope, after, change, base)
-        ]
         pairs = [(before, after) for after, _, before in growth]
         past = change_past(scope, self.bookkeeping.past, pairs, self.version, self.old_values)
         known = self._next_bookkeeping(past.stored)
         commands = [
-            self._session_hash(known, growth[-1][1].head),
-            *appended,
+            self._session_hash(known, head_json(state, packed=scope.context.layout.packs)),
+            *(command for after, change, base in growth for command in self._append_commands(after, change, base)),
             *past.commands,
             ("ZADD", scope.keys.shard.sessions, self.now_ms, scope.session_id),
             *self._forget_executions(known.executions),
@@ -131,7 +129,7 @@ class SessionSave:
         commands.sort(key=lambda command: command[1] not in scope.keys.shard.indexes)
         return Save(
             commands=[*commands, *publication],
-            size=sum(len(word) for command in appended for word in command[2:] if isinstance(word, bytes)),
+            size=sum(change.size for _, change, _ in growth),
             next=due if self.work_changed and not self._later_ms else None,
             is_published=bool(publication),
             version=self.version,
@@ -317,27 +315,29 @@ class SessionSave:
             names.append(keys.journal(state.execution.execution_id, state.execution.step_count + 1))
         return names
 
+    def _append_commands(self, state: AgentState, change: StateChanges, before: AgentState | None) -> Iterator[Command]:
+        """Append what a state has and the state before it has not; a list that starts over replaces the old one."""
+        keys, context = self.scope.keys, self.scope.context
+        packs = context.layout.packs and context.settings.compression
+        for name, section in change.sections.items():
+            if section.start == 0 and before is not None and name in before.store.sections:
+                yield ("DEL", keys.section(name, before.store.section(name).generation))
+            yield from _append(keys.section(name, section.generation), section.items, packs=packs)
+        for name, generation in change.dropped_lists.items():
+            yield ("DEL", keys.part(name, generation))
+        for name, items in change.lists.items():
+            yield from _append(keys.part(name, items.generation), items.items, packs=packs)
+        if change.steps is not None and state.execution is not None:
+            steps = keys.steps(state.execution.execution_id)
+            if change.steps.start == 0 and before is not None:
+                yield ("DEL", steps)
+            items = change.steps.items
+            if packs:
+                done = zip(state.execution.step_executions[change.steps.start :], items, strict=True)
+                items = [pack_step(step, item, change.sections) for step, item in done]
+            yield from _append(steps, items)
 
-def _append_commands(
-    scope: SessionScope, state: AgentState, change: StateChanges, before: AgentState | None
-) -> Iterator[Command]:
-    """Append what a state has and the state before it has not; a list that starts over replaces the old one."""
-    keys = scope.keys
-    for name, section in change.sections.items():
-        if section.start == 0 and before is not None and name in before.store.sections:
-            yield ("DEL", keys.section(name, before.store.section(name).generation))
-        yield from _append(keys.section(name, section.generation), section)
-    for name, generation in change.dropped_lists.items():
-        yield ("DEL", keys.part(name, generation))
-    for name, items in change.lists.items():
-        yield from _append(keys.part(name, items.generation), items)
-    if change.steps is not None and state.execution is not None:
-        steps = keys.steps(state.execution.execution_id)
-        if change.steps.start == 0 and before is not None:
-            yield ("DEL", steps)
-        yield from _append(steps, change.steps)
 
-
-def _append(key: str, change: ListChange) -> Iterator[Command]:
-    if change.items:
-        yield ("RPUSH", key, *change.items)
+def _append(key: str, items: Sequence[bytes], *, packs: bool = False) -> Iterator[Command]:
+    if items:
+        yield ("RPUSH", key, *(map(pack, items) if packs else items))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final
 
 from ... import crash_points
 from ...errors import StoreFull, StoreUnavailable
@@ -25,6 +25,7 @@ from ..context import SessionScope, StorePart
 from ..control import ControlFields, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..inbox import read_inbox, trim_commands
+from ..packing import step_claim
 from ..past import is_over
 from ..records import (
     Claim,
@@ -320,10 +321,7 @@ class _Commit:
             return False
         steps = self.scope.keys.steps(ref.execution_id)
         (entry,) = watched.pipeline("commit.entry", [("LINDEX", steps, ref.step - 1)])
-        if entry is None:
-            return False
-        step = fields.read_json(entry, "steps")
-        return isinstance(step, dict) and cast("dict[str, object]", step).get("claim") == self.claim.id
+        return entry is not None and step_claim(entry) == self.claim.id
 
     def _repeat_answer(self, stored: WatchedSession) -> Committed:
         """Answer a commit that had happened before: what follows is what the session waits for now."""
