@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 import typer
 
 from ...config.escaping import indent
+from ...worker.store.labels import read_pairs
 from ..client.json_values import event_value, result_value, session_value, tree_value
 from .exits import ExitCode
 from .options import (
@@ -39,6 +40,8 @@ MaxSteps = Annotated[int | None, typer.Option(min=0, help="Budget: most steps.")
 MaxTokens = Annotated[int | None, typer.Option(min=0, help="Budget: most tokens.")]
 MaxCost = Annotated[float | None, typer.Option(min=0, help="Budget: most US dollars.")]
 MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Budget: most seconds.")]
+Labels = Annotated[list[str] | None, typer.Option("--label", help="KEY=VALUE, by which it is found; repeat it.")]
+Asked = Literal["approval", "question", "external"]
 Status = Literal["pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"]
 
 _STOP_SECONDS: Final = 30.0
@@ -65,6 +68,7 @@ def submit(
         ),
     ] = None,
     delay: Annotated[timedelta | None, time_option("Begin after this (90s, 30m, 1h).")] = None,
+    label: Labels = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -76,7 +80,7 @@ def submit(
     Examples:
       celery-agents submit researcher "What changed in 5.7?" --wait
       celery-agents submit researcher - --idempotency-key ticket-42 --json < question.txt
-      celery-agents submit researcher "The news of the night" --start-at 2030-01-31T06:00
+      celery-agents submit researcher "The news of the night" --start-at 2030-01-31T06:00 --label customer=42
     """
     job = client_for(redis_url).submit(
         agent,
@@ -86,6 +90,7 @@ def submit(
         budget=_read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds),
         start_at=None if start_at is None else start_at.astimezone(),
         delay=delay,
+        labels=read_pairs("--label", label or ()),
     )
     _report(job, wait=wait, timeout=timeout, json=json)
 
@@ -211,7 +216,12 @@ def show(
 def list_(
     status: Annotated[Status | None, typer.Option(help="Only sessions that are this.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only sessions of this agent.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Only with this label, KEY=VALUE; repeat it.")] = None,
+    text: Annotated[str | None, typer.Option(help="Only where the first message, at its beginning, has this.")] = None,
+    error: Annotated[str | None, typer.Option(help="Only those that failed with an error that contains this.")] = None,
+    waits_for: Annotated[Asked | None, typer.Option(help="Only those that wait for this.")] = None,
     since: Annotated[timedelta | None, time_option("Changed within the last 1h, 7d, …")] = None,
+    until: Annotated[timedelta | None, time_option("Not changed within the last 1h, 7d, …")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most sessions.")] = 50,
     cursor: Cursor = None,
     json: AsJson = False,
@@ -225,14 +235,25 @@ def list_(
     Examples:
       celery-agents list
       celery-agents list --status failed --since 1h --agent researcher
+      celery-agents list --label customer=42 --waits-for approval
       celery-agents list --json | jq -r .session_id
     """
     from ..observability.listed_sessions import listed_sessions, listed_value
     from .session_views import HEAD, row
 
-    oldest = None if since is None else datetime.now(UTC) - since
-    client = client_for(redis_url)
-    page = client.list(status=status, agent=agent, since=oldest, limit=limit, cursor=cursor)
+    now, client = datetime.now(UTC), client_for(redis_url)
+    page = client.list(
+        status=status,
+        agent=agent,
+        label=read_pairs("--label", label or ()),
+        text=text,
+        error=error,
+        waits_for=waits_for,
+        since=None if since is None else now - since,
+        until=None if until is None else now - until,
+        limit=limit,
+        cursor=cursor,
+    )
     say_unread(page.unread)
     rows = listed_sessions(client.store, page.items)
     if json:

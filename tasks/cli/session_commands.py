@@ -1,4 +1,4 @@
-"""Commands on whole sessions: suspend, resume, fork, clear, snapshot, restore, trace, diff, delete."""
+"""Commands on whole sessions: suspend, resume, label, fork, clear, snapshot, restore, trace, diff, delete."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import typer
 
 from ...config.escaping import escape_json
 from ...worker.errors import SessionDeleted
+from ...worker.store.labels import read_pairs
 from .options import AsJson, By, OneSession, RedisUrl, SessionArgument, client_for, find_session, login, time_option
-from .views import as_json, plural
+from .views import as_json, clean, plural
 
 if TYPE_CHECKING:
     from ..client.client import AgentClient
@@ -92,6 +93,25 @@ def resume(
         return
     resumed = client.resume_all(agent=agent, status=status, by=by or login(), dry_run=dry_run)
     _print_many(resumed, "to resume" if dry_run else "resumed", json)
+
+
+def label(
+    session: SessionArgument,
+    labels: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="KEY= removes it.")] = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Set labels of a session, and print all that it has. `list --label` finds it by them; others stay as they are.
+
+    \b
+    Examples:
+      celery-agents label 3f2a… customer=42 tier=gold
+      celery-agents label 3f2a… tier=
+    """
+    client = client_for(redis_url)
+    changes = {key: value or None for key, value in read_pairs("labels", labels or ()).items()}
+    found = client.label(find_session(client, session), changes)
+    print(as_json(found) if json else "\n".join(clean(f"{key}={value}") for key, value in found.items()) or "no labels")
 
 
 def fork(

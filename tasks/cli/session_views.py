@@ -97,6 +97,8 @@ def session_lines(
     ]
     lines += [f"the session is {clean(header.session_status)}"] if header.session_status != "active" else []
     lines += [f"fork of {clean(header.forked_from)}"] if header.forked_from else []
+    if header.labels:
+        lines.append(clean("labels " + ", ".join(f"{key}={value}" for key, value in header.labels.items())))
     if header.history_lost is not None:
         lines.append(
             f"history lost {age(moment(header.history_lost.at_ms))} ago: {clean(header.history_lost.describe())}"

@@ -228,6 +228,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     retry = _start_job(AgentClient.retry)
     stop = _run_in_thread(AgentClient.stop)
     write_metadata = _run_in_thread(AgentClient.write_metadata)
+    label = _run_in_thread(AgentClient.label)
     change_system_prompt = _run_in_thread(AgentClient.change_system_prompt)
     change_model = _run_in_thread(AgentClient.change_model)
     requests = _run_in_thread(AgentClient.requests)

@@ -26,6 +26,7 @@ from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.values.ids import ChildSessionId, ExecutionId, read_session_id
 from ...worker.store.inbox import new_change_id
+from ...worker.store.labels import check_changes, check_labels
 from ...worker.store.live.streams import StreamPosition
 from ...worker.store.records import InboxKind, Operation
 from ...worker.store.session_records import Header, StoredSession
@@ -37,8 +38,10 @@ from .inputs import (
     check_agent_name,
     check_budget,
     check_caller,
+    check_kind,
     check_listing,
     check_model,
+    check_part,
     check_seconds,
     check_text,
     derive_id,
@@ -76,13 +79,14 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
             **MESSAGE_FIELDS,
             "session_id": Field(description="None: a new one, or the one that follows from Idempotency-Key."),
             "metadata": Field(description="JSON kept with a new session."),
+            "labels": Field(description="Of a new session, by which it is found."),
             "messages": Field(description="What was said before; a new session only."),
             "start_at": Field(description="The first step begins at this time."),
             "delay": Field(
                 alias="delay_seconds", ge=0, le=LONGEST_SECONDS, description="The same as a time from now."
             ),
         },
-        reads_session=("session_id", "messages"),
+        reads_session=("session_id", "messages"), service_only=("labels",),
     )  # fmt: skip
     def submit(
         self,
@@ -93,6 +97,7 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
         idempotency_key: str | None = None,
         budget: ExecutionBudget | None = None,
         metadata: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
         messages: Sequence[Message] = (),
         on_complete: object = None,
         webhook: str | None = None,
@@ -112,6 +117,8 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
             budget: Limits of the execution; the agent's own limits hold as well, the smaller counts. Refused for a
                 message to an execution that runs or waits, which it would join.
             metadata: JSON kept with a new session; see `write_metadata` for an existing one.
+            labels: Of a new session, by which it is found: up to 16 texts of one line, such as `{"customer": "42"}`,
+                with keys of 64 and values of 128 characters. See `label` for an existing one.
             messages: What was said before; a new session begins with it. It cannot be given with `session_id`.
             on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.
             webhook: URL to which the result is posted at the end, signed with the workers' webhook secret.
@@ -129,7 +136,6 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
             StoreUnavailable: No answer. Ask again with the same idempotency key.
         """
         check_agent_name(agent)
-        check_budget(budget)
         submission = Submission(
             session=read_session_id(derive_id(idempotency_key, "session") if session_id is None else session_id),
             message=read_message(message, self.settings.max_message_bytes),
@@ -138,28 +144,28 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
             execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
             budget=budget,
             metadata=read_metadata(metadata, self.settings.max_message_bytes),
+            labels=check_labels(labels),
             transcript=read_transcript(messages, session_id, self.settings),
             notify=self._read_receivers(on_complete, webhook, on_request, request_webhook),
             start_at=start_at,
             delay=delay,
         )
-        queue = self._queues.queue_of(agent)
         if (may_exist := session_id is not None and not new_only) and self._check_owner(submission.session, agent):
             return self._send(submission)
-        job = self._submit_new(submission, agent, queue, may_exist=may_exist)
+        job = self._submit_new(submission, agent, may_exist=may_exist)
         if job.notice:
             warnings.warn(job.notice, stacklevel=2)
         return job
 
-    def _submit_new(self, submission: Submission, agent: str, queue: str | None, *, may_exist: bool) -> Job:
+    def _submit_new(self, submission: Submission, agent: str, *, may_exist: bool) -> Job:
         """Create the session of a submission.
 
         Args:
-            queue: Name of the agent's queue; None: no worker has registered the agent.
             may_exist: Whether the caller chose the session's id, so that another caller may create it meanwhile.
         """
         if isinstance(submission.session, ChildSessionId):  # no caller makes such ids
             raise SessionNotFound(submission.session)
+        queue = self._queues.queue_of(agent)
         try:
             applied = self.store.sessions.submit(
                 submission.session,
@@ -168,6 +174,7 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
                 submission.first_state,
                 start_at_ms=submission.start_at_ms(self._now_ms),
                 queue=queue,
+                labels=submission.labels,
             )
         except IdempotencyMismatch:
             if not may_exist:
@@ -216,7 +223,6 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
             ActionRefused: Too many messages wait for the running step, or a budget is given while an execution runs.
         """
         content = read_message(message, self.settings.max_message_bytes)
-        check_budget(budget)
         notify = self._read_receivers(on_complete, webhook, on_request, request_webhook)
         return self._send(
             Submission(
@@ -316,9 +322,7 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
             A job for each execution; it is retried when its job is yielded.
         """
         oldest_ms = read_time_ms("since", since, may_be_far=True)
-        for header in list(iterate_headers(self.store, "failed", oldest_ms)):
-            if header.status != "failed" or (agent is not None and header.agent != agent):
-                continue
+        for header in list(iterate_headers(self.store, Filter(status="failed", agent=agent, oldest_ms=oldest_ms))):
             try:
                 yield self._job(header) if dry_run else self.retry(header.session_id, by=by)
             except (ActionRefused, SessionNotFound):
@@ -329,6 +333,23 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
         check_text("metadata key", key, self.settings.max_message_bytes)
         payload = {"key": key, "value": json_value("metadata", value, self.settings.max_message_bytes)}
         self._act(read_session_id(session_id), Operation(new_change_id(), InboxKind.METADATA, payload))
+
+    @verb(
+        "POST", "/v1/sessions/{session_id}/labels", "label_session", scope=Scope.SUBMIT,
+        body=("Labels", "Labels of a session to set, and those to remove."),
+        http={"labels": Field(description="Texts by key; null removes a label.")}, service_only=("labels",),
+        reads_session=False,
+    )  # fmt: skip
+    def label(self, session_id: str, labels: Mapping[str, str | None]) -> dict[str, str]:
+        """Set labels of a session, by which it is found, and remove those whose value is None; the others stay.
+
+        Returns:
+            All labels that it has now.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            InvalidInput: One is no label, or there would be more than 16; nothing was changed.
+        """
+        return self.store.sessions.label(read_session_id(session_id), check_changes(labels))
 
     @verb(
         "PUT", "/v1/sessions/{session_id}/system-prompt", "change_system_prompt", scope=Scope.ADMIN,
@@ -401,7 +422,12 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
         *,
         status: str | None = None,
         agent: str | None = None,
+        label: Mapping[str, str] | None = None,
+        text: str | None = None,
+        error: str | None = None,
+        waits_for: str | None = None,
         since: datetime | None = None,
+        until: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
@@ -411,14 +437,31 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
 
         Args:
             status: pending, in_progress, waiting, completed, stopped, failed, parked or unreadable.
+            label: With all of these labels, such as `{"customer": "42"}`.
+            text: Whose first message contains this in its first 200 characters, in whatever case.
+            error: That failed, with an error that contains this, in whatever case.
+            waits_for: With an open request of this kind: approval, question or external.
             since: Updated at or after this time.
+            until: Updated at or before this time.
             limit: Most sessions of a page.
             cursor: From the page before.
         """
-        oldest_ms = read_time_ms("since", since, may_be_far=True)
         check_listing(status, limit)
-        wanted = Filter(status=status, agent=agent, oldest_ms=oldest_ms)
-        return read_page(self.store, wanted, limit, cursor)
+        return read_page(
+            self.store,
+            Filter(
+                status=status,
+                agent=agent,
+                labels=check_labels(label),
+                text=check_part("text", text),
+                error=check_part("error", error),
+                waits_for=check_kind(waits_for),
+                oldest_ms=read_time_ms("since", since, may_be_far=True),
+                newest_ms=read_time_ms("until", until, may_be_far=True),
+            ),
+            limit,
+            cursor,
+        )
 
     @verb("GET", "/v1/agents", "list_agents", scope=Scope.READ, reads_session=False)
     def agents(self) -> dict[str, dict[str, Any]]:
@@ -463,8 +506,8 @@ class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, Ob
     def _send(self, submission: Submission) -> Job:
         """Add the message to an existing session; one that was added before gets the same job."""
         session, operation_id = submission.session, submission.operation_id
-        if submission.begins_later and not self.store.sessions.read_joined(session, operation_id):
-            submission.check_begins_now()
+        if submission.needs_new and not self.store.sessions.read_joined(session, operation_id):
+            submission.refuse_existing()
         fingerprint = submission.message_fingerprint()
         operation = Operation(operation_id, InboxKind.MESSAGE, submission.payload(), fingerprint=fingerprint)
         applied = self._act(session, operation)

@@ -12,7 +12,7 @@ from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, Sessi
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.session_records import Header
 from .inputs import TIME_ADVICE, check_agent_name, check_caller, check_listing, check_seconds, read_time_ms
-from .listing import iterate_headers
+from .listing import Filter, iterate_headers
 from .trees import ACTIVE, TreeVerbs
 from .verbs import verb
 
@@ -97,9 +97,9 @@ class DeletingVerbs(TreeVerbs):
         return self._act_on_each(chosen, lambda each: self.delete(each, by=by), dry_run)
 
     def _ended_before(self, before_ms: int, agent: str | None, status: str | None) -> Generator[str]:
-        for header in list(iterate_headers(self.store, "sessions", None, before_ms - 1)):
-            is_wanted = header.status == status if status else header.status not in ACTIVE
-            if is_wanted and agent in (None, header.agent) and not self._is_child(header):
+        wanted = Filter(status=status, agent=agent, newest_ms=before_ms - 1)
+        for header in list(iterate_headers(self.store, wanted)):
+            if header.status not in ACTIVE and not self._is_child(header):
                 yield header.session_id
 
     def _is_child(self, header: Header) -> bool:

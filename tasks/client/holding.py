@@ -12,7 +12,7 @@ from ...worker.errors import InvalidInput, SessionConflict
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.control import LONGEST_WAIT_MS
 from .inputs import check_agent_name, check_caller, check_listing, read_time_ms
-from .listing import iterate_headers
+from .listing import Filter, iterate_headers
 from .trees import ACTIVE, TreeVerbs
 from .verbs import BY, Scope, verb
 
@@ -170,10 +170,8 @@ class HoldingVerbs(TreeVerbs):
             raise InvalidInput("status", status, f"only sessions that are {', '.join(ACTIVE)} can be held.")
         return [
             header.session_id
-            for header in iterate_headers(self.store, "active", None)
-            if header.status in ((status,) if status else ACTIVE)
-            and agent in (None, header.agent)
-            and (header.hold is not None) == held
+            for header in iterate_headers(self.store, Filter(status=status, agent=agent), index="active")
+            if header.status in ACTIVE and (header.hold is not None) == held
         ]
 
 

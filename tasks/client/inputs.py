@@ -16,6 +16,7 @@ from ...worker.errors import InvalidInput
 from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message, Role
 from ...worker.state.execution.budget import ExecutionBudget
+from ...worker.state.execution.requests import RequestKind
 from ...worker.state.values.frozen import FrozenDict, Json, freeze
 from ...worker.state.values.ids import ID_PATTERN
 from ...worker.store.fields import LAST_MS
@@ -28,6 +29,7 @@ _POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 _STEP: Final = re.compile(r"[1-9][0-9]{0,8}")
 _CURSOR: Final = re.compile(r"([0-9]{1,16}):(?:[A-Za-z0-9_.-]+,)*([A-Za-z0-9_.-]+)")
 _LARGEST: Final = 2**64 - 1
+_ASKED: Final = (RequestKind.APPROVAL.value, RequestKind.QUESTION.value, RequestKind.EXTERNAL.value)
 
 TIME_ADVICE: Final = "give a datetime with a timezone, such as datetime.now(timezone.utc)."
 STATUSES: Final = ("pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable")
@@ -185,6 +187,20 @@ def check_listing(status: Any, limit: Any) -> None:
         raise InvalidInput("status", status, f"there are {', '.join(STATUSES)}.")
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise InvalidInput("limit", limit, "give a whole number from 1.")
+
+
+def check_part(field: str, value: Any) -> str | None:
+    """Check a text that is looked for, or None."""
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise InvalidInput(field, value, "give a part of the text that is looked for, or None.")
+    return value
+
+
+def check_kind(kind: Any) -> str | None:
+    """Check the kind of request that sessions wait for, or None."""
+    if kind is not None and kind not in _ASKED:
+        raise InvalidInput("waits_for", kind, f"give {', '.join(_ASKED)}, or None.")
+    return kind
 
 
 def read_cursor(cursor: Any) -> tuple[int, str] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from ...worker.store.pages import PageOf
 from ...worker.store.session_records import Header
+from ...worker.store.sessions.listing import WAITS_FOR, Wanted
 from ...worker.store.store import Store
 from .inputs import read_cursor
 
@@ -37,16 +38,54 @@ class Filter:
     """Which sessions a listing shows; None does not restrict.
 
     Attributes:
+        labels: It has all of these.
+        text: Its first message contains this, in whatever case.
+        error: Its last execution failed with an error that contains this, in whatever case.
+        waits_for: It has an open request of this kind.
         oldest_ms: Updated at or after this time.
+        newest_ms: Updated at or before this time.
     """
 
-    status: str | None
-    agent: str | None
-    oldest_ms: int | None
+    status: str | None = None
+    agent: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    text: str | None = None
+    error: str | None = None
+    waits_for: str | None = None
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
 
-    def matches(self, header: Header) -> bool:
-        """Whether the session has the status and the agent."""
-        return self.status in (None, header.status) and self.agent in (None, header.agent)
+    @property
+    def index(self) -> str:
+        """The index with the fewest other sessions."""
+        if self.waits_for is not None:
+            return WAITS_FOR + self.waits_for
+        return INDEXES.get(("failed" if self.error is not None else self.status) or "", "sessions")
+
+    def choose(self, store: Store, headers: Sequence[Header]) -> list[Header]:
+        """Choose the headers that match, in their order."""
+        chosen = [each for each in headers if self._matches(each)]
+        if self.error is not None and chosen:
+            failed = [each for each in chosen if each.status == "failed"]
+            errors = store.sessions.last_errors(failed)
+            chosen = [each for each in failed if _contains(errors.get(each.session_id), self.error)]
+        if self.text is not None and chosen:
+            summaries = store.sessions.summaries([each.session_id for each in chosen])
+            said = {name: each.first_message for name, each in summaries.items()}
+            chosen = [each for each in chosen if _contains(said.get(each.session_id), self.text)]
+        return chosen
+
+    def _matches(self, header: Header) -> bool:
+        """Whether what the header says matches."""
+        return (
+            self.status in (None, header.status)
+            and self.agent in (None, header.agent)
+            and self.labels.items() <= header.labels.items()
+        )
+
+
+def _contains(text: str | None, part: str) -> bool:
+    return text is not None and part.casefold() in text.casefold()
 
 
 def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> Page:
@@ -55,45 +94,40 @@ def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> P
     Raises:
         InvalidInput: The cursor is not that of a page.
     """
-    index = INDEXES.get(wanted.status or "", "sessions")
     listed = read_cursor(cursor)
-    newest_ms = None if listed is None else listed[0]
     found: list[Header] = []
-    chosen = iterate_headers(store, index, wanted.oldest_ms, newest_ms, status=wanted.status, agent=wanted.agent)
-    for header in chosen:
+    for header in iterate_headers(store, wanted, listed[0] if listed is not None else None):
         if listed is not None and (header.updated_ms, header.session_id) >= listed:
             continue
-        if wanted.matches(header):
-            if len(found) == limit:
-                page = Page(items=tuple(found), cursor=_write_cursor(found), unread=len(store.context.unread))
-                return page.followed_by(lambda following: read_page(store, wanted, limit, following))
-            found.append(header)
+        if len(found) == limit:
+            page = Page(items=tuple(found), cursor=_write_cursor(found), unread=len(store.context.unread))
+            return page.followed_by(lambda following: read_page(store, wanted, limit, following))
+        found.append(header)
     return Page(items=tuple(found), unread=len(store.context.unread))
 
 
 def iterate_headers(
-    store: Store,
-    index: str,
-    oldest_ms: int | None,
-    newest_ms: int | None = None,
-    *,
-    status: str | None = None,
-    agent: str | None = None,
+    store: Store, wanted: Filter, newest_ms: int | None = None, *, index: str | None = None
 ) -> Generator[Header]:
-    """Read an index of sessions in batches, newest first, each session once.
+    """Read the sessions that match in batches, newest first, each session once.
 
     Args:
-        status: Only those with this status; the others cost little. None: all.
-        agent: Only those of this agent; the same. None: all.
+        newest_ms: Begin at this update time (inclusive). None: at that of the filter.
+        index: The index to read. None: that of the filter.
     """
-    wanted = Filter(status=status, agent=agent, oldest_ms=oldest_ms)
+    bounds = [each for each in (newest_ms, wanted.newest_ms) if each is not None]
+    newest_ms = min(bounds) if bounds else None
     seen: set[str] = set()
     while True:
         page, following = store.sessions.headers(
-            index=index, newest_ms=newest_ms, oldest_ms=oldest_ms, limit=_BATCH, status=status, agent=agent
+            index=index or wanted.index,
+            newest_ms=newest_ms,
+            oldest_ms=wanted.oldest_ms,
+            limit=_BATCH,
+            wanted=Wanted(wanted.status, wanted.agent, wanted.labels),
         )
         fresh = [header for header in page if header.session_id not in seen]
-        yield from filter(wanted.matches, fresh)
+        yield from wanted.choose(store, fresh)
         if following is None:
             return
         seen.update(header.session_id for header in page)

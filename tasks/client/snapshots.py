@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import Field
 
 from ...worker.errors import ActionRefused, SessionConflict, SessionNotFound
+from ...worker.state.values.frozen import FrozenMap
 from ...worker.state.values.ids import ChildSessionId, read_session_id
+from ...worker.store.labels import check_labels
 from ...worker.store.session_records import StoredSession
 from .connection import ClientConnection
 from .inputs import check_text, derive_id, read_address
@@ -122,6 +124,7 @@ class SnapshotVerbs(ClientConnection):
             agent=found.agent,
             definition=found.definition.decode(),
             status=found.status,
+            labels=FrozenMap[str].of(found.labels),
             tag=tag,
         )
 
@@ -212,7 +215,11 @@ class SnapshotVerbs(ClientConnection):
         name = read_session_id(session_id or found.session_id)
         state = found.restored(context, merge=merge_context)
         session = StoredSession(
-            agent=found.agent, state=state, status=found.status, definition=found.definition.encode()
+            agent=found.agent,
+            state=state,
+            status=found.status,
+            definition=found.definition.encode(),
+            labels=check_labels(found.labels),
         )
         saved = self.store.sessions.create(name, session, queue=self._queues.queue_of(found.agent))
         self._publish(saved.publish)

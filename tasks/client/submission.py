@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.values.frozen import FrozenDict
 from ...worker.state.values.ids import ChildSessionId, SessionId
 from ...worker.store.records import NextState
-from .inputs import fingerprint_messages, fingerprint_request, read_time_ms
+from .inputs import check_budget, fingerprint_messages, fingerprint_request, read_time_ms
 
 _LONGEST_DELAY: Final = timedelta(days=366)
 
@@ -29,7 +30,7 @@ class Submission:
     Attributes:
         has_key: Whether the caller gave an idempotency key, from which the ids are derived.
         execution_id: Id of the execution that it starts in a new session.
-        metadata: Of a new session.
+        metadata, labels: Of a new session.
         transcript: What was said before the message; a new session begins with it.
         notify: Receivers of a callback at the end; None when there is none.
         start_at: When the first step of a new session begins; None: at once.
@@ -43,12 +44,14 @@ class Submission:
     execution_id: str = ""
     budget: ExecutionBudget | None
     metadata: FrozenDict = field(default_factory=FrozenDict)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
     transcript: tuple[Message, ...] = ()
     notify: Mapping[str, Any] | None
     start_at: datetime | None = None
     delay: timedelta | None = None
 
     def __post_init__(self) -> None:
+        check_budget(self.budget)
         if self.start_at is not None and self.delay is not None:
             raise InvalidInput("delay", str(self.delay), "give start_at or delay, not both.")
         read_time_ms("start_at", self.start_at)
@@ -73,16 +76,23 @@ class Submission:
         """Whether the caller asked for a later start."""
         return self.delay is not None or self.start_at is not None
 
-    def check_begins_now(self) -> None:
-        """Refuse a later start of a message to a session that exists.
+    @property
+    def needs_new(self) -> bool:
+        """Whether the caller asked for what only a new session can have."""
+        return self.begins_later or bool(self.labels)
+
+    def refuse_existing(self) -> None:
+        """Refuse what only a new session can have, for a session that exists.
 
         Raises:
-            InvalidInput: The submission asks for a later start.
+            InvalidInput: The submission asks for a later start, or has labels.
         """
-        field, value = ("delay", self.delay) if self.delay is not None else ("start_at", self.start_at)
-        if value is not None:
+        if self.begins_later:
+            field, value = ("delay", self.delay) if self.delay is not None else ("start_at", self.start_at)
             advice = f"session {self.session} exists; only a new session can start later. Leave it out, or the id."
             raise InvalidInput(field, str(value), advice)
+        advice = f"session {self.session} exists; call label() for it, and leave them out here."
+        raise InvalidInput("labels", self.labels, advice)
 
     def first_state(self, now_ms: int) -> NextState:
         """Build the first version of a new session."""
@@ -103,7 +113,8 @@ class Submission:
         """Hash what the caller asked for, to recognise another request under the same key."""
         later = "" if self.start_at is None and self.delay is None else f"{self.start_at}{self.delay}"
         transcript = fingerprint_messages(self.transcript) if self.transcript else ""
-        return fingerprint_request(agent, self.message, self.budget, self.metadata) + later + transcript
+        labels = json.dumps(self.labels, sort_keys=True) if self.labels else ""
+        return fingerprint_request(agent, self.message, self.budget, self.metadata) + later + transcript + labels
 
     def message_fingerprint(self) -> str:
         """Hash what was sent under an idempotency key to a session, with the version of the hash; "" without a key."""

@@ -170,7 +170,12 @@ class SessionsQuery(Body):
 
     status: str | None = None
     agent: str | None = None
+    label: list[str] | None = Field(None, description="key=value; with several, sessions that have all.")
+    text: str | None = Field(None, description="Part of the first message's beginning, in whatever case.")
+    error: str | None = Field(None, description="Part of the error with which it failed, in whatever case.")
+    waits_for: str | None = Field(None, description="Kind of an open request: approval, question or external.")
     since: Moment | None = Field(None, description="Updated at or after this time, with its zone.")
+    until: Moment | None = Field(None, description="Updated at or before this time, with its zone.")
     limit: Limit = 50
     cursor: Cursor = None
 

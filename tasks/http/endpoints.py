@@ -169,14 +169,15 @@ def send(value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 
 
 def read_query(request: Request, model: type[Model]) -> Model:
-    """Read and check the query of a request.
+    """Read and check the query of a request. A parameter whose type is a list may be given several times.
 
     Raises:
         HttpProblem: A parameter is not known, is given twice, or does not fit.
     """
-    items = request.query_params.multi_items()
-    values = dict(items)
-    if len(values) != len(items):
+    given = request.query_params
+    lists = {name for name, field in model.model_fields.items() if "list[" in str(field.annotation)}
+    values: dict[str, Any] = {name: given.getlist(name) if name in lists else value for name, value in given.items()}
+    if any(len(given.getlist(name)) > 1 for name in values if name not in lists):
         raise HttpProblem(422, "invalid-input", "A parameter of the query is given twice.")
     try:
         return model.model_validate(values)

@@ -65,9 +65,16 @@ class SessionReply(Reply):
     history_lost: str | None = Field(
         description="What Redis has lost of its history; null where nothing is known to be."
     )
+    labels: dict[str, str] = Field(description="By which it is found.")
     reason: str = Field(
         description="Why it has not ended yet; in a listing and in a tree also why it failed or was stopped."
     )
+
+
+class LabelsReply(Reply):
+    """The labels of a session."""
+
+    labels: dict[str, str]
 
 
 class ListedSessionReply(SessionReply):

@@ -17,6 +17,7 @@ from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.event_records import EXECUTION_ENDS, Event
+from ...worker.store.labels import read_pairs
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
 from ..client.verbs import Scope
 from ..observability.listed_sessions import listed_sessions, listed_value
@@ -42,7 +43,16 @@ async def list_sessions(call: Call) -> Response:
 
     def read(client: AgentClient) -> dict[str, Any]:
         page = client.list(
-            status=query.status, agent=query.agent, since=query.since, limit=query.limit, cursor=query.cursor
+            status=query.status,
+            agent=query.agent,
+            label=read_pairs("label", query.label or ()),
+            text=query.text,
+            error=query.error,
+            waits_for=query.waits_for,
+            since=query.since,
+            until=query.until,
+            limit=query.limit,
+            cursor=query.cursor,
         )
         rows = listed_sessions(client.store, page.items)
         return {"sessions": [listed_value(each) for each in rows], "cursor": page.cursor, "unread": page.unread}

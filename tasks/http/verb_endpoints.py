@@ -38,6 +38,8 @@ WIRE: Final[Mapping[str, Any]] = {
     "ExecutionBudget | None": Budget | None,
     "ProviderLimit": ModelLimit,
     "Mapping[str, Any] | None": dict[str, Any] | None,
+    "Mapping[str, str] | None": dict[str, str] | None,
+    "Mapping[str, str | None]": dict[str, str | None],
     "Sequence[Message]": list[TranscriptMessage],
     "GivenAnswer | Mapping[str, Any]": dict[str, Any],
 }
@@ -101,6 +103,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "tuple[BucketStatus, ...]": Writer(
         {200: replies.LimitsReply}, lambda _, buckets: send({"limits": [bucket_value(each) for each in buckets]})
     ),
+    "dict[str, str]": Writer({200: replies.LabelsReply}, lambda _, labels: send({"labels": labels})),
     "dict[str, dict[str, Any]]": Writer({200: replies.NamedReply}, lambda _, facts: send(facts)),
 }
 """How a response is written, by the annotation of what the verb returns."""

@@ -152,6 +152,28 @@ def test_many_are_retried_at_once_and_each_refusal_is_said(
     assert [each for each in watched.complaints if "409" not in each] == []
 
 
+def test_sessions_are_found_by_their_labels(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    labelled = desk.client.submit("support", "Thanks, says 42", labels={"customer": "42", "<b>": "'&\""})
+    other = desk.client.submit("support", "Thanks, says 43", labels={"customer": "43"})
+    for job in (labelled, other):
+        wait_for(desk, job, "completed")
+    page.goto(f"{served.url}/sessions/{labelled.session_id}")
+    expect(page.get_by_role("link", name="<b>='&\"")).to_be_visible()
+    page.get_by_role("link", name="customer=42").click()
+    expect(page.get_by_role("link", name="Thanks, says 42")).to_be_visible()
+    expect(page.get_by_role("link", name="Thanks, says 43")).to_have_count(0)
+    take_picture(page, "labels")
+    expect(page.get_by_role("heading", name="Sessions with customer=42")).to_be_visible()
+    page.get_by_role("link", name="All", exact=True).click()
+    page.get_by_label("Words, among the rows below").fill("customer=43")
+    expect(page.get_by_role("link", name="Thanks, says 43")).to_be_visible()
+    expect(page.get_by_role("link", name="Thanks, says 42")).to_have_count(0)
+    assert watched.complaints == []
+
+
 def test_a_message_is_sent_and_its_answer_is_seen_while_it_is_written(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:

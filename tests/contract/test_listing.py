@@ -52,13 +52,13 @@ def make(bench: Bench, status: str) -> None:
 
 
 def listed(bench: Bench, status: str | None, limit: int = 100) -> list[str]:
-    page = read_page(bench.store, Filter(status=status, agent=None, oldest_ms=None), limit, None)
+    page = read_page(bench.store, Filter(status=status), limit, None)
     return [header.session_id for header in page]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_each_status_lists_the_sessions_that_have_it_in_the_order_of_all(bench: Bench, limit: int) -> None:
-    everything = list(iterate_headers(bench.store, "sessions", None))
+    everything = list(iterate_headers(bench.store, Filter()))
     assert len(everything) == 14
     seen: set[str] = set()
     for status in STATUSES:
@@ -80,12 +80,11 @@ def test_an_indexed_status_does_not_read_the_sessions_without_it(bench: Bench, s
 
 
 def test_times_bound_a_listing_by_status_too(bench: Bench) -> None:
-    everything = list(iterate_headers(bench.store, "sessions", None))
+    everything = list(iterate_headers(bench.store, Filter()))
     middle = everything[len(everything) // 2].updated_ms
     for status in STATUSES:
-        index = INDEXES.get(status, "sessions")
         for oldest, newest in ((middle, None), (None, middle), (middle, middle)):
-            found = iterate_headers(bench.store, index, oldest, newest, status=status)
+            found = iterate_headers(bench.store, Filter(status=status, oldest_ms=oldest, newest_ms=newest))
             expected = [
                 header.session_id
                 for header in everything
@@ -121,9 +120,9 @@ def test_a_rare_status_or_agent_is_found_behind_thousands_of_others(database: Da
     bench.submit(queue=None)
     copy_session(bench, [f"s{number}" for number in range(1, 2_100)])
     assert listed(bench, "parked") == ["old"]
-    rare = Filter(status=None, agent="rare", oldest_ms=None)
+    rare = Filter(agent="rare")
     assert [header.session_id for header in read_page(bench.store, rare, 50, None)] == ["old"]
-    page = read_page(bench.store, Filter(status="pending", agent=None, oldest_ms=None), 50, None)
+    page = read_page(bench.store, Filter(status="pending"), 50, None)
     assert len(page.items) == 50
     assert len({header.session_id for header in page}) == 2_100
 
@@ -133,12 +132,12 @@ def test_pages_end_between_the_children_that_one_step_has_made(database: Databas
     bench.submit()
     root, family = bench.session, [f"{bench.session}.{number:032x}" for number in range(70)]
     shard = bench.store.context.keys(root).shard
-    (at_ms,) = {header.updated_ms for header in iterate_headers(bench.store, "sessions", None)}
+    (at_ms,) = {header.updated_ms for header in iterate_headers(bench.store, Filter())}
     stored = bench.database("HGETALL", bench.store.context.keys(root).session)
     for child in family:
         bench.database("HSET", bench.store.context.keys(child).session, *stored)
         bench.database("ZADD", shard.sessions, at_ms, child)
-    everything = Filter(status=None, agent=None, oldest_ms=None)
+    everything = Filter()
     page = read_page(bench.store, everything, 30, None)
     assert page.cursor is not None
     assert len(page.cursor) < 200

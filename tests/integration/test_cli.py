@@ -228,6 +228,21 @@ def test_sessions_are_listed_in_pages_and_by_what_they_are(shell: Shell, worker:
     assert re.search(rf"SESSION +AGENT +STATUS.*\n{made[2]} +planned +completed", shell("list").stdout)
 
 
+def test_sessions_are_labelled_and_found_by_their_labels(shell: Shell, worker: WorkerProcess) -> None:
+    session = shell.submitted(plan(answer="said"), "--wait", "--label", "customer=42", "--label", "tier=gold")
+    shell.submitted(plan(answer="said"), "--wait", "--label", "customer=43")
+    found = lines_of(shell("list", "--json", "--label", "customer=42", "--text", "SAID", "--status", "completed"))
+    assert [line["session_id"] for line in found] == [session]
+    assert found[0]["labels"] == {"customer": "42", "tier": "gold"}
+    assert shell("label", session, "tier=", "team=blue").stdout.split() == ["customer=42", "team=blue"]
+    assert "labels customer=42, team=blue" in shell("show", session).stdout
+    for wrong in (("label", session, "tier"), ("label", session, "a=1", "a=2"), ("list", "--label", "x")):
+        refused = shell(*wrong)
+        assert refused.returncode == 2
+        assert "key=value" in refused.stderr
+    assert shell("list", "--json", "--label", "tier=gold").stdout == ""
+
+
 def test_a_session_is_shown_for_people_and_for_programs(shell: Shell, worker: WorkerProcess) -> None:
     session = shell.submitted(plan([call("pure", work="a"), call("failing", text="broken")], answer="said"), "--wait")
     shown = shell("show", session).stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -109,6 +110,44 @@ def test_a_sessions_token_answers_what_is_for_its_bearer_and_nothing_else(
 
 def call_id_of(http: httpx.Client, path: str, request: str) -> str:
     return http.get(f"{path}/requests/{request}").json()["call_id"]
+
+
+def test_sessions_are_labelled_by_services_and_found_by_what_is_known_of_them(
+    http: httpx.Client, served: ServeProcess
+) -> None:
+    body = {"message": plan(answer="A needle in the hay"), "labels": {"customer": "42", "tier": "gold"}}
+    session = http.post("/v1/agents/planned/jobs", params={"wait": 30}, json=body).json()["session_id"]
+
+    def found(**query: object) -> list[str]:
+        reply = http.get("/v1/sessions", params={"label": "customer=42", **query})  # type: ignore[dict-item]
+        assert reply.status_code == 200, reply.text
+        return [each["session_id"] for each in reply.json()["sessions"]]
+
+    assert http.get(f"/v1/sessions/{session}").json()["labels"] == {"customer": "42", "tier": "gold"}
+    assert found() == found(label=["customer=42", "tier=gold"]) == found(text="NEEDLE", status="completed") == [session]
+    assert found(label=["customer=42", "tier=tin"]) == found(error="x") == found(waits_for="approval") == []
+    now = datetime.now(UTC)
+    assert found(since=(now - timedelta(hours=1)).isoformat(), until=now.isoformat()) == [session]
+    assert found(until=(now - timedelta(hours=1)).isoformat()) == []
+    changed = http.post(f"/v1/sessions/{session}/labels", json={"labels": {"customer": None, "team": "blue"}})
+    assert changed.json() == {"labels": {"tier": "gold", "team": "blue"}}
+    assert found() == []
+    for query in (
+        {"label": "customer"},
+        {"label": "=42"},
+        {"label": "x=" + "y" * 129},
+        {"label": ["a=1", "a=2"]},
+        {"waits_for": "child"},
+        {"text": " "},
+    ):
+        assert http.get("/v1/sessions", params=query).status_code == 422, query  # type: ignore[arg-type]
+    for labels in ({"a=b": "1"}, {"a": ""}, {"a": "x\ny"}, {"a": 7}, {str(number): "v" for number in range(17)}):
+        assert http.post(f"/v1/sessions/{session}/labels", json={"labels": labels}).status_code == 422, labels
+    again = http.post("/v1/agents/planned/jobs", json={"message": "x", "session_id": session, "labels": {"a": "1"}})
+    assert (again.status_code, "label()" in again.json()["detail"]) == (422, True)
+    with served.http(token_for(http, session, "submit", "read")) as bearer:
+        assert bearer.post(f"/v1/sessions/{session}/labels", json={"labels": {"customer": "7"}}).status_code == 403
+    assert http.get(f"/v1/sessions/{session}").json()["labels"] == {"tier": "gold", "team": "blue"}
 
 
 def test_a_service_answers_any_request(served: ServeProcess, http: httpx.Client) -> None:

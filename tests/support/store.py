@@ -7,7 +7,7 @@ import itertools
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_agents.config.settings import Settings
@@ -45,6 +45,7 @@ from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Command, Database, Guard
 from celery_agents.worker.store.keys import FleetKeys, ShardKeys
+from celery_agents.worker.store.labels import NO_LABELS
 from celery_agents.worker.store.redis.cluster import ClusterDatabase
 
 from .points import Points
@@ -192,6 +193,7 @@ class Bench:
         notify: dict[str, Any] | None = None,
         queue: str | None = "",
         agent: str = "agent",
+        labels: Mapping[str, str] = NO_LABELS,
     ) -> ActionResult:
         def transition(now_ms: int) -> NextState:
             now, first = moment(now_ms), Message.user("first")
@@ -202,7 +204,8 @@ class Bench:
                 now,
             )
 
-        return self.store.sessions.submit(session or self.session, agent, fingerprint, transition, queue=queue)
+        name = session or self.session
+        return self.store.sessions.submit(name, agent, fingerprint, transition, queue=queue, labels=labels)
 
     def ref(self, step: int = 1) -> StepRef:
         return StepRef(self.session, self.execution, step)

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from ..errors import InvalidInput, StateTooNew, StateUnreadable
 from ..state.agent_state import AgentState
 from ..state.execution.status import ExecutionStatus
-from ..state.values.field_types import Count, Text, UtcDatetime, utcnow
-from ..state.values.frozen import FrozenDict, thaw
+from ..state.values.field_types import Count, FrozenMapField, Text, UtcDatetime, utcnow
+from ..state.values.frozen import FrozenDict, FrozenMap, thaw
 from ..state.values.value import Value
 
 # Names of functions as JavaScript spells them. Metadata is JSON, so no other name can stand for a function.
@@ -34,6 +34,7 @@ class SessionSnapshot(Value):
         agent: Name of the agent that goes on with it.
         definition: The plain-data form of the agent as the session runtime keeps it; "" for any other session.
         status: Of the session over all its executions.
+        labels: Of the session; checked when it is restored.
         tag: A name of the caller's.
         tools: Names of the tools that the agent had; for people, and never compared.
         stripped: Keys of the metadata that name callbacks, such as `onEvent`, and were left out.
@@ -47,6 +48,7 @@ class SessionSnapshot(Value):
     agent: Text
     definition: Text = ""
     status: Text = "active"
+    labels: FrozenMapField[Text] = FrozenMap[str]()
     tag: Text = ""
     tools: tuple[Text, ...] = ()
     created_at: UtcDatetime

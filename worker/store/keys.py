@@ -25,6 +25,7 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:{k}:unoffered` | zset | permanent | `<agent> <sid>` of sessions whose agent no live worker offers, score 0 |
 | `ca:{k}:requests` | zset | permanent | open requests → when asked; wait, answer, expiry and every end |
 | `ca:{k}:children` | zset | permanent | children of all trees, score 0; the wait that makes one, pruned by the sweep |
+| `ca:{k}:labels` | zset | permanent | labels of sessions and sessions of labels, score 0; see `labels` |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
 | `ca:{k}:confirm` | hash | 40 days after its last use | confirmations; it holds nothing |
@@ -55,7 +56,7 @@ WAKE_CHANNEL: Final = "ca:wake:"
 # A pub/sub channel that tells all workers of a change of `FleetKeys.flow`. No worker has this name.
 FLOW_CHANNEL: Final = "ca:wake:flow"
 PERMANENT: Final = re.compile(
-    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|dead|server|lost))$"
+    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|dead|server|lost))$"
 )
 
 
@@ -156,8 +157,8 @@ class ShardKeys:
     """Keys that the sessions of one shard share."""
 
     __slots__ = (
-        "callbacks", "children", "confirm", "dead", "delayed", "due", "ending", "failed", "indexes", "lost", "prefix",
-        "primary", "requests", "sessions", "shard", "sweeper", "unoffered",
+        "callbacks", "children", "confirm", "dead", "delayed", "due", "ending", "failed", "indexes", "labels", "lost",
+        "prefix", "primary", "requests", "sessions", "shard", "sweeper", "unoffered",
     )  # fmt: skip
 
     def __init__(self, shard: int) -> None:
@@ -171,6 +172,7 @@ class ShardKeys:
         self.callbacks = self.prefix + "callbacks"
         self.requests = self.prefix + "requests"
         self.children = self.prefix + "children"
+        self.labels = self.prefix + "labels"
         self.dead = self.prefix + "dead"
         self.sweeper = self.prefix + "sweeper"
         self.primary = self.prefix + "server"
@@ -178,7 +180,7 @@ class ShardKeys:
         self.lost = self.prefix + "lost"
         self.unoffered = self.prefix + "unoffered"
         # Those that a save writes to.
-        self.indexes = frozenset((self.sessions, self.callbacks, self.failed, self.ending, self.due))
+        self.indexes = frozenset((self.sessions, self.callbacks, self.failed, self.ending, self.due, self.labels))
 
     def lease(self, claim: str) -> str:
         """A claim's lease; the key exists as long as the claim is alive."""

@@ -16,6 +16,7 @@ from ..state.execution.signals import StopReason
 from ..state.execution.status import ExecutionStatus
 from .database import Word
 from .history_losses import HistoryLoss
+from .labels import NO_LABELS
 from .records import Hold
 
 
@@ -57,6 +58,7 @@ class StoredSession:
         status: Of the session over all its executions.
         definition: The plain-data form of its agent, as JSON; empty for a session that a client has submitted.
         forked_from: The session that it is a fork of; "" for any other.
+        labels: By which it is found; a save leaves them as they are.
         version: 0 before it is stored.
         created_ms, updated_ms: Redis time; 0 before it is stored.
     """
@@ -66,6 +68,7 @@ class StoredSession:
     status: str = ACTIVE
     definition: bytes = b""
     forked_from: str = ""
+    labels: Mapping[str, str] = NO_LABELS
     version: int = 0
     created_ms: int = 0
     updated_ms: int = 0
@@ -94,6 +97,7 @@ class Header:
             deleted. Only actions and controllers change it.
         forked_from: The session that it is a fork of; "" for any other.
         history_lost: The end of its history that Redis has lost, as it was found last; None: nothing is known to be.
+        labels: By which it is found; see `AgentClient.label`.
     """
 
     session_id: str
@@ -111,6 +115,7 @@ class Header:
     session_status: str = "active"
     forked_from: str = ""
     history_lost: HistoryLoss | None = None
+    labels: Mapping[str, str] = NO_LABELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

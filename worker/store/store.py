@@ -34,6 +34,7 @@ from .requests.listing import RequestListVerbs
 from .sessions.acting import ActVerbs, SubmitVerbs
 from .sessions.deleting import DeleteVerbs
 from .sessions.execution_reads import ExecutionReadVerbs
+from .sessions.labelling import LabelVerbs
 from .sessions.listing import ListVerbs
 from .sessions.loading import LoadVerbs
 from .sessions.parking import ParkVerbs, QuarantineVerbs
@@ -42,6 +43,7 @@ from .sessions.past_reads import PastReadVerbs
 from .sessions.reads import ReadVerbs
 from .sessions.retrying import RetryVerbs
 from .sessions.stopping import HoldVerbs, StopVerbs
+from .sessions.summaries import SummaryVerbs
 from .sessions.waiting_reads import WaitingReadVerbs
 from .sessions.whole_sessions import WholeSessionVerbs
 from .steps.claims import ClaimVerbs
@@ -67,6 +69,8 @@ class SessionActions(
     WholeSessionVerbs,
     LoadVerbs,
     ListVerbs,
+    LabelVerbs,
+    SummaryVerbs,
     ReadVerbs,
     PartReadVerbs,
     PastReadVerbs,

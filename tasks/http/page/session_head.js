@@ -21,7 +21,8 @@ export function SessionHead({ view, feed, words, isChat }) {
       <p class="path">${!isVisitor && html`<a href=${linkTo("sessions")}>Sessions</a><span class="dim"> / <a
         href=${linkTo("sessions", "", { agent: header.agent })}>${inert(header.agent)}</a> / </span>`}
         <span class="mono">${id}</span>${header.forked_from && html`<span class="dim">, a fork of <a class="mono"
-          href=${linkTo("sessions", header.forked_from)}>${header.forked_from}</a></span>`}</p>
+          href=${linkTo("sessions", header.forked_from)}>${header.forked_from}</a></span>`}<${Labels}
+        of=${isVisitor ? {} : header} /></p>
       <h1 dir="auto">${words || (view.total === 0 ? "Nothing was said yet" : id)}</h1>
       <p class="state"><${Status} status=${header.status} held=${header.session_status === "suspended"} /> <span
         class="dim" dir="auto">${reasonOf(view)}</span></p></div>
@@ -30,6 +31,14 @@ export function SessionHead({ view, feed, words, isChat }) {
     <${Problem} of=${unknown} />
     <${Problem} of=${header.history_lost && { message: header.history_lost }} />
     ${!isChat && header.status !== "unreadable" && html`<${Facts} view=${view} />`}`;
+}
+
+/** The labels of a session or of its row, each as key=value. */
+export const labelsOf = ({ labels = {} }) => Object.entries(labels).map((each) => each.join("="));
+
+export function Labels({ of }) {
+  return labelsOf(of).map((label) => html` <a class="small" dir="auto" href=${linkTo("sessions", "", { label })}>
+    ${inert(label)}</a>`);
 }
 
 /** Why nothing new is told of, and what is done about it; null while events arrive. */

@@ -5,7 +5,7 @@ import { count, firstLine, inert, money, plural, shortId } from "./format.js";
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Ago, Status } from "./parts.js";
-import { SUSPENDED, WHY } from "./session_head.js";
+import { Labels, SUSPENDED, WHY } from "./session_head.js";
 import { actor, go, linkTo } from "./state.js";
 
 const PAGE = 50;
@@ -17,17 +17,18 @@ const AT_ONCE = 4;
  * The listing: its newest page is read again and again, older ones when they are asked for. Rows change where they are;
  * new ones wait until they are asked for, so that nothing moves under the pointer.
  */
-export function useSessions(agent, status) {
+export function useSessions({ agent, status, label }) {
   const [kept, setKept] = useState({ order: [], byId: new Map(), cursor: null });
   const [isReadingOlder, setReadingOlder] = useState(false);
   const [olderProblem, setOlderProblem] = useState(null);
-  const query = { agent, status, limit: PAGE };
-  const polled = usePolled((signal) => get("v1/sessions", query, signal), [agent, status], 3);
+  const query = { agent, status, label, limit: PAGE };
+  const wanted = `${agent} ${status} ${label}`;
+  const polled = usePolled((signal) => get("v1/sessions", query, signal), [wanted], 3);
   const filter = useRef("");
   useEffect(() => {
     if (!polled.value) return;
-    const isOther = filter.current !== `${agent} ${status}`;
-    filter.current = `${agent} ${status}`;
+    const isOther = filter.current !== wanted;
+    filter.current = wanted;
     setKept((before) => {
       const { sessions, cursor } = polled.value;
       const isFirst = isOther || !before.order.length;
@@ -38,7 +39,7 @@ export function useSessions(agent, status) {
   }, [polled.value]);
   const fresh = (polled.value?.sessions ?? []).map((each) => each.session_id);
   const known = useMemo(() => new Set(kept.order), [kept]);
-  const isRead = polled.value !== null && filter.current === `${agent} ${status}`;
+  const isRead = polled.value !== null && filter.current === wanted;
   const rows = useMemo(() => (isRead ? kept.order.map((id) => kept.byId.get(id)) : []), [kept, isRead]);
   const showNewer = () => setKept((before) => ({ ...before, order: [...new Set([...fresh, ...before.order])] }));
   const readOlder = async () => {
@@ -83,8 +84,7 @@ export function SessionRow({ row, now, isSelected, isAt, isGone, onToggle }) {
       ${firstLine(row.first_message, 120) || id}</a>
       <span class="dim small">${inert(row.agent)} · <span class="mono" title=${id}>${shortId(id)}</span>
         ${root && html`, below <a class="mono" href=${linkTo("sessions", root)} title=${root}>
-          ${firstLine(root, 10)}</a>`}
-      </span></th>
+          ${firstLine(root, 10)}</a>`}<${Labels} of=${row} /></span></th>
     <td role="cell" class="full"><${Status} status=${row.status} held=${isHeld} />
       ${isGone && html` <span class="small">It has changed since, or was deleted.</span>`}
       ${why && html`<div class=${`why ${ENDED.includes(row.status) ? "ended" : ""}`} dir="auto">

@@ -5,6 +5,7 @@ import { count, plural } from "./format.js";
 import { Chunk, Head, html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Empty, Filled, Key, Problem, useNow, useTitle } from "./parts.js";
+import { labelsOf } from "./session_head.js";
 import { Bulk, SessionRow, useRowKeys, useSessions } from "./session_rows.js";
 import { linkTo, parseKept, setQuery, useKept } from "./state.js";
 
@@ -12,6 +13,7 @@ const DRAWN = 20; // rows that are drawn at once
 const STATUSES = ["pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"];
 const GIVEN = [["Failed", { status: "failed" }], ["Waiting", { status: "waiting" }], ["Parked", { status: "parked" }]];
 const NUMBERS = ["Steps", "Tokens", "Cost", "Age"].map((each) => [each, "number"]);
+const FILTERS = ["agent", "status", "label", "text"];
 const GAP = 0.3; // percent between two shares
 const FULL = 40; // sessions that fill the band; fewer fill a part of it
 const STATUS_OF = {
@@ -21,8 +23,9 @@ const STATUS_OF = {
 export function Sessions({ query }) {
   const agent = query.get("agent") ?? "";
   const status = query.get("status") ?? "";
+  const label = query.get("label") ?? "";
   const text = query.get("text") ?? "";
-  const list = useSessions(agent, status);
+  const list = useSessions({ agent, status, label });
   const hasRows = useRef(false); // they are wanted first
   hasRows.current ||= list.isRead;
   const waiting = usePolled((signal) => get("v1/waiting", { agent }, signal), [agent], 5, hasRows.current);
@@ -30,7 +33,7 @@ export function Sessions({ query }) {
   const [selected, setSelected] = useState(new Set());
   const [at, setAt] = useState("");
   const now = useNow();
-  useEffect(() => setSelected(new Set()), [agent, status]);
+  useEffect(() => setSelected(new Set()), [agent, status, label]);
   useTitle("Sessions");
   const rows = useMemo(() => filterRows(list.rows, text), [list.rows, text]);
   const names = [...new Set([...Object.keys(agents.value ?? {}), ...(agent ? [agent] : [])])].sort();
@@ -51,8 +54,8 @@ export function Sessions({ query }) {
       isGone=${list.isGone(row)} onToggle=${toggle} />`;
   };
   return html`
-    <div class="heading"><div><h1>Sessions</h1><p class="dim">
-      ${headline(waiting.value, rows, list, agent || status || text)}</p></div>
+    <div class="heading"><div><h1 dir="auto">Sessions${label && ` with ${label}`}</h1><p class="dim">
+      ${headline(waiting.value, rows, list, agent || status || label || text)}</p></div>
       ${list.newer > 0 && html`<button class="button" type="button" onClick=${list.showNewer}>
         Show ${plural(list.newer, "newer session")}</button>`}</div>
     <${Reasons} waiting=${waiting.value} />
@@ -69,11 +72,11 @@ export function Sessions({ query }) {
           ${STATUSES.map((name) => html`<option value=${name}>${name.replace("_", " ")}</option>`)}</select></label>
       <${SavedFilters} query=${query} />
     </div>
-    <${Problem} of=${list.problem} onRetry=${list.retry}>${(agent || status)
+    <${Problem} of=${list.problem} onRetry=${list.retry}>${(agent || status || label)
       && html`<a href=${linkTo("sessions")}>Show all sessions</a>`}</${Problem}>
     <${Bulk} selected=${selected} rows=${rows} onClear=${() => setSelected(new Set())} onChanged=${list.refresh} />
     ${list.isRead && !rows.length && !list.problem
-      ? html`<${NoSessions} isFiltered=${agent || status || text} />`
+      ? html`<${NoSessions} isFiltered=${agent || status || label || text} />`
       : html`<table class="list cards" role="table" aria-label="Sessions, newest first">
         <${Head} columns=${[[all], ["Session"], ["Status, and why"], ...NUMBERS]} />
         ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number} columns="7"
@@ -101,7 +104,7 @@ function filterRows(rows, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return rows;
   return rows.filter((row) => {
-    const all = `${row.first_message} ${row.session_id} ${row.agent} ${row.reason}`.toLowerCase();
+    const all = `${row.first_message} ${row.session_id} ${row.agent} ${row.reason} ${labelsOf(row)}`.toLowerCase();
     return words.every((word) => all.includes(word));
   });
 }
@@ -110,7 +113,7 @@ function filterRows(rows, text) {
 function SavedFilters({ query }) {
   const [text, keep] = useKept("filters");
   const saved = parseKept(text, [], Array.isArray).filter((each) => Array.isArray(each) && typeof each[0] === "string");
-  const current = Object.fromEntries([...query].filter(([name]) => ["agent", "status", "text"].includes(name)));
+  const current = Object.fromEntries([...query].filter(([name]) => FILTERS.includes(name)));
   const keepAll = (next) => keep(JSON.stringify(next));
   const save = async () => {
     const given = await ask({ title: "Save this filter", text: "It is kept in this browser.", field: "Name",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import StateUnreadable, StoreForbidden, StoreUnavailable
-from .. import fields
+from .. import fields, labels
 from ..context import StoreContext, StorePart
 from ..database import Command, Reply
 from ..keys import ShardKeys
@@ -267,6 +267,7 @@ def _indexes(shard: ShardKeys) -> Mapping[str, Callable[[bytes], bool]]:
         **dict.fromkeys(of_sessions, fields.is_session_id),
         shard.callbacks: _is_note,
         shard.unoffered: _is_unoffered,
+        shard.labels: labels.is_member,
         shard.requests: lambda entry: read_entry(entry) is not None,
     }
 

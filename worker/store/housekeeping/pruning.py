@@ -54,7 +54,7 @@ def _prune_shards(context: StoreContext, shards: Sequence[ShardKeys]) -> int:
 
 def _forget_ended(context: StoreContext, shard: ShardKeys, now_ms: int) -> int:
     """Take sessions whose keys have expired out of the indexes of a shard; returns how many."""
-    indexes = (shard.ending, shard.sessions, shard.failed, shard.due, shard.children)
+    indexes = (shard.ending, shard.sessions, shard.failed, shard.due, shard.children, shard.labels)
     limit, total = context.settings.sweep_batch, 0
     read: Command = ("ZRANGEBYSCORE", shard.ending, "-inf", now_ms, "LIMIT", 0, limit)
     while True:  # in passes, so that no client waits for Redis for long; each takes out what it looks at

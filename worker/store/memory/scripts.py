@@ -175,11 +175,15 @@ def _offer(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
 
 def _prune(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     gone = 0
-    for sid, session in zip(args, keys[5:], strict=True):
+    for sid, session in zip(args, keys[6:], strict=True):
         if not run(("EXISTS", session)):
             gone += 1
             for index in keys[1:5]:
                 run(("ZREM", index, sid))
+            own = b"@" + _bytes(sid)
+            for member in run(("ZRANGEBYLEX", keys[5], b"[" + own + b"\n", b"(" + own + b"\x0b")):
+                label = member.partition(b"\n")[2]
+                run(("ZREM", keys[5], member, b"=" + label + b"\n" + _bytes(sid)))
         run(("ZREM", keys[0], sid))
     return gone
 

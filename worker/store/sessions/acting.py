@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,7 @@ from ..event_records import EventType
 from ..events import tell
 from ..inbox import InboxIndex, encode_operation
 from ..keys import fingerprint_field
+from ..labels import NO_LABELS, index_commands, label_words
 from ..records import ActionResult, Hold, InboxKind, NextState, Operation, Snapshot, Transition
 from ..session_records import ACTIVE, SESSION_STATUS, SUSPENDED
 from ..waking import begin_waiting
@@ -36,6 +37,7 @@ class SubmitVerbs(StorePart):
         *,
         queue: str | None = "",
         start_at_ms: int = 0,
+        labels: Mapping[str, str] = NO_LABELS,
     ) -> ActionResult:
         """Create a session with its first execution, once.
 
@@ -45,6 +47,7 @@ class SubmitVerbs(StorePart):
             queue: Name of the agent's queue; "" is the common one. None: no worker has registered the agent. Then the
                 session gets no message, and waits for a worker that registers it.
             start_at_ms: The first step begins at this Redis time; 0, or a time that has passed: at once.
+            labels: Of the session.
         Returns:
             "started", or "again" with the first execution when this was submitted before.
         Raises:
@@ -61,6 +64,7 @@ class SubmitVerbs(StorePart):
             transition=transition,
             queue=queue,
             start_at_ms=start_at_ms,
+            labels=labels,
         )
         return submission.scope.act_once(submission.run, "be created")
 
@@ -75,6 +79,7 @@ class _Submission:
     transition: Callable[[int], NextState]
     queue: str | None
     start_at_ms: int
+    labels: Mapping[str, str]
     may_use_script: bool = True
 
     def run(self) -> ActionResult:
@@ -110,6 +115,7 @@ class _Submission:
         """Make the answer and the commands of the first version."""
         next_state = self.transition(now_ms)
         first = next_state.state.execution.execution_id if next_state.state.execution else ""
+        words = ("agent", self.agent, "fingerprint", self.fingerprint, "first", first)
         save = SessionSave(
             scope=self.scope,
             not_before_ms=self.start_at_ms if self.start_at_ms > now_ms else 0,
@@ -118,14 +124,15 @@ class _Submission:
             bookkeeping=Bookkeeping(),
             version=1,
             now_ms=now_ms,
-            extra=("agent", self.agent, "fingerprint", self.fingerprint, "first", first, "created", now_ms),
+            extra=(*words, "created", now_ms, *label_words(self.labels)),
             queue=self.queue,
         ).prepare()
+        commands = [*index_commands(self.scope.keys, NO_LABELS, self.labels), *save.commands]
         if self.queue is None:
             waiting = begin_waiting(self.scope, self.agent, since_ms=now_ms, ref=save.next)
-            return ActionResult(outcome="started", execution_id=first, version=1), [*save.commands, *waiting]
+            return ActionResult(outcome="started", execution_id=first, version=1), [*commands, *waiting]
         publish = None if save.is_published else save.next
-        return ActionResult(outcome="started", execution_id=first, version=1, publish=publish), save.commands
+        return ActionResult(outcome="started", execution_id=first, version=1, publish=publish), commands
 
 
 class ActVerbs(StorePart):

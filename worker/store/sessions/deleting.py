@@ -21,6 +21,7 @@ from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, read_unoffered, unoffered_member
 from ..database import Command, Guard, Reply, WatchedTransaction
 from ..keys import callback_note
+from ..labels import labels_range, removal
 from ..records import ActionResult
 from .loading import MARK, missing_error
 from .parking import key_names, key_reads
@@ -72,6 +73,7 @@ class _Deletion:
             ("HGETALL", keys.session),
             ("HMGET", keys.ctl, *_CTL),
             scope.clock.now(),
+            ("ZRANGEBYLEX", keys.shard.labels, *labels_range(scope.session_id)),
             *key_reads(scope),
         ]
         with scope.database.watch("delete.read", (keys.session, keys.ctl), reads) as watched:
@@ -125,22 +127,25 @@ class _Found:
         values: The session's hash.
         control: The control fields `_CTL`.
         key_names: The keys that belong to it, besides journals of committed steps.
+        labels: Its members of the index of labels.
     """
 
     values: Mapping[bytes, bytes]
     control: Sequence[bytes | None]
     key_names: tuple[str, ...]
     now_ms: int
+    labels: list[bytes]
 
     @classmethod
     def parse(cls, scope: SessionScope, replies: Sequence[Reply]) -> _Found:
         """Parse what a deletion reads first."""
-        flat, control, now, *keys = replies
+        flat, control, now, labels, *keys = replies
         return cls(
             values=dict(zip(flat[::2], flat[1::2], strict=True)),
             control=control,
             key_names=tuple(key_names(scope, keys)),
             now_ms=scope.clock.milliseconds(now),
+            labels=labels,
         )
 
     @property
@@ -182,6 +187,7 @@ def _delete_commands(scope: SessionScope, found: _Found, watched: WatchedTransac
         yield ("DEL", *names[start : start + _NAMES_AT_ONCE])
     for index in (shard.sessions, shard.due, shard.delayed, shard.failed, shard.ending, shard.children):
         yield ("ZREM", index, name)
+    yield from removal(shard, name, found.labels)
     agent = read_unoffered(fields.any_text(found.control[1]))[1]
     if agent:
         yield ("ZREM", shard.unoffered, unoffered_member(agent, name))

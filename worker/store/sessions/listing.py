@@ -2,36 +2,64 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from pydantic import ValidationError
-
-from ...errors import InvalidInput, StateUnreadable
-from ...state.conversation.messages import DEFAULT
-from ...state.execution.usage import InferenceUsage
+from ...errors import StateUnreadable
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..control import HOLD_FIELDS, read_hold, read_unoffered
 from ..database import Command, Reply, Word
 from ..history_losses import LOST, HistoryLoss
 from ..keys import SessionKeys, ShardKeys
-from ..packing import unpack
-from ..session_records import Header, SessionState, SessionSummary
+from ..labels import LABELS, NO_LABELS, read_labels, session_of, sessions_range
+from ..requests.index import read_entry
+from ..session_records import Header, SessionState
 from .loading import missing_error
+
+WAITS_FOR: Final = "waits_for:"
+"""Before the kind of a request, the index of sessions that wait for one."""
 
 _BATCH: Final = 5_000
 # Sessions whose status or agent is compared in one round trip; of an index without an end, in one page.
 _COMPARED: Final = 2_000
-# The due index has no order by update. With more due sessions than this, or with no more than so many times as many in
-# all, the listing of all is read instead.
-_MOST_ACTIVE: Final = 20_000
+# The due index and that of labels have no order by update. With more sessions in them than this, or with no more than
+# so many times as many as are due in all, the listing of all is read instead.
+_MOST_READ: Final = 20_000
 _FEW_OTHERS: Final = 2
-_FIRST_CHARS: Final = 200
-_HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from", LOST)
+_HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from", LOST, LABELS)
 _CTL: Final = ("execution", "step", "unoffered", "not_before", *HOLD_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The sessions that a listing wants; None does not restrict.
+
+    Attributes:
+        status: Those that cannot be read are among those of every status.
+        labels: They have all of these.
+    """
+
+    status: str | None = None
+    agent: str | None = None
+    labels: Mapping[str, str] = NO_LABELS
+
+    @property
+    def is_any(self) -> bool:
+        """Whether every session is wanted."""
+        return self.status is None and self.agent is None and not self.labels
+
+    def matches(self, status: bytes | None, agent: bytes | None, labels: bytes | None = None) -> bool:
+        """Whether a session with these fields is wanted; only the header of an unreadable one tells its status."""
+        return (
+            (self.status in (None, SessionState.UNREADABLE) or status == self.status.encode())
+            and (self.agent is None or agent == self.agent.encode())
+            and (not self.labels or self.labels.items() <= fields.or_else(read_labels, labels, NO_LABELS).items())
+        )
+
+
+_ANY: Final = Wanted()
 
 
 class ListVerbs(StorePart):
@@ -55,24 +83,22 @@ class ListVerbs(StorePart):
         newest_ms: int | None = None,
         oldest_ms: int | None = None,
         limit: int = 50,
-        status: str | None = None,
-        agent: str | None = None,
+        wanted: Wanted = _ANY,
     ) -> tuple[list[Header], int | None]:
         """Read a page of sessions by last update, newest first, and where the next page begins (ms; None at the end).
 
         Args:
             index: "sessions"; "failed" for those whose last execution failed; "active" for those whose execution runs
-                or waits, which are found in the due index.
+                or waits, which are found in the due index; `WAITS_FOR` and a kind for those with an open request of
+                that kind.
             newest_ms: Begin at this update time (inclusive). None: the newest.
             oldest_ms: Nothing older than this. None: no bound.
             limit: Most sessions of the page.
-            status: Only those with this status; those that cannot be read are among them. None: all.
-            agent: Only those of this agent; the same. None: all. With one of both the page may be shorter, or empty,
-                where others follow.
+            wanted: With a restriction the page may be shorter, or empty, where others follow.
         """
-        context, wanted = self._context, _Wanted(status, agent)
+        context = self._context
         most = limit if wanted.is_any else max(limit, _COMPARED)
-        entries, beyond = _read_index(context, index, _Bounds(newest_ms, oldest_ms, most))
+        entries, beyond = _read_index(context, index, _Bounds(newest_ms, oldest_ms, most), wanted)
         page, rest = _take(context, entries, wanted, limit)
         rest = rest or beyond
         found = read_headers(context, [context.keys(each.name) for each in page if not each.is_damaged])
@@ -99,17 +125,6 @@ class ListVerbs(StorePart):
                 if len(names) == 2 * _BATCH and names[-1] != uppers[shard]
             }
         return sorted(found)[:limit]
-
-    def summaries(self, session_ids: Sequence[str]) -> dict[str, SessionSummary]:
-        """Read first message, steps, tokens and cost of sessions, by id; those that cannot be read are left out."""
-        all_keys = [self._context.keys(session_id) for session_id in session_ids]
-        reads = [[("HGET", keys.session, "head"), ("LINDEX", keys.section(DEFAULT, 0), 0)] for keys in all_keys]
-        found: dict[str, SessionSummary] = {}
-        for session_id, replies in zip(session_ids, self._context.read_apart("summaries", reads), strict=True):
-            with contextlib.suppress(StateUnreadable, AttributeError, KeyError, TypeError):
-                if not isinstance(replies, StateUnreadable):
-                    found[session_id] = _summary(*replies)
-        return found
 
 
 def read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list[Header | None]:
@@ -153,35 +168,43 @@ class _Entry:
         return cls(at_ms, name, is_damaged=name.encode() != member)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The status and the agent of the sessions of a listing; None does not restrict."""
-
-    status: str | None
-    agent: str | None
-
-    @property
-    def is_any(self) -> bool:
-        """Whether every session is wanted."""
-        return self.status is None and self.agent is None
-
-    def matches(self, status: bytes | None, agent: bytes | None) -> bool:
-        """Whether a session with these fields is wanted; only the header of an unreadable one tells its status."""
-        return (self.status in (None, SessionState.UNREADABLE) or status == self.status.encode()) and (
-            self.agent is None or agent == self.agent.encode()
-        )
-
-
-def _read_index(context: StoreContext, index: str, bounds: _Bounds) -> tuple[Sequence[_Entry], Sequence[_Entry]]:
-    """Entries of an index by update time, newest first, and the one behind them; the due index as a whole."""
-    is_by_due = index == "active" and _has_few_due(context)
-    scored = _active_entries(context, bounds) if is_by_due else _scored(context, index, bounds)
+def _read_index(
+    context: StoreContext, index: str, bounds: _Bounds, wanted: Wanted
+) -> tuple[Sequence[_Entry], Sequence[_Entry]]:
+    """Entries of an index by update time, newest first, and the one behind them; an index without an order whole."""
+    whole = _read_unordered(context, index, bounds, wanted)
+    scored = _scored(context, index, bounds) if whole is None else whole
     entries = [_Entry.of(at_ms, member) for at_ms, member in sorted(scored, reverse=True)]
-    return (entries, ()) if is_by_due else (entries[: bounds.count], entries[bounds.count :])
+    return (entries, ()) if whole is not None else (entries[: bounds.count], entries[bounds.count :])
+
+
+def _read_unordered(
+    context: StoreContext, index: str, bounds: _Bounds, wanted: Wanted
+) -> list[tuple[int, bytes]] | None:
+    """The sessions of an index without an order, with their update times; None where one with an order is shorter."""
+    kind = index.removeprefix(WAITS_FOR)
+    if kind != index:
+        return _with_times(
+            context, bounds, lambda shard: ("ZRANGE", shard.requests, 0, -1), lambda entry: _asked_by(entry, kind)
+        )
+    label = _rarest_label(context, wanted.labels) if wanted.status or index == "sessions" else None
+    if label is not None:
+        return _with_times(
+            context, bounds, lambda shard: ("ZRANGEBYLEX", shard.labels, *sessions_range(*label)), session_of
+        )
+    if index == "active" and _has_few_due(context):
+        return _with_times(context, bounds, lambda shard: ("ZREVRANGEBYSCORE", shard.due, "+inf", "-inf"))
+    return None
+
+
+def _asked_by(entry: bytes, kind: str) -> bytes | None:
+    """The session that has made an open request of a kind; None: it is of another."""
+    request = read_entry(entry)
+    return request.session_id.encode() if request is not None and request.kind == kind else None
 
 
 def _take(
-    context: StoreContext, entries: Sequence[_Entry], wanted: _Wanted, limit: int
+    context: StoreContext, entries: Sequence[_Entry], wanted: Wanted, limit: int
 ) -> tuple[list[_Entry], Sequence[_Entry]]:
     """Take the first entries that are wanted, and give those behind them."""
     if wanted.is_any:
@@ -197,12 +220,13 @@ def _take(
     return found, ()
 
 
-def _compare(context: StoreContext, entries: Sequence[_Entry], wanted: _Wanted) -> list[bool]:
+def _compare(context: StoreContext, entries: Sequence[_Entry], wanted: Wanted) -> list[bool]:
     """Whether each session is wanted; true where only its header tells."""
     names = [each.name for each in entries if not each.is_damaged]
+    compared = ("status", "agent", LABELS) if wanted.labels else ("status", "agent")
     try:
         stored = context.database.pipeline(
-            "headers.compare", [("HMGET", context.keys(name).session, "status", "agent") for name in names]
+            "headers.compare", [("HMGET", context.keys(name).session, *compared) for name in names]
         )
     except StateUnreadable:  # a key of another type, which is told with its header
         return [True] * len(entries)
@@ -230,13 +254,34 @@ def _has_few_due(context: StoreContext) -> bool:
     """Whether the due index is the shorter way to the sessions whose execution runs or waits."""
     sizes = context.read_shards("list.sizes", lambda shard: [("ZCARD", shard.due), ("ZCARD", shard.sessions)])
     due, all_sessions = (sum(each) for each in zip(*sizes.values(), strict=True))
-    return due <= _MOST_ACTIVE and due * _FEW_OTHERS < all_sessions
+    return due <= _MOST_READ and due * _FEW_OTHERS < all_sessions
 
 
-def _active_entries(context: StoreContext, bounds: _Bounds) -> list[tuple[int, bytes]]:
-    """The sessions of the due index, which holds each whose execution runs or waits, with their update times."""
-    due = context.read_shards("list.due", lambda shard: [("ZREVRANGEBYSCORE", shard.due, "+inf", "-inf")])
-    members = [(shard.sessions, member) for shard, (found,) in due.items() for member in found]
+def _rarest_label(context: StoreContext, labels: Mapping[str, str]) -> tuple[str, str] | None:
+    """The label that the fewest sessions have; None where reading all of these is not the shorter way."""
+    if not labels:
+        return None
+    ranges = [sessions_range(*label) for label in labels.items()]
+    sizes = context.read_shards("list.labels", lambda shard: [("ZLEXCOUNT", shard.labels, *each) for each in ranges])
+    counts = [sum(each) for each in zip(*sizes.values(), strict=True)]
+    fewest = min(counts)
+    return list(labels.items())[counts.index(fewest)] if fewest <= _MOST_READ else None
+
+
+def _with_times(
+    context: StoreContext,
+    bounds: _Bounds,
+    read: Callable[[ShardKeys], Command],
+    name: Callable[[bytes], bytes | None] = lambda member: member,
+) -> list[tuple[int, bytes]]:
+    """The sessions of an index, each once, with their update times.
+
+    Args:
+        name: The session that a member of the index names; None: none that is wanted.
+    """
+    listed = context.read_shards("list.index", lambda shard: [read(shard)])
+    named = [(shard.sessions, name(each)) for shard, (found,) in listed.items() for each in found]
+    members = list(dict.fromkeys((key, session) for key, session in named if session is not None))
     scores = context.database.pipeline("list.updated", [("ZSCORE", *each) for each in members]) if members else []
     return [
         (at_ms, member)
@@ -246,7 +291,7 @@ def _active_entries(context: StoreContext, bounds: _Bounds) -> list[tuple[int, b
 
 
 def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:
-    version, agent, status, created, updated, session_status, forked_from, lost = session
+    version, agent, status, created, updated, session_status, forked_from, lost, labels = session
     if version is None:
         return None
     try:
@@ -265,6 +310,7 @@ def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply
             session_status="suspended" if hold is not None else fields.text(session_status) or "active",
             forked_from=fields.text(forked_from),
             history_lost=HistoryLoss.read(lost),
+            labels=read_labels(labels),
         )
     except StateUnreadable as error:
         return _unreadable_header(session_id, agent, error)
@@ -281,23 +327,3 @@ def _unreadable_header(session_id: str, agent: bytes | None, error: StateUnreada
     return Header(
         session_id=session_id, agent=fields.any_text(agent), status=SessionState.UNREADABLE, problem=str(error)
     )
-
-
-def _summary(head: bytes | None, message: bytes | None) -> SessionSummary:
-    stored: Any = fields.read_json(head, "head") if head else {}
-    execution: Any = stored.get("state", {}).get("execution") or {}
-    first = fields.read_json(unpack(message), "a message").get("content", "") if message else ""
-    return SessionSummary(
-        first_message=str(first)[:_FIRST_CHARS],
-        steps=execution.get("step_count", 0),
-        cost=execution.get("cost"),
-        tokens=_count_tokens(execution.get("usage", {})),
-    )
-
-
-def _count_tokens(usage: Any) -> int | None:
-    """All tokens of a stored usage; None where it is damaged."""
-    try:
-        return InferenceUsage.from_dict(usage).total
-    except (ValidationError, InvalidInput, TypeError):
-        return None

@@ -19,11 +19,22 @@ from ..cache import CachedSession, as_read
 from ..context import SessionScope, StoreContext, StorePart
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..keys import SessionKeys
+from ..labels import LABELS, read_labels
 from ..session_records import ACTIVE, DEFINITION, FORKED_FROM, SESSION_STATUS, SUSPENDED, StoredSession
 from .joining import join_entries, join_tails, join_usual
 
 _TORN_READS: Final = 20
-_STORED_FIELDS: Final = ("version", "agent", SESSION_STATUS, DEFINITION, FORKED_FROM, "created", "updated", "head")
+_STORED_FIELDS: Final = (
+    "version",
+    "agent",
+    SESSION_STATUS,
+    DEFINITION,
+    FORKED_FROM,
+    LABELS,
+    "created",
+    "updated",
+    "head",
+)
 # A new session has one message; if the second is there, too, it is not new.
 _NEW_MESSAGES: Final = 1
 
@@ -170,13 +181,14 @@ class LoadVerbs(StorePart):
 
 
 def _stored_session(state: AgentState, found: Sequence[bytes | None], held: bytes | None) -> StoredSession:
-    version, agent, status, definition, forked_from, created, updated, _head = found
+    version, agent, status, definition, forked_from, labels, created, updated, _head = found
     return StoredSession(
         agent=fields.text(agent),
         state=state,
         status=SUSPENDED if held else fields.text(status) or ACTIVE,
         definition=definition or b"",
         forked_from=fields.text(forked_from),
+        labels=read_labels(labels),
         version=fields.number(version),
         created_ms=fields.milliseconds(created),
         updated_ms=fields.milliseconds(updated),

@@ -37,7 +37,7 @@ class ReadVerbs(StorePart):
     def record(self, session_id: str, execution_id: str) -> Result | None:
         """Read how an execution ended last, whether it was retried since or not; None when it never has."""
         (stored,) = self._read_fields("record", session_id, f"e:{execution_id}")
-        return _result(session_id, stored)
+        return read_result(session_id, stored)
 
     def records(self, session_id: str) -> list[Result]:
         """Read how the executions that are kept have ended, the oldest first; those that never have are left out."""
@@ -47,7 +47,7 @@ class ReadVerbs(StorePart):
             return []
         read: Command = ("HMGET", self._context.keys(session_id).session, *names)
         (stored,) = self._context.database.pipeline("records.read", [read])
-        return [found for each in stored if (found := _result(session_id, each)) is not None]
+        return [found for each in stored if (found := read_result(session_id, each)) is not None]
 
     def read_joined(self, session_id: str, operation_id: str) -> str:
         """Read which execution a message has joined; "" while it waits in the inbox, and when it is long forgotten."""
@@ -72,7 +72,7 @@ class ReadVerbs(StorePart):
         if version is None:
             raise missing_error(self._context, session_id)
         is_active = fields.text(current) == execution_id and fields.text(status) in _ACTIVE
-        found = None if is_active else _result(session_id, stored)
+        found = None if is_active else read_result(session_id, stored)
         if found is not None and safe != version:
             self._context.confirm(keys.shard, used)
         return found
@@ -181,7 +181,12 @@ class ReadVerbs(StorePart):
         return found
 
 
-def _result(session_id: str, stored: Reply) -> Result | None:
+def read_result(session_id: str, stored: Reply) -> Result | None:
+    """Parse the record of an execution; None where there is none.
+
+    Raises:
+        StateUnreadable: It is damaged.
+    """
     if stored is None:
         return None
     return Result.from_dict(session_id, fields.read_json(stored, "the record of an execution"))

@@ -19,6 +19,7 @@ from ..control import ControlFields, control_command
 from ..database import Command, Reply, WatchedTransaction
 from ..event_records import EventType, NewEvent
 from ..inbox import new_change_id
+from ..labels import NO_LABELS, index_commands, label_words
 from ..records import NextState, StepRef
 from ..session_records import ACTIVE, StoredSession
 from ..waking import begin_waiting
@@ -129,10 +130,10 @@ class _Creation:
                 bookkeeping=Bookkeeping(),
                 version=1,
                 now_ms=now_ms,
-                extra=(*extra, *stored.words()),
+                extra=(*extra, *stored.words(), *label_words(stored.labels)),
                 queue=self.queue,
             ).prepare()
-            commands = list(save.commands)
+            commands = [*index_commands(keys, NO_LABELS, stored.labels), *save.commands]
             retention_ms = scope.context.retention_ms
             if not is_active(stored.state) and retention_ms is not None:  # its control fields are made last
                 commands.append(("PEXPIRE", keys.ctl, retention_ms))
