@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import redis
 
-from support import processes
+from support import fork_server, processes
 from support.cluster import CLUSTER_MISSING, ClusterGroup, can_cluster
 from support.fault_proxy import FaultProxy
 from support.http_service import ServiceProcess
@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "leaves_keys(reason): may leave keys without a time to live in Redis")
     _let_children_keep_bytecode(config)
     _forget_keys_of_providers()
+    fork_server.enable()
 
 
 @pytest.hookimpl(wrapper=True)

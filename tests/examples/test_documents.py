@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 
+from support import fork_server
 from support.documents import ROOT, read_document
 from support.redis_keys import count_entries
 
@@ -41,7 +42,7 @@ PAGES = (
 def run(folder: Path, redis_url: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """A command in a folder, as a reader would type it."""
     environment = {**os.environ, "CELERY_AGENTS_REDIS_URL": redis_url, "PYTHONPATH": str(folder), "COLUMNS": "120"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = fork_server.run(command, cwd=folder, env=environment)
     assert not check or done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -22,6 +22,7 @@ from celery_agents.tasks.client.job import Job
 from celery_agents.worker.state import RequestStatus
 from celery_agents.worker.store import FoundRequest
 
+from support import fork_server
 from support.agents import call, driver_key, plan
 from support.lab import Lab
 from support.processes import free_port
@@ -75,7 +76,7 @@ def environment(lab: Lab) -> dict[str, str]:
 def run(lab: Lab, *words: str, code: int = 0) -> str:
     """A command's output."""
     command = [sys.executable, "-m", "celery_agents", *words]
-    done = subprocess.run(command, env=environment(lab), capture_output=True, text=True, timeout=60, check=False)
+    done = fork_server.run(command, env=environment(lab))
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -275,7 +276,7 @@ def test_metrics_and_doctor_tell_how_many_wait_and_how_long(lab: Lab, port: int)
 def findings(lab: Lab) -> dict[str, dict[str, str]]:
     """Findings of doctor by name; its exit code is that of the whole installation."""
     command = [sys.executable, "-m", "celery_agents", "doctor", "--json"]
-    done = subprocess.run(command, env=environment(lab), capture_output=True, text=True, timeout=60, check=False)
+    done = fork_server.run(command, env=environment(lab))
     return {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from celery_agents import AgentClient
 
+from support import fork_server
 from support.agents import call, plan
 from support.ledger import Ledger
 from support.processes import free_port
@@ -34,11 +35,8 @@ class Shell:
     folder: Path
 
     def __call__(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "celery_agents", *arguments],
-            cwd=self.folder, env=self.environment(), input=text, capture_output=True, text=True, timeout=60,
-            check=False,
-        )  # fmt: skip
+        command = [sys.executable, "-m", "celery_agents", *arguments]
+        return fork_server.run(command, cwd=self.folder, env=self.environment(), text=text)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Begin one that can be interrupted, even where the tests themselves run in the background of a script."""

@@ -17,6 +17,7 @@ from celery_agents import AgentClient
 from celery_agents.worker.store import keys
 from celery_agents.worker.store.shards import NEW
 
+from support import fork_server
 from support.projects import AGENTS, EXISTING
 from support.redis_server import RedisServer
 from support.wait import wait_until
@@ -27,10 +28,8 @@ Doctor = Callable[..., tuple[int, dict[str, dict[str, str]]]]
 
 def ask(url: str, folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("CELERY_AGENTS_", "OPENAI_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "celery_agents", "doctor", *arguments], cwd=folder,
-        env={**mine, "CELERY_AGENTS_REDIS_URL": url, **env}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "celery_agents", "doctor", *arguments]
+    return fork_server.run(command, cwd=folder, env={**mine, "CELERY_AGENTS_REDIS_URL": url, **env})
 
 
 @pytest.fixture

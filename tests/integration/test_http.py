@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from celery_agents import __version__
 
+from support import fork_server
 from support.agents import call, plan
 from support.lab import Lab
 from support.redis_keys import count_entries, session_key
@@ -552,7 +552,7 @@ def test_serve_refuses_to_start_with_wrong_settings(lab: Lab, env: dict[str, str
         "CELERY_AGENTS_HTTP_ADDRESS": "127.0.0.1:0",
         **env,
     }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = fork_server.run(command, env=environment)
     assert done.returncode == 2, done.stderr
     assert named in done.stderr
     assert "long-enough-0123456789" not in done.stderr

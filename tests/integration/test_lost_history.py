@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.observability.doctor.checks import examine
 
+from support import fork_server
 from support.failover_lab import FailoverLab
 from support.sentinels import SENTINEL_MISSING, find_sentinel
 from support.wait import wait_until
@@ -52,10 +52,8 @@ def test_a_failover_that_loses_writes_says_what_was_lost(tmp_path: Path) -> None
             assert [call["tool"] for call in data["calls"]] == ["unsafe"] * len(data["steps"])
         found = {each.what for each in examine(Settings.build(redis_url=lab.store_url)) if each.name == "history lost"}
         assert {what.partition(":")[0] for what in found} == {job.session_id for job in jobs}
-        shown = subprocess.run(
-            [sys.executable, "-m", "celery_agents", "show", jobs[0].session_id, "--redis-url", lab.store_url],
-            capture_output=True, text=True, check=True, timeout=60,
-        ).stdout  # fmt: skip
+        command = [sys.executable, "-m", "celery_agents", "show", jobs[0].session_id, "--redis-url", lab.store_url]
+        shown = fork_server.run(command).stdout
         assert "; their effects have happened, and may happen again: unsafe in step" in shown
         assert not lab.verdict(jobs=jobs).counts["unknown_unsafe"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from celery_agents import AgentState, AsyncAgentClient
 from celery_agents.worker.errors import InvalidInput, SessionNotFound
 
+from support import fork_server
 from support.lab import Lab
 from support.past_agents import LEDGER, STEPS, seen
 from support.serve_process import ServeProcess
@@ -95,7 +95,9 @@ def run(lab: Lab, *arguments: str) -> str:
     """What a command prints."""
     environment = {**os.environ, "CELERY_AGENTS_REDIS_URL": lab.store_url, "NO_COLOR": "1"}
     command = [sys.executable, "-P", "-m", "celery_agents", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    done = fork_server.run(command, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_commands_show_and_compare_states(lab: Lab, session: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from celery_agents.worker.requests import InvalidToken, UserQuestionAnswer
 from celery_agents.worker.state import RequestStatus
 from celery_agents.worker.store import FoundRequest
 
+from support import fork_server
 from support.agents import call, driver_key, plan
 from support.lab import Lab
 from support.post_receiver import PostReceiver
@@ -316,7 +316,7 @@ def test_the_command_line_lists_explains_and_answers(lab: Lab) -> None:
     def run(*words: str, code: int = 0, typed: str | None = None) -> str:
         env = {**os.environ, "CELERY_AGENTS_REDIS_URL": lab.client.settings.redis_url, "COLUMNS": "200"}
         command = [sys.executable, "-m", "celery_agents", *words]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False, input=typed)
+        done = fork_server.run(command, env=env, text=typed or "")
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 

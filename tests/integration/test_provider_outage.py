@@ -21,6 +21,7 @@ from celery_agents.tasks.observability.doctor.checks import examine
 from celery_agents.tasks.observability.listed_sessions import listed_sessions
 from celery_agents.worker.store import EventType
 
+from support import fork_server
 from support.lab import Lab
 from support.model_agents import KEY_NAME, PROVIDER_URL
 from support.processes import Process, free_port
@@ -49,10 +50,7 @@ def lab(tmp_path: Path, provider: Provider) -> Iterator[Lab]:
 def _command(lab: Lab, *arguments: str) -> subprocess.CompletedProcess[str]:
     mine = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_AGENTS_")}
     environment = {**mine, "CELERY_AGENTS_REDIS_URL": lab.store_url}
-    return subprocess.run(
-        [sys.executable, "-m", "celery_agents", *arguments],
-        cwd=lab.directory, env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return fork_server.run([sys.executable, "-m", "celery_agents", *arguments], cwd=lab.directory, env=environment)
 
 
 class TaskEvents:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic_ai.exceptions import AgentRunError
 
 from celery_agents import durable
 
+from support import fork_server
 from support.lab import Lab
 from support.pydantic_raising import till
 
@@ -44,7 +44,7 @@ def test_a_failed_call_is_found_and_made_again_by_the_commands_for_failed_sessio
         "--redis-url",
         lab.store_url,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = fork_server.run(command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.session_id in done.stdout
     result = job.result(timeout=60)

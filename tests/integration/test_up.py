@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support import fork_server
 from support.hostile import hostile_environment, write_files_of_another_service
 from support.processes import Process, free_port
 from support.redis_server import RedisServer
@@ -43,9 +44,7 @@ class Up(Process):
     def run(self, *arguments: str) -> str:
         environment = {**os.environ, **self.given, "CELERY_AGENTS_REDIS_URL": f"redis://127.0.0.1:{self.port}/0"}
         command = [sys.executable, "-P", "-m", "celery_agents", *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = fork_server.run(command, cwd=self.folder, env=environment)
         return done.stdout + (done.stderr if done.returncode else "")
 
     def leave(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
 import pytest
 
+from support import fork_server
 from support.cluster import ClusterGroup
 from support.processes import TESTS
 from support.sentinels import SENTINEL_MISSING, SentinelGroup, find_sentinel
@@ -17,23 +17,14 @@ COMMANDS = (["worker"], ["doctor"], ["submit", "planned", "hello"], ["list"])
 
 
 def run_commands(env: Mapping[str, str]) -> dict[str, tuple[int, str]]:
-    """Run the commands at the same time; exit code and output of each by its name."""
+    """Run the commands; exit code and output of each by its name."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_AGENTS_")}
     given = {**outside, "PYTHONPATH": str(TESTS), "CELERY_AGENTS_AGENTS": "support.agents", **env}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "celery_agents", *command],
-            env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
+    done = {
+        command[0]: fork_server.run([sys.executable, "-m", "celery_agents", *command], env=given)
         for command in COMMANDS
-    ]  # fmt: skip
-    try:
-        said = [each.communicate(timeout=60)[0] for each in running]
-    finally:
-        for each in running:
-            each.kill()
-            each.wait()
-    return {command[0]: (each.returncode, text) for command, each, text in zip(COMMANDS, running, said, strict=True)}
+    }
+    return {name: (each.returncode, each.stdout + each.stderr) for name, each in done.items()}
 
 
 def expect_a_sentence(env: Mapping[str, str], *words: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 
-from support import deployed
+from support import deployed, fork_server
 from support.deployed import DEPLOY, compose
 from support.processes import Process, free_port
 from support.wait import wait_until
@@ -121,7 +121,9 @@ class Deployment:
 
     def agents(self, role: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`celery-agents` as one of the roles."""
-        return self.run("celery-agents", *arguments, more={"CELERY_AGENTS_REDIS_URL": self.url(role)})
+        command = [sys.executable, "-m", "celery_agents", *arguments]
+        environment = self.environment({"CELERY_AGENTS_REDIS_URL": self.url(role)})
+        return fork_server.run(command, cwd=self.folder, env=environment)
 
     def probe(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         """A probe as Docker (with its secrets' folder) or Kubernetes (with its variable) would run it."""

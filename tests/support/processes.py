@@ -17,6 +17,7 @@ from typing import Self
 
 from celery_agents.tasks.local.child_processes import is_taken
 
+from . import fork_server
 from .wait import wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -102,13 +103,20 @@ class Process:
         argv: The command.
         directory: Working directory and home of the log `<name>.log`, to which stdout and stderr are appended.
         env: Added to this process's environment; a value None takes a name away.
+        fresh: Start Python from nothing, also for a command that `fork_server` could fork.
 
     Attributes:
         prefix: Words before the command, such as those that run it on another host.
     """
 
     def __init__(
-        self, name: str, argv: Sequence[str], directory: Path, env: Mapping[str, str | None] | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        directory: Path,
+        env: Mapping[str, str | None] | None = None,
+        *,
+        fresh: bool = False,
     ) -> None:
         self.name = name
         self.argv = list(argv)
@@ -116,7 +124,8 @@ class Process:
         self.directory = directory
         self.env = dict(env or {})
         self.log = directory / f"{name}.log"
-        self._popen: subprocess.Popen[bytes] | None = None
+        self.fresh = fresh
+        self._popen: subprocess.Popen[bytes] | fork_server.Forked | None = None
 
     def start(self) -> None:
         """Start it; at once, without waiting for anything it does.
@@ -126,15 +135,15 @@ class Process:
         """
         assert not self.alive, f"{self.name} is running already"
         env = {**os.environ, **self.env}
-        with self.log.open("ab") as log:
-            self._popen = subprocess.Popen(
+        with self.log.open("ab") as log, open(os.devnull, "rb") as nothing:
+            self._popen = fork_server.start(
                 [*self.prefix, *self.argv],
                 cwd=self.directory,
                 env={name: value for name, value in env.items() if value is not None},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                stdin=nothing.fileno(),
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                fresh=self.fresh,
             )
         _running[self._popen.pid] = self
         _warden.tell("add", self._popen.pid)

@@ -28,6 +28,7 @@ class WorkerProcess(Process):
         env: More environment, for example {"CELERY_AGENTS_CRASH": "c5:1:7"}; None takes a name away.
         arguments: More arguments of the command.
         name: Of the log, when a test has several.
+        fresh: See `Process`.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class WorkerProcess(Process):
         env: Mapping[str, str | None] | None = None,
         arguments: Sequence[str] = (),
         name: str = "worker",
+        fresh: bool = False,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.redis_url = redis_url
@@ -55,6 +57,7 @@ class WorkerProcess(Process):
                 "NO_PROXY": "127.0.0.1,localhost",
                 **(env or {}),
             },
+            fresh=fresh,
         )
 
     def start(self, *, wait: bool = True, timeout: float = 30.0) -> None:
