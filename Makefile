@@ -78,7 +78,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(PYTEST) tests/check -n 2 $(ARGS)
+	$(PYTEST) tests/check -n 2 --dist loadgroup $(ARGS)
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .

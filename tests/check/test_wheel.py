@@ -15,7 +15,8 @@ import pytest
 
 from support.product import NOT_SHIPPED, PACKAGE, ROOT, modules, tracked_files
 
-pytestmark = pytest.mark.timeout(600)
+# In a parallel run one process makes the wheel and its environment, and not each of them.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("wheel")]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
