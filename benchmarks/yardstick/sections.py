@@ -28,6 +28,7 @@ _TITLES: Final = (
     "Streams over HTTP",
     "Providers that limit",
     "Late steps",
+    "Bytes of a step",
 )
 """The sections of this kind, in the order of the page, before its last section."""
 

@@ -70,7 +70,7 @@ class RedisStore:
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
             # As deploy/redis/redis.conf has it.
-            "stream-node-max-bytes": "1024",
+            "stream-node-max-bytes": "1280",
             "hash-max-ziplist-value": "2048",
         }
         argv = [_redis_binary(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]

@@ -224,7 +224,7 @@ class EmbeddedRedis:
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
             # The values of deploy/redis/redis.conf, which gives the reasons.
-            "stream-node-max-bytes": "1024",
+            "stream-node-max-bytes": "1280",
             "hash-max-ziplist-value": "2048",
         }
         return [part for name, value in settings.items() for part in (f"--{name}", value)]

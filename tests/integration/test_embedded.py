@@ -100,7 +100,7 @@ def test_the_valkey_of_the_extra_is_used_when_there_is_no_other(monkeypatch: pyt
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
         assert client.info("server")["server_name"] == "valkey"
         assert client.config_get("stream-node-max-bytes", "hash-max-ziplist-value") == {
-            "stream-node-max-bytes": "1024", "hash-max-ziplist-value": "2048",
+            "stream-node-max-bytes": "1280", "hash-max-ziplist-value": "2048",
         }  # fmt: skip
 
 

@@ -1,0 +1,124 @@
+"""What a step with two kilobytes of content takes: in Redis by kind of key, compressed and plain, and with peers.
+
+    python benchmarks/stored_bytes.py
+
+The figures are bytes for each step when its session has ended, with what the server needs to keep them. The journals of
+committed steps go after a minute; what they take until then is a row of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections import Counter
+from typing import Any, Final
+
+import redis
+from engines.dbos import dbos
+from engines.langgraph import langgraph
+from engines.product import product
+from engines.taskiq import taskiq
+from yardstick.engine import Engine
+from yardstick.load import Load
+from yardstick.running import Running, Sample
+from yardstick.sections import Row, Section
+from yardstick.work import ENGLISH, TEXT, answer_text, tool_arguments, tool_result
+
+LOAD: Final = Load(10, 50)
+PEERS: Final = {"taskiq": taskiq(100), "dbos": dbos("postgres", "1"), "langgraph": langgraph("postgres", "1")}
+JOURNAL: Final = "j"
+# Wanted of English text: at most so much of the content, and so many bytes beside it.
+_SHARE: Final = 0.75
+_BESIDE: Final = 700
+
+
+def _rows(title: str, name: str) -> tuple[Row, ...]:
+    figures = (
+        (title, "content"),
+        ("… in Redis, compressed", "packed"),
+        ("… … messages", "packed_m"),
+        ("… … steps", "packed_x"),
+        ("… … events", "packed_events"),
+        ("… sent to Redis, compressed", "packed_sent"),
+        ("… in Redis, plain", "plain"),
+        ("… … messages", "plain_m"),
+        ("… … steps", "plain_x"),
+        ("… sent to Redis, plain", "plain_sent"),
+        ("… for a minute more, its journal", "packed_j"),
+        ("… Taskiq with a state save of its own, in Redis", "taskiq"),
+        ("… DBOS in PostgreSQL", "dbos"),
+        ("… LangGraph in PostgreSQL", "langgraph"),
+    )
+    return tuple(Row(title=each, key=f"{name}_{key}") for each, key in figures)
+
+
+SECTION: Final = Section(
+    title="Bytes of a step",
+    text="""Ten sessions of 50 steps, each with an answer, a call of a tool and its result: what a step has left behind
+    when its session has ended, of the peers by what their server says it keeps. The English text is that of these
+    documents; the other one is random letters, which compress badly. `make bench-bytes` measures this.""",
+    rows=(
+        *_rows("content, English text", "english"),
+        Row(title=f"… compressed, beyond {_SHARE:g} of the content", key="english_beyond", at_most=_BESIDE),
+        *_rows("content, random letters", "random"),
+    ),
+)
+
+
+def figures() -> dict[str, object]:
+    """All figures; a peer that cannot be measured has none."""
+    found: dict[str, object] = {}
+    for name, env in (("english", {TEXT: ENGLISH}), ("random", {})):
+        for mode, compression in (("packed", "true"), ("plain", "false")):
+            with Running(_with(product("keyed", compression=compression), env)) as running:
+                found |= {f"{name}_{mode}{kind}": size for kind, size in _of_product(running).items()}
+        for peer, engine in PEERS.items():
+            with Running(_with(engine, env)) as running:
+                found[f"{name}_{peer}"] = round(_per_step(running.measure(LOAD), "stored"))
+        found[f"{name}_content"] = _content(env)
+    return found | {"english_beyond": round(found["english_packed"] - _SHARE * found["english_content"])}  # type: ignore[operator]
+
+
+def _with(engine: Engine, env: dict[str, str]) -> Engine:
+    return dataclasses.replace(engine, env={**engine.env, **env})
+
+
+def _content(env: dict[str, str]) -> int:
+    """Bytes of the answer, the arguments and the result of a step, in the middle over the steps."""
+    steps = range(1, LOAD.steps + 1)
+    texts = [answer_text(step, env) + tool_arguments(step, env)["query"] + tool_result(step, env) for step in steps]
+    return round(sum(len(text.encode()) for text in texts) / len(texts))
+
+
+def _of_product(running: Running) -> dict[str, int]:
+    """The memory of the load's sessions by kind of key, "" without their journals, and what was sent."""
+    database = redis.Redis.from_url(running.store.environment()["BENCH_REDIS"])
+    before = set(database.scan_iter("ca:*:s:*", count=1000))
+    sample = running.measure(LOAD)
+    sizes: Counter[str] = Counter()
+    for key in set(database.scan_iter("ca:*:s:*", count=1000)) - before:
+        kind = key.decode().split(":s:")[1].partition(":")[2].partition(":")[0]
+        size: Any = database.memory_usage(key, samples=0)
+        sizes[kind or "head"] += size
+    database.close()
+    kinds = {f"_{kind}": round(size / LOAD.total_steps) for kind, size in sizes.items()}
+    kept = sum(size for kind, size in sizes.items() if kind != JOURNAL)
+    return {**kinds, "": round(kept / LOAD.total_steps), "_sent": round(_per_step(sample, "bytes_in"))}
+
+
+def _per_step(sample: Sample, count: str) -> float:
+    return sample.per_step(getattr(sample, count)) or 0.0
+
+
+def main() -> int:
+    SECTION.run(
+        argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter),
+        "BYTES",
+        lambda _: figures(),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
