@@ -74,11 +74,12 @@ test-browser: $(VENV)/installed-dev
 walk: $(VENV)/installed-dev
 	$(PYTEST) tests/walk --timeout 600 $(ARGS)
 
+# One process makes the wheel and its environment, and begins with it; the other runs the other files meanwhile.
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(PYTEST) tests/check -n 2 --dist loadgroup $(ARGS)
+	$(PYTEST) tests/check/test_wheel.py tests/check -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .

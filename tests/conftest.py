@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection() -> Generator[None, object, object]:
     """Leave the collector out while tests are collected, and what was collected out of its later passes.
 
     Fourteen thousand tests are kept to the end. To look through them again and again takes half the time of collecting
     them, which each process of a parallel run does.
     """
     gc.disable()
-    yield
+    collected = yield
     gc.freeze()
     gc.enable()
+    return collected
 
 
 def _forget_keys_of_providers() -> None:

@@ -15,8 +15,7 @@ import pytest
 
 from support.product import NOT_SHIPPED, PACKAGE, ROOT, modules, tracked_files
 
-# In a parallel run one process makes the wheel and its environment, and not each of them.
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("wheel")]
+pytestmark = pytest.mark.timeout(600)
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -40,6 +40,7 @@ def test_a_mutant_is_caught_with_a_shortest_counterexample(mutant: Mutant) -> No
     assert counterexample.broken.split(":")[0] == CAUGHT[mutant][1]
 
 
+@pytest.mark.long  # the suite searches configurations without mutants above
 @pytest.mark.parametrize("mutant", list(Mutant), ids=lambda mutant: mutant.name.lower())
 def test_what_catches_a_mutant_holds_without_it(mutant: Mutant) -> None:
     config, _ = CAUGHT[mutant]

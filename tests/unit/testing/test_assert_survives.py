@@ -365,7 +365,7 @@ def test_what_a_job_asks_is_answered_under_faults_too(kind: str) -> None:
     assert ledger.count("refund") == 1
 
 
-@pytest.mark.parametrize("answer", [None, lambda request: None])
+@pytest.mark.parametrize("answer", [None, pytest.param(lambda request: None, marks=pytest.mark.long)])
 def test_a_job_that_asks_without_an_answer_says_what_to_give(answer: Any) -> None:
     failure = told(desk("keyed", approve=True), metadata={"customer": "Ada"}, answer=answer)
     assert failure.seed is None
