@@ -184,8 +184,14 @@ def test_the_redis_broker_of_a_project_is_the_store_and_agents_are_found_in_the_
     wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)
 
 
-@pytest.mark.parametrize("options", [(), ("--disable-prefetch",)])
-@pytest.mark.parametrize("pool", ["threads", "custom"])
+@pytest.mark.parametrize(
+    ("pool", "options"),
+    [
+        ("threads", ()), ("custom", ("--disable-prefetch",)),
+        pytest.param("custom", (), marks=pytest.mark.long),
+        pytest.param("threads", ("--disable-prefetch",), marks=pytest.mark.long),
+    ],
+)  # fmt: skip
 def test_a_project_whose_slots_are_all_taken_by_steps_still_runs_its_own_tasks(
     tmp_path: Path, redis_url: str, running: Callable[..., Process], pool: str, options: tuple[str, ...]
 ) -> None:

@@ -44,7 +44,9 @@ def run(folder: Path, environment: dict[str, str], *arguments: str) -> subproces
     )
 
 
-@pytest.mark.parametrize("pool", ["greenlets", "threads", "prefork", "solo"])
+@pytest.mark.parametrize(
+    "pool", ["greenlets", "prefork", *(pytest.param(pool, marks=pytest.mark.long) for pool in ("threads", "solo"))]
+)
 def test_a_job_is_done_in_each_pool_with_the_store_s_redis_as_broker(
     pool: str,
     hostile: dict[str, str],
