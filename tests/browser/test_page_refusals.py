@@ -161,6 +161,6 @@ def test_a_lost_end_of_a_history_is_said_on_the_session(
     page.goto(f"{served.url}/sessions/{job.session_id}")
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("Redis lost version 9 and came back with 5; lost steps: 3, 4")
-    expect(alert).to_contain_text("their effects have happened, and may happen again: refund in step 3")
+    expect(alert).to_contain_text("their effects have happened, and may happen again: refund in step 3.")
     expect(alert.get_by_role("button")).to_have_count(0)
     expect(page.get_by_label("Message to support")).to_be_visible()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.tasks.client.json_values import header_value
 from celery_agents.worker.engine import operation_transition
 from celery_agents.worker.store import Claimed, Store
 from celery_agents.worker.store.housekeeping.histories import FoundLosses
@@ -80,8 +81,8 @@ def test_the_end_of_a_history_that_is_lost_is_told_once_and_without_a_new_versio
     fail_over(bench.store)
     assert check(bench) == FoundLosses()
     assert len(losses(bench)) == 1
-    assert bench.store.sessions.header(bench.session).history_lost.describe() == (  # type: ignore[union-attr]
-        f"Redis lost version {before + 2} and came back with {before}; lost steps: 2, 3"
+    assert header_value(bench.store.sessions.header(bench.session))["history_lost"] == (
+        f"Redis lost version {before + 2} and came back with {before}; lost steps: 2, 3."
     )
     assert [name for name, _ in bench.store.housekeeping.list_lost()[1]] == [bench.session]
 

@@ -48,7 +48,7 @@ class HistoryLoss:
             return None
 
     def describe(self) -> str:
-        """Say in a sentence what was lost."""
+        """Say what was lost, as a sentence without its full stop."""
         return describe_loss(self.to_json())
 
 
@@ -56,7 +56,7 @@ _ADAPTER: Final = TypeAdapter(HistoryLoss)
 
 
 def describe_loss(data: Mapping[str, Any]) -> str:
-    """Say in a sentence what was lost, by the data of a loss or of its event."""
+    """Say what was lost, by the data of a loss or of its event, as a sentence without its full stop."""
     calls = ", ".join(f"{call['tool']} in step {call['step']}" for call in data.get("calls") or ())
     steps = ", ".join(map(str, data.get("steps") or ()))
     return (
