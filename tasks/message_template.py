@@ -68,8 +68,11 @@ def _queue_for(settings: Settings, name: str) -> str | Queue:
     return step_queue(settings, name) if is_other else settings.queue
 
 
-def record_message(app: Celery, options: Mapping[str, Any]) -> tuple[str, str]:
-    """Let kombu write a step message without a broker.
+def record_message(app: Celery, task: str, options: Mapping[str, Any]) -> tuple[str, str]:
+    """Let kombu write the message of a task without a broker.
+
+    Args:
+        options: Those of `send_task`.
 
     Returns:
         The Redis key to which kombu's Redis transport would push the message, and the message.
@@ -80,7 +83,7 @@ def record_message(app: Celery, options: Mapping[str, Any]) -> tuple[str, str]:
     transport_options = dict(conf.broker_transport_options or {})
     connection: Any = cast("Any", Connection)(transport=RecordingTransport, transport_options=transport_options)
     with connection, connection.channel() as channel:
-        app.send_task(STEP, producer=app.amqp.Producer(channel), retry=False, **options)
+        app.send_task(task, producer=app.amqp.Producer(channel), retry=False, **options)
         recorded = channel.recorded
     if len(recorded) != 1:
         raise ValueError(f"kombu put one message into {len(recorded)} queues")
@@ -150,7 +153,7 @@ class MessageTemplate:
         """
         options = message_options(settings, StepRef(_SESSION, _EXECUTION, _STEP, queue=queue), _PUBLISHED)
         options |= {"task_id": _TASK, "root_id": _ROOT, "parent_id": _PARENT if has_parent else None}
-        self.queue, text = record_message(app, options)
+        self.queue, text = record_message(app, STEP, options)
         outer = json.loads(text)
         self._body = _Pattern(base64.b64decode(outer["body"]).decode())
         outer["body"] = _BODY

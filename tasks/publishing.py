@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
@@ -29,6 +29,7 @@ from .names import PUBLISHED_HEADER, STEP
 log = logging.getLogger(__name__)
 
 _SAMPLE_MS = 1234567890123
+_UNKNOWN_FORMS = (AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
 
 
 class StepPublisher(Publisher):
@@ -95,14 +96,14 @@ class StepPublisher(Publisher):
                 for later in (False, True):
                     if (queue, later) not in self._templates:
                         self._templates[queue, later] = self._build_template(queue, is_later=later)
-            except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+            except _UNKNOWN_FORMS as error:
                 self._publish_separately(error)
         return None if self._is_separate else self._templates[queue, is_later]
 
     def _build_template(self, queue: str, *, is_later: bool) -> MessageTemplate:
         template = MessageTemplate(self._app, self._settings, queue=queue, has_parent=is_later)
         ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, 7 if is_later else 1, queue=queue)
-        key, message = record_message(self._app, message_options(self._settings, ref, _SAMPLE_MS))
+        key, message = record_message(self._app, STEP, message_options(self._settings, ref, _SAMPLE_MS))
         if not template.is_like(key, message, ref, _SAMPLE_MS):
             raise ValueError("the template writes another message than kombu")
         return template
@@ -110,6 +111,22 @@ class StepPublisher(Publisher):
     def _publish_separately(self, why: Exception) -> None:
         self._is_separate = True
         log.warning("kombu writes messages in a way this version does not know (%s); publishing separately", why)
+
+
+def write_message(app: Celery, settings: Settings, task: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Write the message of a task as kombu does, for the store to push.
+
+    Returns:
+        The list of its queue, and the message. None where kombu has to send it: the broker is not the store's database,
+        or kombu writes messages in a way that this version does not know.
+    """
+    if not shares_a_database(settings):
+        return None
+    try:
+        return record_message(app, task, options)
+    except _UNKNOWN_FORMS as error:
+        log.warning("kombu writes messages in a way this version does not know (%s); it sends %s itself", error, task)
+        return None
 
 
 def oldest_queued_ms(store: Store, queue: str) -> int:

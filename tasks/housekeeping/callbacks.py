@@ -32,6 +32,7 @@ from ...worker.state.values.frozen import freeze, thaw
 from ...worker.store.keys import ShardKeys
 from ...worker.store.session_records import REQUEST_TASK, Callback, Result
 from ...worker.store.store import Store
+from ..publishing import write_message
 from .receivers import read_task
 from .webhooks import WebhookPoster, receiver_of
 
@@ -131,7 +132,7 @@ class CallbackCaller:
             else:
                 posted.result()
             self._store.housekeeping.finish_callback(callback)
-        except InvalidInput as error:  # a receiver that another program has stored
+        except InvalidInput as error:  # a receiver that another program has stored, or a queue that takes nothing
             self._store_failure(callback, str(error))
         except CeleryAgentsError as error:
             log.warning("callback of execution %s is due again later: %s", callback.execution_id, error)
@@ -153,7 +154,13 @@ class CallbackCaller:
         # The task belongs to another service, whose queues this app does not know: declare it as Celery does there.
         # celery-types allows only a name; Celery accepts the queue as well.
         queue: Any = Queue(name, Exchange(name, type="direct"), routing_key=name)
-        self._app.send_task(task["task"], args=task.get("args") or (), kwargs=kwargs, queue=queue, **options)
+        options |= {"args": task.get("args") or (), "kwargs": kwargs, "queue": queue}
+        written = write_message(self._app, self._settings, task["task"], options)
+        if written is None:
+            self._app.send_task(task["task"], **options)
+        else:
+            # kombu's connection may lead to a former primary while the note is removed from its successor.
+            self._store.housekeeping.send_callback(callback, *written)
 
     def _post(self, callback: Callback) -> concurrent.futures.Future[None]:
         secret = self._settings.webhook_secret

@@ -19,6 +19,7 @@ from celery_agents.tasks.consumer.message_checks import (
     check_unacked,
 )
 from celery_agents.tasks.message_template import MessageTemplate, message_options, record_message
+from celery_agents.tasks.names import STEP
 from celery_agents.worker.store import StepRef
 
 SETTINGS = Settings.build()
@@ -60,7 +61,7 @@ def test_what_our_publishers_write_is_taken(ref: StepRef) -> None:
     admit(check_message(message))
     before["properties"]["reply_to"] = ""
     assert message == before
-    _, text = record_message(APP, message_options(SETTINGS, ref, 17))
+    _, text = record_message(APP, STEP, message_options(SETTINGS, ref, 17))
     admit(check_message(json.loads(text)))
 
 

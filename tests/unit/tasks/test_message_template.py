@@ -13,6 +13,7 @@ from celery import Celery
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app, install
 from celery_agents.tasks.message_template import message_options, record_message
+from celery_agents.tasks.names import STEP
 from celery_agents.tasks.publishing import StepPublisher
 from celery_agents.worker.store import StepRef
 
@@ -59,7 +60,7 @@ def test_what_is_recorded_is_what_kombu_pushes(
     ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, step, queue=queue)
     StepPublisher(app, settings).publish(ref, NOW_MS)
     key, message = pushed(redis_client)
-    recorded_key, recorded = record_message(app, message_options(settings, ref, NOW_MS))
+    recorded_key, recorded = record_message(app, STEP, message_options(settings, ref, NOW_MS))
     assert recorded_key == key
     assert without_tag(recorded) == without_tag(message)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...errors import SessionNotFound, StateUnreadable
+from ...errors import InvalidInput, SessionNotFound, StateUnreadable, StoreForbidden
 from ...state.execution.requests import Request, RequestStatus
 from .. import fields
 from ..context import SessionScope, StoreContext, StorePart
@@ -70,6 +70,24 @@ class CallbackVerbs(StorePart):
             else:
                 found.append(callback)
         return found
+
+    def send_callback(self, callback: Callback, queue: str, message: str) -> None:
+        """Push the message of a callback's task over a connection of the store, and confirm it where that is on.
+
+        Args:
+            queue: The list of the receiver's queue.
+        Raises:
+            NotConfirmed: A failover may forget the message; the callback must stay in the outbox.
+            InvalidInput: This user may not write to the list, or it is no list.
+        """
+        context = self._context
+        try:
+            with context.confirming(context.keys(callback.session_id).shard):
+                context.database.pipeline("callbacks.send", [("LPUSH", queue, message)])
+        except StoreForbidden as error:
+            raise InvalidInput("queue", queue, f"let the workers' user write to it: {error}") from error
+        except StateUnreadable as error:
+            raise InvalidInput("queue", queue, "its key holds another type than a list; rename it.") from error
 
     def finish_callback(self, callback: Callback) -> None:
         """Record that a callback was made; it does not come again."""
