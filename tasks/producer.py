@@ -7,6 +7,7 @@ from typing import Final
 from celery import Celery
 
 from ..config.celery import celery_configuration
+from ..config.redis_urls import uses_sentinels
 from ..config.settings import Settings
 from ..worker.errors import ConfigurationError
 from .names import CONTROL
@@ -24,6 +25,10 @@ def create_producer_app(settings: Settings) -> Celery:
     # A control task that is sent by its name must go to the queue that is acknowledged.
     app.conf.task_routes = {name: {"queue": settings.control_queue} for name in CONTROL}
     attach_settings(app, settings)
+    if uses_sentinels(settings.broker):
+        from .channels import lead_to_primary, subclass_channels
+
+        subclass_channels(app, lead_to_primary)
     return app
 
 

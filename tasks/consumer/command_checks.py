@@ -9,7 +9,8 @@ from typing import Any, Final, cast
 from celery import Celery
 from kombu.utils.encoding import bytes_to_str
 
-from .internals import check_subscriptions, subclass_channels
+from ..channels import subclass_channels
+from .internals import check_subscriptions
 from .message_checks import InvalidMessage, check_json, check_message, decode_body, describe_fault, parse_element, shown
 from .refusals import REMOTE_CONTROL, refusals
 

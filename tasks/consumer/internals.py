@@ -12,14 +12,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final
 
 import kombu.transport.redis as kombu_redis
 from celery.worker import control, state
-from kombu.connection import ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -178,36 +177,6 @@ def has_known_strategy(consumer: Any, task: str) -> bool:
 
 
 # --- kombu's Redis transport ------------------------------------------------------------------------------------------
-
-
-def subclass_channels(app: Any, subclass: Callable[[Any], Any]) -> None:
-    """Let the connections to a Redis that an app makes from now on have channels of a subclass of kombu's.
-
-    Args:
-        subclass: Makes a class of the one that kombu has.
-    """
-
-    @cache
-    def subclass_transport(transport: Any) -> Any:
-        return type(transport.__name__, (transport,), {"Channel": subclass(transport.Channel)})
-
-    stock = app.amqp.Connection
-
-    def get_transport_cls(connection: Any) -> Any:
-        transport = stock.get_transport_cls(connection)
-        return subclass_transport(transport) if issubclass(transport, _redis.Transport) else transport
-
-    class Pool(ConnectionPool):
-        def new(self) -> Any:
-            connection: Any = super().new()  # of a class of kombu's own
-            connection.get_transport_cls = partial(get_transport_cls, connection)
-            return connection
-
-    def make_pool(connection: Any, limit: int | None = None, **options: Any) -> Any:
-        return Pool(connection, limit, **options)
-
-    changed: dict[str, Any] = {"get_transport_cls": get_transport_cls, "Pool": make_pool}
-    app.amqp.Connection = type(stock.__name__, (stock,), changed)
 
 
 def check_subscriptions(stock: Any, check: Callable[[Any], bool]) -> Any:

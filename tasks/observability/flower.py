@@ -57,7 +57,8 @@ def flower_app(settings: Settings) -> Celery:
     It acknowledges nothing. kombu would look for unacknowledged messages all the same, and unlock by a script.
     """
     from ..app import create_app
-    from ..consumer.internals import subclass_channels, without_binding_scripts
+    from ..channels import subclass_channels
+    from ..consumer.internals import without_binding_scripts
 
     app = create_app(settings)
     conf: Any = app.conf

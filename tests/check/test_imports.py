@@ -63,6 +63,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.agent_modules": "config worker.agent",
     "tasks.app": "config tasks.consumer tasks.controls tasks.producer tasks.runtime tasks.step",
     "tasks.broker_keys": "config",
+    "tasks.channels": "worker.store",
     "tasks.cli": (
         "config demo tasks.client tasks.http tasks.local tasks.observability tasks.producer worker.engine worker.errors "
         "worker.flow worker.known_secrets worker.moments worker.requests worker.secret_values worker.state worker.store"
@@ -73,7 +74,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.requests worker.session worker.state worker.store"
     ),
     "tasks.consumer": (
-        "config tasks.agent_modules tasks.broker_keys tasks.housekeeping tasks.names tasks.observability "
+        "config tasks.agent_modules tasks.broker_keys tasks.channels tasks.housekeeping tasks.names tasks.observability "
         "tasks.own_app tasks.producer tasks.runtime tasks.step_message worker.concurrency worker.errors "
         "worker.known_secrets worker.redaction worker.store worker.unique"
     ),
@@ -92,11 +93,11 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.message_template": "config tasks.broker_keys tasks.names worker.store worker.unique",
     "tasks.names": "config",
     "tasks.observability": (
-        "config tasks.app tasks.broker_keys tasks.client tasks.consumer tasks.names tasks.own_app "
+        "config tasks.app tasks.broker_keys tasks.channels tasks.client tasks.consumer tasks.names tasks.own_app "
         "tasks.publishing worker.agent worker.drivers worker.engine worker.errors worker.flow worker.known_secrets "
         "worker.moments worker.redaction worker.state worker.store worker.tools worker.trace_ids"
     ),
-    "tasks.producer": "config tasks.names tasks.own_app worker.errors",
+    "tasks.producer": "config tasks.channels tasks.names tasks.own_app worker.errors",
     "tasks.publishing": "config tasks.message_template tasks.names worker.errors worker.store",
     "tasks.runtime": (
         "config tasks.agent_modules tasks.broker_keys tasks.consumer tasks.housekeeping tasks.observability "

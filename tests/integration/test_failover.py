@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kombu import Connection, Queue
 
 from celery_agents import AgentClient
 from celery_agents.config.settings import Settings
+from celery_agents.tasks.app import create_app
+from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
 from celery_agents.tasks.observability.doctor.checks import examine
 from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.store.redis.database import connect
+from celery_agents.worker.store.redis.pools import Sentinels
 
 from support.failover_lab import FailoverLab
 from support.lab import Lab
@@ -154,6 +158,27 @@ def test_a_url_that_leads_nowhere_is_a_sentence_for_client_doctor_and_worker(
             assert "Traceback" not in worker.text()
 
 
+WRONG_BROKERS = [
+    ("redis+sentinel://127.0.0.1:{0}/main/0", "no 'main'; correct the name in CELERY_AGENTS_BROKER_URL"),
+    ("redis+sentinel://127.0.0.1:1/mymaster/0", "start them, or correct their addresses in CELERY_AGENTS_BROKER_URL"),
+    (
+        "redis://127.0.0.1:{replica}/0",
+        "a replica, which takes no messages: point CELERY_AGENTS_BROKER_URL at the primary",
+    ),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("url", "sentence"), WRONG_BROKERS)
+def test_a_broker_that_leads_nowhere_is_a_sentence(
+    group: SentinelGroup, redis_url: str, url: str, sentence: str
+) -> None:
+    broker_url = url.format(*group.ports, replica=group.replicas[0].port)
+    found = examine(Settings.build(redis_url=redis_url, broker_url=broker_url))
+    (said,) = [f"{each.what}: {each.advice}" for each in found if each.name == "broker" and each.level == "fail"]
+    assert sentence in said
+
+
 def said_by_doctor(url: str) -> str:
     try:
         return " ".join(sentence for _, sentence in findings(url).values())
@@ -184,6 +209,80 @@ def test_failed_and_former_connections_use_up_no_pool(group: SentinelGroup) -> N
         assert role[0] == b"master"
     before.start()
     group.wait_for_replicas()
+
+
+@pytest.mark.long  # it waits for a failover of its own
+@pytest.mark.timeout(90)
+@pytest.mark.filterwarnings("ignore:no worker has registered")
+def test_a_former_primary_that_is_back_takes_messages_of_other_apps_alone(group: SentinelGroup) -> None:
+    """It believes that it is primary until the Sentinels demote it, ten seconds later, and then forgets what it took."""
+    settings, before = Settings.build(redis_url=group.url), group.primary
+    app = create_app(settings)
+    with Connection(app.conf.broker_url, transport_options=app.conf.broker_transport_options) as theirs:
+        theirs.SimpleQueue("warm").put("hello")
+        app.send_task("their.task", queue=Queue("warm"))  # Celery keeps the connection
+        before.pause()
+        promoted = group.wait_for_failover(before)
+        with AgentClient(group.url) as client, before.client() as former, promoted.client() as primary:
+            job = client.submit("nobody-offers-this", "hello", on_complete="their.task")
+            client.stop(job.session_id, timeout=0)
+            before.resume()
+            theirs.SimpleQueue("of another app").put("hello")
+            app.send_task("their.task", queue=Queue("of our app"))
+            assert former.llen("of another app") == 1, "nothing tells it that the server is no primary any more"
+            caller = CallbackCaller(app, client.store, settings)
+            wait_until(lambda: caller.start_due() >= 0 and primary.llen("celery"), "the callback is made", 20)
+            group.wait_until_settled()
+            assert (primary.llen("celery"), primary.llen("of our app"), primary.llen("of another app")) == (1, 1, 0)
+            caller.close()
+
+
+class BrokerLab(Lab):
+    """A lab whose broker is a group with Sentinels, and whose store is one server."""
+
+    def __init__(self, directory: Path, group: SentinelGroup) -> None:
+        super().__init__(directory)
+        self.group = group
+
+    @property
+    def broker_url(self) -> str:
+        """The Sentinels' address."""
+        return self.group.url
+
+
+@pytest.mark.long  # it waits for a failover of its own
+@pytest.mark.timeout(90)
+def test_steps_that_a_broker_forgets_in_a_failover_are_announced_again(group: SentinelGroup, tmp_path: Path) -> None:
+    with BrokerLab(tmp_path / "lab", group) as lab:
+        worker = lab.worker()
+        for _ in range(10):
+            lab.submit(["keyed", "unsafe"], ["keyed"], ["pure"], after=0.3)
+        wait_until(lambda: lab.ledger.deliveries().total() >= 10, "the work is under way", 20)
+        before = group.primary
+        before.pause()
+        promoted = group.wait_for_failover(before)
+        before.resume()
+        for _ in range(5):
+            lab.submit(["keyed"], ["unsafe"], ["pure"])
+        with promoted.client() as client:
+            client.flushall()
+        lab.wait_for_jobs(40)
+        assert not lab.verdict().violations
+        assert worker.alive
+    group.wait_until_settled()
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_sentinels_name_and_that_is_no_primary_is_not_used(
+    group: SentinelGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = group.replicas[0]
+    with contextlib.closing(connect(group.url, timeout_seconds=2, connections=3, name="role")) as database:
+        with monkeypatch.context() as lagging:
+            lagging.setattr(Sentinels, "discover_master", lambda *_: (replica.host, replica.port))
+            with pytest.raises(StoreUnavailable, match="which the Sentinels name, is no primary"):
+                database.pipeline("test", [("EXISTS", "a")])
+        assert database.pipeline("test", [("EXISTS", "a")]) == [0]
 
 
 @pytest.mark.long  # it refuses for longer than a worker's drain

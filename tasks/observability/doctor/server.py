@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
-from ....config.brokers import shares_a_database
+from ....config.brokers import is_redis, shares_a_database
 from ....worker.errors import CeleryAgentsError, ConfigurationError, StoreForbidden
+from ....worker.redaction import describe_exception
 from ...broker_keys import queue_key
 from ...publishing import StepPublisher
 from ..server_policy import REPLAY_ADVICE, check_replay, describe_server, memory_share, parse_version
@@ -113,11 +114,17 @@ def check_broker(installation: Installation) -> Iterator[Finding]:
     try:
         with app.connection_for_read() as connection:
             connection.ensure_connection(max_retries=1, timeout=5)
+            is_apart = not shares_a_database(settings)
+            is_replica = is_apart and is_redis(settings.broker) and _is_replica(connection)
     except Exception as error:  # noqa: BLE001 - whatever a broker's client raises
         advice = "start the broker, or correct CELERY_AGENTS_BROKER_URL"
-        yield Finding.fail("broker", type(error).__name__, advice)
+        yield Finding.fail("broker", describe_exception(error).message, advice)
         return
-    if not shares_a_database(settings):
+    if is_replica:
+        advice = "point CELERY_AGENTS_BROKER_URL at the primary, or at Sentinels that know it"
+        yield Finding.fail("broker", "a replica, which takes no messages", advice)
+        return
+    if is_apart:
         advice = "put broker and store into one Redis database, and the next step is published by the commit itself"
         yield Finding.ok("broker", f"answers; messages are published separately ({advice})")
         return
@@ -128,6 +135,15 @@ def check_broker(installation: Installation) -> Iterator[Finding]:
         yield Finding.ok("broker", "answers; messages go out with the commit")
     else:
         yield Finding.warn("broker", "answers; messages are published separately", "this kombu is not known yet")
+
+
+def _is_replica(connection: Any) -> bool:
+    """Ask the broker's Redis for its role; a user that may not ask is told False."""
+    client = connection.default_channel.client
+    try:
+        return client.info("replication").get("role") == "slave"
+    except connection.channel_errors:
+        return False
 
 
 def _try_publishing(call: Callable[[], bool]) -> bool | None:

@@ -63,7 +63,7 @@ def _make_sentinel_pool(url: SentinelUrl, options: dict[str, Any]) -> Any:
     return PrimaryPool(
         url.primary,
         make_sentinels(url),
-        redis_connect_func=_begin_verified,
+        redis_connect_func=begin_verified,
         retry=Retry(NoBackoff(), 0),
         ssl=url.is_tls,
         **given,
@@ -82,7 +82,13 @@ def make_sentinels(url: SentinelUrl) -> Sentinels:
 
 
 class Sentinels(_Sentinel):
-    """Sentinels, all of which are asked: one that lags behind still names a former primary that is back."""
+    """Sentinels, all of which are asked: one that lags behind still names a former primary that is back.
+
+    Attributes:
+        setting: Where their addresses come from.
+    """
+
+    setting = "CELERY_AGENTS_REDIS_URL"
 
     def __init__(self, places: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> None:
         """
@@ -92,6 +98,17 @@ class Sentinels(_Sentinel):
         """
         _Sentinel.__init__(self, places, sentinel_kwargs=options)
         self._away: dict[str, float] = {}
+
+    @classmethod
+    def of(cls, clients: Sequence[Any], *, setting: str) -> Sentinels:
+        """Ask Sentinels by clients that are there.
+
+        Args:
+            setting: Where their addresses come from, for sentences.
+        """
+        made: Any = cls((), {})
+        made.sentinels, made.setting = clients, setting
+        return made
 
     def discover_master(self, service_name: str) -> Any:
         """Find the address of the primary by the newest configuration that a Sentinel has.
@@ -103,11 +120,11 @@ class Sentinels(_Sentinel):
         states = [found for _, answer in answers if not isinstance(answer, str) and (found := answer.get(service_name))]
         usable = [state for state in states if self.check_master_state(state, service_name)]
         if not usable:
-            raise MasterNotFoundError(_explain(service_name, answers))
+            raise MasterNotFoundError(_explain(service_name, answers, self.setting))
         newest = max(usable, key=lambda state: state["config-epoch"])
         for other in usable:  # those of the same age have no failover between them
             if other["config-epoch"] == newest["config-epoch"] and not _is_same_server(other, newest):
-                raise MasterNotFoundError(_describe_disagreement(newest, other, service_name))
+                raise MasterNotFoundError(_describe_disagreement(newest, other, service_name, self.setting))
         return newest["ip"], newest["port"]
 
     def ask_all(self, *, patient: bool = True) -> Iterator[tuple[str, dict[str, Any] | str]]:
@@ -134,23 +151,23 @@ def _is_same_server(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return is_one_place or ("runid" in one and one["runid"] == other.get("runid"))
 
 
-def _describe_disagreement(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> str:
+def _describe_disagreement(one: Mapping[str, Any], other: Mapping[str, Any], name: str, setting: str) -> str:
     places = " and ".join(f"{state['ip']}:{state['port']}" for state in (one, other))
     return (
         f"the Sentinels name {places} as primary of {name!r}: they watch different servers under this name; name the "
-        f"Sentinels of one installation in CELERY_AGENTS_REDIS_URL"
+        f"Sentinels of one installation in {setting}"
     )
 
 
-def _explain(name: str, answers: list[tuple[str, dict[str, Any] | str]]) -> str:
+def _explain(name: str, answers: list[tuple[str, dict[str, Any] | str]], setting: str) -> str:
     """Why no Sentinel names the primary, and what to set."""
     known = [states for _, states in answers if not isinstance(states, str)]
     if not known:
         away = "; ".join(f"{address}: {why}" for address, why in answers)
-        return f"no Sentinel answers ({away}); start them, or correct their addresses in CELERY_AGENTS_REDIS_URL"
+        return f"no Sentinel answers ({away}); start them, or correct their addresses in {setting}"
     if not any(name in states for states in known):
         watched = ", ".join(sorted({other for states in known for other in states})) or "nothing"
-        return f"the Sentinels watch {watched} and no {name!r}; correct the name in CELERY_AGENTS_REDIS_URL"
+        return f"the Sentinels watch {watched} and no {name!r}; correct the name in {setting}"
     return f"the Sentinels see no primary of {name!r} that is up; a failover is under way, or too few of them agree"
 
 
@@ -162,7 +179,7 @@ class PrimaryPool(_SentinelConnectionPool):
         return _ConnectionPool.owns_connection(self, connection)
 
 
-def _begin_verified(opened: Any) -> None:
+def begin_verified(opened: Any) -> None:
     """Begin a connection: the Sentinels may name a server that is no primary any more, or not yet.
 
     Raises:
