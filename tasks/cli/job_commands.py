@@ -164,6 +164,7 @@ def show(
     state: Annotated[
         bool, typer.Option("--state", help="With --step: the state that it has committed, as JSON.")
     ] = False,
+    request: Annotated[bool, typer.Option("--request", help="With --step: what the model saw in it.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Shorten nothing.")] = False,
     tree: Annotated[bool, typer.Option("--tree", help="With the sessions below it, as a table.")] = False,
     json: AsJson = False,
@@ -177,19 +178,23 @@ def show(
     Examples:
       celery-agents show 3f2a…
       celery-agents show 3f2a… --step 2
+      celery-agents show 3f2a… --step 2 --request
       celery-agents show 3f2a… --step 2 --state | jq .context.metadata
       celery-agents show 3f2a… --tree
       celery-agents show 3f2a… --json | jq .state.execution.usage
     """
     from ..observability.waiting_reasons import waiting_reason
+    from .past_views import past_lines
     from .session_views import Beside, session_lines, step_lines, step_numbers
 
     client = client_for(redis_url)
     header = client.header(find_session(client, session))
-    if state:
-        if step is None:
-            raise typer.BadParameter("--state goes with --step; `snapshot` prints the state as it is now")
-        print(as_json(client.state(header.session_id, at=step).to_dict()))
+    if state or request:
+        if step is None or (state and request):
+            raise typer.BadParameter(
+                "--step goes with --state or with --request; `snapshot` prints the state as it is now"
+            )
+        print("\n".join(past_lines(client, header.session_id, step, is_request=request, is_json=json)))
         return
     if tree:
         _show_tree(client, header.session_id, json)

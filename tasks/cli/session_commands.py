@@ -215,7 +215,7 @@ def diff(
       celery-agents diff 3f2a… 6
     """
     from ...worker.state.past.differences import find_differences
-    from .session_views import difference_lines
+    from .past_views import difference_lines
 
     client = client_for(redis_url)
     found = find_session(client, session)

@@ -5,7 +5,7 @@ Text of a model, of a tool or of a user is always indented, so that it cannot lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,10 +17,9 @@ from ...worker.state.execution.execution import ExecutionState
 from ...worker.state.execution.inference import FinishReason
 from ...worker.state.execution.steps import AgentStep, StepExecution
 from ...worker.state.execution.tool_calls import ToolExecution, ToolOutcome
-from ...worker.state.past.differences import NOTHING, Difference
 from ...worker.state.values.error_info import ErrorInfo
 from ...worker.store.records import InboxKind
-from .views import age, as_json, clean, one_line, plural, seconds, table
+from .views import age, clean, one_line, plural, seconds, table
 
 if TYPE_CHECKING:
     from ...worker.store.children.trees import TreeNode
@@ -55,15 +54,6 @@ def row(listed: ListedSession) -> tuple[str, ...]:
         one_line(summary.first_message, _FIRST_CHARS) if summary is not None else "",
         one_line(listed.reason, _REASON_CHARS),
     )
-
-
-def difference_lines(differences: Iterable[Difference]) -> Iterator[str]:
-    """Two states value by value, without the texts' ends."""
-    for each in differences:
-        yield clean("".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in each.path).lstrip("."))
-        for sign, value in (("-", each.before), ("+", each.after)):
-            if value is not NOTHING:
-                yield f"{_INDENT}{sign} {one_line(as_json(value), _MAX_CHARACTERS)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,6 +252,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     clear = _run_in_thread(AgentClient.clear)
     snapshot = _run_in_thread(AgentClient.snapshot)
     state = _run_in_thread(AgentClient.state)
+    model_request = _run_in_thread(AgentClient.model_request)
     trace = _run_in_thread(AgentClient.trace)
     resume_snapshot = _start_job(AgentClient.resume_snapshot)
     delete = _run_in_thread(AgentClient.delete)

@@ -60,7 +60,7 @@ def read_address(at: Any, name: str = "at") -> StepAddress | None:
     execution_id, _, number = str(at).rpartition(":")
     if isinstance(at, bool) or not isinstance(at, str | int) or not _STEP.fullmatch(number):
         raise InvalidInput(name, at, "give the number of a step, from 1, or '<execution>:<step>'.")
-    return StepAddress(int(number), execution_id or None)
+    return StepAddress(int(number), execution_id or None, name)
 
 
 def read_message(message: Any, limit_bytes: int) -> Message:

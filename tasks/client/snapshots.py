@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field
 
-from ...worker.errors import ActionRefused, SessionConflict, SessionNotFound
+from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound
 from ...worker.state.values.frozen import FrozenMap
 from ...worker.state.values.ids import ChildSessionId, read_session_id
 from ...worker.store.labels import check_labels
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...worker.session.redis_store import RedisSessionStore
     from ...worker.session.snapshots import SessionSnapshot
     from ...worker.state.agent_state import AgentState
+    from ...worker.state.past.seen_requests import ModelRequest
 
 
 class SnapshotVerbs(ClientConnection):
@@ -149,6 +150,28 @@ class SnapshotVerbs(ClientConnection):
         if address is None:
             return self.store.sessions.load(session).state
         return self.store.sessions.state_at(session, address)
+
+    @verb("GET", "/v1/sessions/{session_id}/steps/{step}/request", "get_step_request", scope=Scope.READ)
+    def model_request(self, session_id: str, *, step: str | int) -> ModelRequest:
+        """Read what the model saw in a step: prompt, messages, tools, model and settings.
+
+        Messages are exact. Prompt and tools are kept when they change, so a deployment that brings others shows.
+        Settings are those of the session; those that the agent has in code are not stored.
+
+        Args:
+            step: As `at` of `state`.
+        Returns:
+            With the names of what is not kept of it, and notes about what else keeps it from being exact.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            InvalidInput: The session has no such step.
+            NotKept: Nothing of that time is kept; see `state`.
+            StateUnreadable: A part of it cannot be read.
+        """
+        address = read_address(step, "step")
+        if address is None:
+            raise InvalidInput("step", step, "give the number of a step, from 1, or '<execution>:<step>'.")
+        return self.store.sessions.request_at(read_session_id(session_id), address)
 
     @verb(
         "GET", "/v1/sessions/{session_id}/trace", "make_trace", scope=Scope.READ,

@@ -169,6 +169,25 @@ class StepStateReply(Reply):
     state: dict[str, Any]
 
 
+class StepRequestReply(Reply):
+    """The request that the model saw in a step."""
+
+    session_id: str
+    execution_id: str
+    step: int
+    agent: str = Field(description="Empty: it is not known.")
+    model: str
+    system_prompt: str | None = Field(description="null: it is not kept.")
+    messages: list[dict[str, Any]] | None = Field(description="Without the system prompt; null: they are not kept.")
+    tools: list[dict[str, Any]] | None = Field(
+        description="Name, description and JSON Schema of the parameters; null: they are not kept."
+    )
+    settings: dict[str, Any] = Field(description="Of the session, added to those of the agent.")
+    response_format: dict[str, Any] | None
+    not_kept: list[str] = Field(description="Names of values that are not kept any more.")
+    notes: list[str] = Field(description="What else keeps this from being the request to the letter.")
+
+
 class TraceReply(Reply):
     """An execution as sinks of traces get it."""
 

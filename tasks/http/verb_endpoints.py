@@ -87,6 +87,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     ),
     "SessionSnapshot": Writer({200: replies.SnapshotReply}, lambda _, it: send(it.to_dict(), headers=_tag(it.version))),
     "AgentState": Writer({200: replies.StepStateReply}, lambda _, state: send({"state": state.to_dict()})),
+    "ModelRequest": Writer({200: replies.StepRequestReply}, lambda _, request: send(request.to_dict())),
     "tuple[Grant, ...]": Writer(
         {200: replies.GrantsReply}, lambda _, grants: send({"grants": [grant.to_dict() for grant in grants]})
     ),

@@ -58,6 +58,12 @@ def test_the_state_of_each_step_is_what_the_next_step_saw(lab: Lab, ledger: Path
     entries = [json.loads(line) for line in ledger.read_text().splitlines()]
     assert {entry["steps"] for entry in entries} == set(range(STEPS))
     for entry in entries:
+        prompt = entry.pop("prompt")
+        request = lab.client.model_request(session, step=entry["steps"] + 1)
+        assert request.messages is not None
+        assert [message.to_dict() for message in request.messages] == entry["messages"]
+        assert (request.system_prompt, request.agent, request.not_kept) == (prompt, "changing", ())
+        assert [each["name"] for each in request.tools or ()] == ["look"]
         if entry["steps"]:
             assert seen(lab.client.state(session, at=entry["steps"])) == entry
     assert lab.client.state(session, at=STEPS) == lab.client.state(session) == lab.client.show(session).state
@@ -87,6 +93,13 @@ def test_a_step_that_is_not_there_is_refused_in_words(lab: Lab, session: str) ->
         lab.client.state(session, at=999)
     with pytest.raises(InvalidInput, match="no such execution"):
         lab.client.state(session, at="another:1")
+    for wrong in (0, "x", None, True):
+        with pytest.raises(InvalidInput, match=r"step: .*number of a step"):
+            lab.client.model_request(session, step=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"step: .*committed steps, .*999"):
+        lab.client.model_request(session, step=999)
+    with pytest.raises(SessionNotFound):
+        lab.client.model_request("nothing", step=1)
     with pytest.raises(SessionNotFound):
         lab.client.state("nothing", at=1)
 
@@ -101,6 +114,10 @@ def run(lab: Lab, *arguments: str) -> str:
 
 
 def test_the_commands_show_and_compare_states(lab: Lab, session: str) -> None:
+    printed = run(lab, "show", session, "--step", "7", "--request")
+    assert "system prompt" in printed
+    assert "tool look" in printed
+    assert json.loads(run(lab, "show", session, "--step", "7", "--request", "--json"))["step"] == 7
     shown = run(lab, "show", session, "--step", "7", "--state")
     assert AgentState.from_json(shown) == lab.client.state(session, at=7)
     compared = json.loads(run(lab, "diff", session, "4", "5", "--json"))
@@ -115,6 +132,8 @@ def test_the_state_comes_over_http(lab: Lab, session: str, tmp_path: Path) -> No
         with process.http(ADMIN) as http, process.http(READER) as other:
             path = f"/v1/sessions/{session}/steps"
             assert AgentState.from_dict(http.get(f"{path}/7/state").json()["state"]) == lab.client.state(session, at=7)
+            request = http.get(f"{path}/7/request").json()
+            assert request == json.loads(json.dumps(lab.client.model_request(session, step=7).to_dict()))
             missing = http.get(f"{path}/999/state")
             assert (missing.status_code, missing.json()["errors"][0]["field"]) == (422, "at")
             assert other.get(f"{path}/7/state").status_code == 403

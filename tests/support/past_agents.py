@@ -64,9 +64,16 @@ def seen(state: AgentState) -> dict[str, Any]:
 
 
 def _answer(state: AgentState) -> str | CallTool:
+    entry = {"prompt": state.system_prompt, **seen(state)}
     with open(os.environ[LEDGER], "a") as ledger:
-        ledger.write(json.dumps(seen(state)) + "\n")
+        ledger.write(json.dumps(entry) + "\n")
     return CallTool("look") if state.step_count < STEPS - 1 else "done"
 
 
-changing = Agent("changing", driver=_answer, tools=[look], capabilities=[ChangeEverything()])
+changing = Agent(
+    "changing",
+    driver=_answer,
+    tools=[look],
+    capabilities=[ChangeEverything()],
+    system_prompt="the first prompt",
+)

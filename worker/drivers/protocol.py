@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..flow.values import ModelEndpoint, ProviderFacts
 from ..state.agent_state import AgentState
@@ -30,6 +30,28 @@ class Delta:
 
     text: str
     part: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """The request that a driver sends to its model, as it is before the provider's own client writes it.
+
+    Attributes:
+        model: The name of the model.
+        prompt: Instructions in front of the messages; "" for none.
+        tools: Of each `name`, `description` and `parameters`, a JSON Schema. Tools that only take the answer are among
+            them.
+        settings: Temperature and the like, as JSON, without headers, which can hold keys.
+        response_format: The shape that the answer must have, as JSON; None for text.
+        messages: None: those of the question.
+    """
+
+    model: str
+    prompt: str
+    tools: tuple[Mapping[str, Any], ...]
+    settings: Mapping[str, Any]
+    response_format: Mapping[str, Any] | None = None
+    messages: tuple[Message, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +89,8 @@ class InferenceRequest:
         emit: Takes pieces of the answer while it arrives; None when no client watches. Never needed for the answer.
         max_answer_bytes: Most bytes of the raw answer; the engine refuses a longer one.
         observe: Takes what the provider tells about its limits, from any thread; None when it is not asked for.
+        tell: Takes what is sent to the model, before it is sent; a driver that never calls it sends this question as it
+            is. None as the argument: the driver answers without its model. None when it is not asked for.
     """
 
     state: AgentState
@@ -82,6 +106,7 @@ class InferenceRequest:
     emit: Callable[[Delta], None] | None = None
     max_answer_bytes: int = 4_000_000
     observe: Callable[[ProviderFacts], None] | None = None
+    tell: Callable[[SentRequest | None], None] | None = None
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:

@@ -18,6 +18,7 @@ from ..store.records import Committed, LoadedSession, NextState, Snapshot, Trans
 from ..store.steps.waits import RefusedWait, WaitResult
 from ..store.store import SessionActions
 from .applied_step import AppliedStep, apply_step, start_execution
+from .asked import describe_asked
 from .asked_calls import has_outside_result
 from .children import Children
 from .endings import user_stop_signal
@@ -195,11 +196,13 @@ class StepWaiter:
 def _wait_transition(run: Run) -> Transition:
     """The stored state with its execution waiting: what hooks have changed comes with the step's commit."""
     open_requests = tuple(request.summarize() for request in run.journal.open_requests)
+    asked = describe_asked(run)
 
     def transition(snapshot: Snapshot) -> NextState:
         state = _start_again(run, snapshot.state, run.loaded)
         state = state.with_execution_waiting(open_requests, now=moment(snapshot.now_ms))
-        return NextState(state=state, definition=run.agent.stored_definition if run.ref.step == 1 else None)
+        definition = run.agent.stored_definition if run.ref.step == 1 else None
+        return NextState(state=state, definition=definition, asked=asked)
 
     return transition
 

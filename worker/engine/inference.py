@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from .. import crash_points
-from ..drivers.protocol import InferenceRequest
+from ..drivers.protocol import InferenceRequest, SentRequest
 from ..errors import DriverError, ModelCallRefused, PutOff, UnusableAnswer
 from ..guards import time_left
 from ..hooks import AnswerUndecided, HookPoint
@@ -20,6 +20,7 @@ from ..state.agent_state import AgentState
 from ..state.execution.inference import InferenceResponse
 from ..state.execution.signals import StopReason
 from ..state.values.error_info import ErrorInfo
+from ..store.asked import Asked
 from ..tools.stop import StopExecution
 from .asking import ask_models, check_prices, doubled
 from .charges import as_response, charge_execution, check_budget, with_corrections
@@ -28,7 +29,7 @@ from .endings import adopt_hook_context, put_off, release_and_retry, resolve_int
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
 from .run import Run
-from .run_values import RejectedAnswer
+from .run_values import Question, RejectedAnswer
 from .services import EngineServices
 
 
@@ -74,7 +75,7 @@ class Inference:
     def _infer(self, run: Run) -> Run:
         raw = run.loaded.journal.answer
         if raw is not None:
-            return self._read_answer(run, raw)
+            return self._read_answer(self._with_stored_question(run), raw)
         if run.ending.is_stopping or run.obtained.is_given:
             return run
         try:
@@ -84,8 +85,23 @@ class Inference:
             return self.resolve_hook_error(run, error)
         return run if run.ending.is_stopping else self._ask(run, request)
 
+    def _with_stored_question(self, run: Run) -> Run:
+        """The run with the question whose answer is journaled, or with what this worker would ask."""
+        saw = run.journal.saw
+        if saw is not None:
+            return run.with_question(Asked.from_stored(saw))
+        return run.with_question(Question(self._own_request(run), is_of_another=True))
+
     def _build_request(self, run: Run) -> tuple[Run, InferenceRequest]:
-        request = InferenceRequest(
+        request = self._own_request(run)
+        if not run.agent.hook_stack.at(HookPoint.BEFORE_INFERENCE):
+            return run, request
+        context = run.agent.hook_stack.run(run.hook_context(HookPoint.BEFORE_INFERENCE, run.state, request=request))
+        return adopt_hook_context(run, context), context.request or request
+
+    def _own_request(self, run: Run) -> InferenceRequest:
+        """The question as it is before hooks."""
+        return InferenceRequest(
             state=_with_prompt(run),
             session_id=run.ref.session_id,
             execution_id=run.ref.execution_id,
@@ -96,10 +112,6 @@ class Inference:
             settings=run.state.llm_config,
             max_answer_bytes=self._settings.max_answer_bytes,
         )
-        if not run.agent.hook_stack.at(HookPoint.BEFORE_INFERENCE):
-            return run, request
-        context = run.agent.hook_stack.run(run.hook_context(HookPoint.BEFORE_INFERENCE, run.state, request=request))
-        return adopt_hook_context(run, context), context.request or request
 
     # --- attempts ---------------------------------------------------------------------------------------------
 
@@ -132,10 +144,11 @@ class Inference:
         emit = None if run.agent.holds_live_text else run.live.begin_call()
         if emit is not None:
             request = replace(request, emit=emit)
-        started = self._services.monotonic()
+        started, told = self._services.monotonic(), list[SentRequest | None]()
         try:
-            raw, settlement = call_driver(run, self._services, request, call)
+            raw, settlement = call_driver(run, self._services, replace(request, tell=told.append), call)
             crash_points.at("c2")
+            run = run.with_question(Question(request, told[-1] if told else None, is_asked=told[-1:] != [None]))
             # Journaled before it is parsed: an answer whose parsing ends the process is not paid for again.
             stored = self._driver.journal_answer(run, raw, settlement)
             answered = self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
@@ -164,7 +177,7 @@ class Inference:
     def _adopt_answer(self, run: Run, stored: bytes, raw: bytes) -> Run:
         """Use the answer that another worker journaled first, or this run's own when that one is unusable."""
         try:
-            return self._read_answer(run, stored)
+            return self._read_answer(self._with_stored_question(run), stored)
         except UnusableAnswer:
             return self._read_answer(run, self._driver.journal_answer(run, raw))
 

@@ -22,6 +22,7 @@ from ..state.execution.inference import InferenceResponse
 from ..state.execution.requests import Request
 from ..state.execution.signals import StopReason, StopSignal
 from ..state.values.error_info import ErrorInfo
+from ..store.asked import Asked
 from ..store.bookkeeping import read_link
 from ..store.journal import Journal
 from ..store.records import Claim, LoadedSession, StepRef
@@ -40,6 +41,7 @@ from .run_values import (
     Ending,
     Obtained,
     Progress,
+    Question,
     TimedClaim,
 )
 
@@ -120,6 +122,10 @@ class Run:
         """
         given = self.obtained.is_given if is_given is None else is_given
         return self.changed(obtained=self.obtained._replace(response=response, is_given=given))
+
+    def with_question(self, question: Question | Asked) -> Run:
+        """The run with the question that its answer belongs to."""
+        return self.changed(obtained=self.obtained._replace(question=question))
 
     def with_record(self, index: int, record: CallRecord) -> Run:
         """The run with the record of a call, and with the stop that the tool asked for, or the failure that it is."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
+from ..drivers.protocol import InferenceRequest, SentRequest
 from ..errors import InvalidInput, StateUnreadable, UnusableAnswer
 from ..state.conversation.messages import Message
 from ..state.execution.children import ChildEnd
@@ -19,6 +20,7 @@ from ..state.execution.usage import NO_USAGE, InferenceUsage
 from ..state.values.error_info import ErrorInfo
 from ..state.values.field_types import Amount, Text
 from ..state.values.value import Value
+from ..store.asked import Asked
 from ..store.records import Claimed
 
 
@@ -144,6 +146,21 @@ class Progress(NamedTuple):
     has_unfinished_calls: bool = False
 
 
+class Question(NamedTuple):
+    """The question that the model was asked.
+
+    Attributes:
+        sent: What the driver has sent, where it tells; None: the request as it is.
+        is_asked: The model was asked; a driver may answer by itself.
+        is_of_another: Another worker has asked, and this is what this one would ask.
+    """
+
+    request: InferenceRequest
+    sent: SentRequest | None = None
+    is_asked: bool = True
+    is_of_another: bool = False
+
+
 class Obtained(NamedTuple):
     """The answer and the results that a run has obtained for its step.
 
@@ -153,6 +170,7 @@ class Obtained(NamedTuple):
         records: Tool calls that have ended, by index.
         unjournaled: The results among `records` that the commit still has to journal.
         started: Calls that were started, by index, whose results a service brings later; never results themselves.
+        question: The question to the model; None before it. `Asked` where it was stored when the step began to wait.
     """
 
     response: InferenceResponse | None = None
@@ -160,6 +178,7 @@ class Obtained(NamedTuple):
     records: Mapping[int, CallRecord] = _NO_RECORDS
     unjournaled: UnjournaledResults = NO_RESULTS
     started: Mapping[int, CallRecord] = _NO_RECORDS
+    question: Question | Asked | None = None
 
 
 class Ending(NamedTuple):

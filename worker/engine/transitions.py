@@ -24,6 +24,7 @@ from ..state.execution.status import ExecutionStatus
 from ..store.event_records import EventType, NewEvent
 from ..store.records import InboxKind, NextState, Operation, Snapshot, Transition
 from .applied_step import AppliedStep, end_execution
+from .asked import describe_asked
 from .delegating import hand_over
 from .endings import user_stop_signal
 from .run import Run
@@ -32,6 +33,8 @@ from .step_texts import capability_events, end_event, execution_event, step_even
 
 def step_transition(run: Run, applied: AppliedStep) -> Transition:
     """The transition of a step's commit, which also takes in whatever arrived while the step ran."""
+
+    asked = describe_asked(run)
 
     def transition(snapshot: Snapshot) -> NextState:
         now = moment(snapshot.now_ms)
@@ -60,6 +63,7 @@ def step_transition(run: Run, applied: AppliedStep) -> Transition:
             dead=applied.failure.message if has_failed and applied.failure and run.is_poison else None,
             definition=run.agent.stored_definition if run.ref.step == 1 else None,
             notify=notify_by_operation(snapshot),
+            asked=asked,
         )
         return next_state if run.next_agent is None else hand_over(run, next_state, now)
 

@@ -104,6 +104,8 @@ class PydanticAgentDriver:
 
     async def infer(self, request: InferenceRequest) -> bytes:
         """Ask once; see `Driver.infer`."""
+        if request.tell is not None:
+            request.tell(None)  # the hook of `CeleryDurability` tells what is sent, where something is
         messages = request.state.store.section(DEFAULT).messages
         if repeated := calls_to_repeat(request.state, messages, request.execution_id):
             return _as_json(_repeat(messages, request.execution_id, repeated))
@@ -115,7 +117,7 @@ class PydanticAgentDriver:
             request = replace(request, emit=None)
         try:
             most_bytes = request.max_answer_bytes * (1 if request.emit is None else STREAM_OVERHEAD)
-            with response_limit(most_bytes, request.observe) as limit:
+            with response_limit(most_bytes, request.observe, request.tell) as limit:
                 try:
                     answer = _as_json(await self._ask(conversation, deps, request))
                 except _NoStream:

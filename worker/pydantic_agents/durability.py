@@ -16,7 +16,8 @@ from ..drivers.pricing import TokenPrice
 from ..drivers.pydantic_ai.acceptable import AcceptableRequest, make_acceptable
 from ..drivers.pydantic_ai.provider_rules import rules_of
 from ..drivers.pydantic_ai.received import check_is_whole, receive
-from ..drivers.pydantic_ai.response_limit import is_limited, limit_model, tell_used
+from ..drivers.pydantic_ai.response_limit import is_limited, limit_model, tell_used, teller
+from ..drivers.pydantic_ai.sent_requests import describe_sent
 from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..guards import Guard
 from ..state.execution.budget import ExecutionBudget
@@ -76,6 +77,8 @@ class CeleryDurability(AbstractCapability[Any]):
         sent = make_acceptable(given, rules_of(model))
         request_context.messages, request_context.model_settings = sent.messages, sent.settings
         request_context.model_request_parameters = sent.parameters
+        if (tell := teller()) is not None:
+            tell(describe_sent(model, sent, with_messages=True))
         return request_context
 
     async def after_model_request(

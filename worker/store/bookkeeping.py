@@ -12,7 +12,7 @@ from ..state.execution.children import ParentLink
 from ..unique import unique_bytes
 from . import fields
 
-BOOKKEEPING: Final = ("ops", "executions", "notify", "lineage", "parent", "past")
+BOOKKEEPING: Final = ("ops", "executions", "notify", "lineage", "parent", "past", "asked")
 _MARK_BYTES: Final = 4
 # A process whose cached session is more saves old reads it in full.
 _MARKS: Final = 32
@@ -30,6 +30,7 @@ class Bookkeeping:
             the numbers of the lost versions again, to others; a lineage is never the same.
         parent: The place of a child in its tree, as stored (`ParentLink`); None for a session without a parent.
         past: What is known of its old values, as stored (`Past`); None where none are kept yet.
+        asked: What its last step has asked the model (`Asked.facts`); None where that is not known.
     """
 
     operations: tuple[str, ...] = ()
@@ -38,18 +39,12 @@ class Bookkeeping:
     lineage: bytes = b""
     parent: bytes | None = None
     past: bytes | None = None
+    asked: bytes | None = None
 
     @classmethod
-    def read(
-        cls,
-        operations: bytes | None,
-        executions: bytes | None,
-        notify: bytes | None,
-        lineage: bytes | None,
-        parent: bytes | None = None,
-        past: bytes | None = None,
-    ) -> Bookkeeping:
+    def read(cls, *stored: bytes | None) -> Bookkeeping:
         """Parse the fields `BOOKKEEPING` of a session's hash."""
+        operations, executions, notify, lineage, parent, past, asked = stored
         return cls(
             operations=fields.strings(operations),
             executions=fields.strings(executions),
@@ -57,6 +52,7 @@ class Bookkeeping:
             lineage=lineage or b"",
             parent=parent,
             past=past,
+            asked=asked,
         )
 
     @property

@@ -20,6 +20,7 @@ V = TypeVar("V", bound=Value)
 # A policy's decision about a call, the note that a service has it; a request of a round, an answer to it, the id of
 # its child, the time at which the child was asked to stop.
 _ASKED_FIELD: Final = re.compile(r"t(\d{1,4}):(?:([ph])|([qack])(\d{1,4}))")
+SAW: Final = "saw"
 _ASKED: Final = "try:"
 """Begins the name of the field of a claim under which the driver may have been asked."""
 # Parsed values that are kept, and the largest of them: 5 MB at most.
@@ -59,6 +60,7 @@ class Journal:
         stopped: When the step asked the children of requests to stop (Redis ms), by call index and round.
         ending: Why the execution ends after this step, as the engine wrote it; None while it does not.
         tools: Digests of the remote lists of tools that the step is pinned to, as the engine wrote them; None without.
+        saw: What the model saw, as the engine wrote it when the step began to wait (`Asked.to_stored`); None before.
         asked_ms: When each claim was taken under which the driver may have been asked (Redis ms), by claim.
     """
 
@@ -75,6 +77,7 @@ class Journal:
     stopped: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     ending: bytes | None = None
     tools: bytes | None = None
+    saw: bytes | None = None
     asked_ms: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -174,11 +177,14 @@ def read_journal(reply: list[bytes]) -> Journal:
     rejected: dict[str, bytes] = {}
     asked_ms: dict[str, int] = {}
     tools: bytes | None = None
+    saw: bytes | None = None
     for name, value in fields.pairs(reply).items():
         if name == "llm":
             answer = value
         elif name == "tools":
             tools = value
+        elif name == SAW:
+            saw = value
         elif name.startswith("x:"):
             auxiliary[name[2:]] = value
         elif name.startswith("rej:"):
@@ -195,6 +201,7 @@ def read_journal(reply: list[bytes]) -> Journal:
             asked[name] = value
     found = Journal(
         answer=answer, begun=_read_begun(begun), results=results, auxiliary=auxiliary, tools=tools, asked_ms=asked_ms,
+        saw=saw,
         rejected=tuple(rejected[name] for name in sorted(rejected, key=lambda name: (len(name), name))),
     )  # fmt: skip
     return _with_asked(found, asked) if asked else found

@@ -1,7 +1,8 @@
 """The old values of a session: what a save adds to them, and how they stay within their bound.
 
 They are in the hash `…:h`, each under `<name>:<execution>.<step>`, the last committed step at which it held. A field
-`~<name>` holds the last step of the newest value of that name that was dropped.
+`~<name>` holds the last step of the newest value of that name that was dropped. `=<digest>` is a text that a question
+to the model has named: a prompt or a list of tools, packed where that is shorter.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ from typing import Final
 
 from ..errors import StateUnreadable
 from ..state.agent_state import AgentState
-from ..state.past.old_values import Position, continues, old_values, position_of
+from ..state.past.old_values import ABSENT, Position, continues, old_values, position_of
 from ..state.past.past_states import Entry, OldValues
+from .asked import Asked
+from .bookkeeping import Bookkeeping
 from .context import SessionScope
 from .database import Command
+from .packing import pack, unpack
 
 _BEGIN: Final = Position(0, 0)
+_FIRST: Final = Position(1, 0)
 _DROPPED: Final = "~"
+_TEXT: Final = "="
 # So many values that were dropped are remembered by name; then all that is older is refused as a whole.
 _MOST_DROPPED: Final = 200
 # What is kept of the bound when the oldest are dropped, so that not each save has to.
@@ -84,10 +90,12 @@ class PastChange:
     Attributes:
         stored: The field `past` of the next version; empty where none are kept.
         commands: For the transaction of the save.
+        asked: The field `asked` of the next version; None or empty where it is not known.
     """
 
     stored: bytes
     commands: list[Command]
+    asked: bytes | None = None
 
 
 def is_over(stored: bytes | None, limit: int) -> bool:
@@ -98,41 +106,63 @@ def is_over(stored: bytes | None, limit: int) -> bool:
 
 def change_past(
     scope: SessionScope,
-    known: bytes | None,
+    known: Bookkeeping,
     states: Sequence[tuple[AgentState | None, AgentState]],
     version: int,
+    asked: Asked | None,
     stored: Sequence[bytes] | None = None,
 ) -> PastChange:
     """Keep the old values that a save replaces.
 
     Args:
-        known: The field `past` of the stored version.
+        known: As stored.
         states: Pairs of a state and the next one; the first state is None for a new session.
         version: That the save makes.
+        asked: The question of the step that the save commits; None: it commits none.
         stored: The hash, field and value in turn, where the oldest values have to be dropped.
     """
     key, limit = scope.keys.old_values, scope.settings.history_bytes
     if not limit:
-        return PastChange(b"", [("DEL", key)] if known else [])
+        return PastChange(b"", [("DEL", key)] if known.past else [])
     commands: list[Command] = []
-    past = Past.read(known)
+    past, facts = Past.read(known.past), known.asked or None
     if past is not None and stored is not None:
-        past = _drop_oldest(key, past, stored, limit, commands)
+        past = _drop_oldest(key, past, stored, limit, (known.asked, commands))
     if past is not None and past.version != version - 1:
         past = None  # the old values of another save are missing
-        commands = [("DEL", key)]
     for before, after in states:
         if before is None:
             past = Past(version)
         elif past is None or not continues(before, after):
-            commands = [("DEL", key)]
+            commands.clear()
+            commands.append(("DEL", key))
+            facts = None
             past = Past(version, since=_next_known(before, after))
         else:
             old = old_values(before, after, is_committed=past.is_committed)
             past = replace(past, size=past.size + _keep(key, old, position_of(before), limit, commands))
         past = replace(past, version=version, is_committed=_is_step(before, after))
     assert past is not None
-    return PastChange(past.to_stored(), commands)
+    if asked is not None and asked.facts != facts:
+        at = position_of(states[0][0]) if states[0][0] is not None else _BEGIN
+        # Steps that were committed without a question that is known, by a fork's origin for example, keep that, too.
+        old = {"request": facts or ABSENT} if at > _FIRST else {}
+        size = _keep(key, old, at, limit, commands) + _keep_texts(key, asked, facts, limit, commands)
+        past, facts = replace(past, size=past.size + size), asked.facts
+    return PastChange(past.to_stored(), commands, facts)
+
+
+def _keep_texts(key: str, asked: Asked, known: bytes | None, limit: int, commands: list[Command]) -> int:
+    """Add the commands that keep the texts of a question, but for those of the one before; the bytes of these."""
+    size = 0
+    for digest, text in asked.texts.items():
+        if known is not None and digest.encode() in known:
+            continue
+        value = pack(text)
+        if len(value) <= limit:
+            commands.append(("HSETNX", key, _TEXT + digest, value))
+            size += len(value) + len(digest)
+    return size
 
 
 def _is_step(before: AgentState | None, after: AgentState) -> bool:
@@ -167,43 +197,65 @@ def read_old_values(stored: Sequence[bytes]) -> OldValues:
     Raises:
         StateUnreadable: It is damaged.
     """
-    entries, dropped = _parse(stored)
+    parsed = _parse(stored)
     by_name: dict[str, list[Entry]] = {}
-    for name, entry in entries:
+    for name, entry in parsed.entries:
         by_name.setdefault(name, []).append(entry)
-    return OldValues(by_name, dropped)
+    return OldValues(
+        by_name, parsed.dropped, {digest: unpack(value, "old values") for digest, value in parsed.texts.items()}
+    )
 
 
-def _parse(stored: Sequence[bytes]) -> tuple[list[tuple[str, Entry]], dict[str, Position]]:
-    entries: list[tuple[str, Entry]] = []
-    dropped: dict[str, Position] = {}
+@dataclass(slots=True)
+class _Parsed:
+    """The hash by the kinds of its fields."""
+
+    entries: list[tuple[str, Entry]]
+    dropped: dict[str, Position]
+    texts: dict[str, bytes]
+
+
+def _parse(stored: Sequence[bytes]) -> _Parsed:
+    parsed = _Parsed([], {}, {})
     try:
         for field, value in zip(stored[::2], stored[1::2], strict=True):
             text = field.decode()
-            if text.startswith(_DROPPED):
-                dropped[text.removeprefix(_DROPPED)] = parse_position(value.decode())
+            if text.startswith(_TEXT):
+                parsed.texts[text.removeprefix(_TEXT)] = value
+            elif text.startswith(_DROPPED):
+                parsed.dropped[text.removeprefix(_DROPPED)] = parse_position(value.decode())
             else:
                 name, _, until = text.rpartition(":")
-                entries.append((name, Entry(parse_position(until), value)))
+                parsed.entries.append((name, Entry(parse_position(until), value)))
     except ValueError:
         raise StateUnreadable("old values", "a field is no old value") from None
-    return entries, dropped
+    return parsed
 
 
-def _drop_oldest(key: str, past: Past, stored: Sequence[bytes], limit: int, commands: list[Command]) -> Past:
-    """Add the commands that drop the oldest values, and remember up to which step those of their names are gone."""
-    entries, dropped = _parse(stored)
-    size = sum(len(each) for each in stored)
+def _drop_oldest(
+    key: str, past: Past, stored: Sequence[bytes], limit: int, change: tuple[bytes | None, list[Command]]
+) -> Past:
+    """Add the commands that drop the oldest values, and remember up to which step those of their names are gone.
+
+    Args:
+        change: The field `asked` as stored, and the commands of the save.
+    """
+    asked, commands = change
+    parsed, size = _parse(stored), sum(len(each) for each in stored)
     gone: list[str] = []
-    for name, entry in sorted(entries, key=lambda each: each[1].until):
-        if size <= limit * _SHARE:
-            break
+    entries = sorted(parsed.entries, key=lambda each: each[1].until)
+    while entries and size > limit * _SHARE:
+        name, entry = entries.pop(0)
         gone.append(f"{name}:{_place(entry.until)}")
         size -= len(gone[-1]) + len(entry.value)
-        dropped[name] = entry.until
+        parsed.dropped[name] = entry.until
+    named = b" ".join((asked or b"", *(entry.value for name, entry in entries if name == "request")))
+    unnamed = [digest for digest in parsed.texts if digest.encode() not in named]
+    size -= sum(len(digest) + len(parsed.texts[digest]) for digest in unnamed)
+    gone += [_TEXT + digest for digest in unnamed]
     if gone:
         commands.append(("HDEL", key, *gone))
-    since = past.since
+    since, dropped = past.since, parsed.dropped
     if len(dropped) > _MOST_DROPPED:
         since = max(since, *(Position(at.execution, at.step + 1) for at in dropped.values()))
         commands.append(("HDEL", key, *(_DROPPED + name for name in dropped)))

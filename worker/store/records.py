@@ -12,6 +12,7 @@ from ..state.agent_state import AgentState
 from ..state.execution.execution import ExecutionState
 from ..state.execution.status import ExecutionStatus
 from ..unique import unique_hex
+from .asked import Asked
 from .cache import CachedSession
 from .event_records import NewEvent
 from .journal import NOTHING_JOURNALED, Journal
@@ -284,6 +285,7 @@ class NextState:
         notify: Callbacks to make when an execution ends, by the operation that starts it.
         agent: The name of the agent that continues, and of its queue; None: the same one.
         fingerprints: Digests of what was sent under the idempotency keys of operations, by their ids.
+        asked: What the step has asked the model; None where no step is committed.
     """
 
     state: AgentState
@@ -296,6 +298,7 @@ class NextState:
     notify: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     agent: tuple[str, str] | None = None
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
+    asked: Asked | None = None
 
 
 Transition = Callable[[Snapshot], NextState]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_agents.tasks.cli.session_views import difference_lines
+from celery_agents.tasks.cli.past_views import difference_lines
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.state.past.differences import find_differences
 

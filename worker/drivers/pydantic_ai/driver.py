@@ -28,6 +28,7 @@ from .output import OutputShape, OutputType, shape_of_format
 from .provider_rules import rules_of
 from .received import check_is_whole, receive
 from .response_limit import response_limit, tell_used
+from .sent_requests import describe_sent
 from .setting_names import check_setting_names, refuse_background
 from .streaming import STREAM_OVERHEAD, EmittedText, StreamEnds, ask_streaming, emitted_text
 
@@ -115,6 +116,8 @@ class PydanticAIDriver:
         asked, limit, text = False, None, None
         try:
             question = await self._question(target, request)
+            if request.tell is not None:
+                request.tell(describe_sent(question.model, question.sent, with_messages=False))
             asked = True
             if self._streams.may_stream(target.model):
                 text = emitted_text(request, target.model, is_shaped=question.shape is not None)

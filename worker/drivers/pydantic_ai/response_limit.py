@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ...flow.values import ProviderFacts
+from ..protocol import SentRequest
 from .provider_facts import facts_of_headers
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ class ResponseLimit:
     Attributes:
         max_bytes: Most bytes of the response's body.
         observe: Takes what the headers of a response tell about the provider's limits; None where it is not asked for.
+        tell: Takes the request that is sent; None where it is not asked for.
         exceeded: The response had more, and the rest was not read.
     """
 
     max_bytes: int
     observe: Callable[[ProviderFacts], None] | None = None
+    tell: Callable[[SentRequest], None] | None = None
     exceeded: bool = False
 
 
@@ -55,9 +58,13 @@ _limit: Final[ContextVar[ResponseLimit | None]] = ContextVar("celery_agents_resp
 
 
 @contextlib.contextmanager
-def response_limit(max_bytes: int, observe: Callable[[ProviderFacts], None] | None = None) -> Generator[ResponseLimit]:
+def response_limit(
+    max_bytes: int,
+    observe: Callable[[ProviderFacts], None] | None = None,
+    tell: Callable[[SentRequest], None] | None = None,
+) -> Generator[ResponseLimit]:
     """Limit the responses to requests that begin in this block, where their client has `limit_responses`."""
-    limit = ResponseLimit(max_bytes, observe)
+    limit = ResponseLimit(max_bytes, observe, tell)
     token = _limit.set(limit)
     try:
         yield limit
@@ -71,6 +78,12 @@ def tell_used(usage: RequestUsage) -> None:
     if limit is not None and limit.observe is not None:
         read, written = usage.input_tokens, usage.output_tokens
         limit.observe(ProviderFacts(used={"input_tokens": read, "output_tokens": written, "tokens": read + written}))
+
+
+def teller() -> Callable[[SentRequest], None] | None:
+    """The function that takes what the running request sends; None where nothing asks for it."""
+    limit = _limit.get()
+    return None if limit is None else limit.tell
 
 
 def limit_responses(client: Any, *, uncompressed: bool = True) -> bool:

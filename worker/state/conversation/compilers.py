@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from .messages import DEFAULT, Message
+from .messages import DEFAULT, Message, MessageStore
 
 if TYPE_CHECKING:
     from ..agent_state import AgentState
@@ -25,8 +25,7 @@ class ConversationWithCurrentToolTrace:
 
     def compile(self, state: AgentState) -> tuple[Message, ...]:
         """The chosen messages, in order."""
-        current = state.execution.execution_id if state.execution else None
-        return tuple(message for message in every_message(state) if not message.is_trace or _is_of(message, current))
+        return choose_current(state.store, state.execution.execution_id if state.execution else None)
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,17 @@ class AllSections:
 
     def compile(self, state: AgentState) -> tuple[Message, ...]:
         """The chosen messages, in order."""
-        return every_message(state)
+        return every_message(state.store)
 
 
-def every_message(state: AgentState) -> tuple[Message, ...]:
+def choose_current(store: MessageStore, execution_id: str | None) -> tuple[Message, ...]:
+    """The conversation, and the tool traces of an execution."""
+    return tuple(each for each in every_message(store) if not each.is_trace or _is_of(each, execution_id))
+
+
+def every_message(store: MessageStore) -> tuple[Message, ...]:
     """The messages of all sections in the order a model reads them."""
-    sections = [state.store.section(name).messages for name in state.store.section_names()]
+    sections = [store.section(name).messages for name in store.section_names()]
     return sections[0] if len(sections) == 1 else tuple(message for section in sections for message in section)
 
 

@@ -85,9 +85,9 @@ def old_values(before: AgentState, after: AgentState, *, is_committed: bool) -> 
         after: It continues `before`.
         is_committed: `before` is exactly as its last step has committed it; nothing was saved since.
     """
-    if position_of(before) <= (1, 0):  # no step was committed, so that nothing can be asked for
-        return {}
     stepped = _step_between(before, after)
+    if position_of(before) <= (1, 0):  # no step was committed; the first one has seen messages all the same
+        return {name: value for name, value in _of_sections(before, after, stepped) if name.startswith("messages/")}
     return {
         **dict(_of_fields(before, after, is_committed=is_committed)),
         **dict(_of_mapping("metadata", before.context.metadata, after.context.metadata)),

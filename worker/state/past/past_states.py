@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
@@ -45,12 +46,19 @@ class Entry:
 class OldValues:
     """The old values of a session by name, and what is not kept any more."""
 
-    def __init__(self, entries: Mapping[str, Sequence[Entry]], dropped: Mapping[str, Position]) -> None:
+    def __init__(
+        self,
+        entries: Mapping[str, Sequence[Entry]],
+        dropped: Mapping[str, Position],
+        texts: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> None:
         """
         Args:
             entries: Of each name, in any order.
             dropped: For a name, the last step of the newest value that was dropped to stay within the bound.
+            texts: JSON of prompts, of lists of tools and of choices of messages, by their digests.
         """
+        self.texts = texts
         self._entries = {name: sorted(each, key=lambda entry: entry.until) for name, each in entries.items()}
         self._dropped = dropped
 
@@ -93,6 +101,7 @@ class StoredPast:
         is_committed: The present state is as that step has committed it.
         old: The old values.
         records: The committed steps of the execution that is asked for, as stored; all that there are.
+        asked: What the last step has asked the model, as JSON; empty where it is not known.
         messages: Reads the first messages of a section, at the generation that it has now.
         items: Reads the first items of a list of a part, at the generation that it has now.
     """
@@ -102,8 +111,25 @@ class StoredPast:
     is_committed: bool
     old: OldValues
     records: Sequence[bytes]
+    asked: bytes
     messages: Callable[[str, int], Sequence[bytes]]
     items: Callable[[str, int], Sequence[bytes]]
+
+    def section(self, name: str, extent: Extent, at: Position) -> Sequence[bytes | Message]:
+        """The first messages of a section as it was at a step.
+
+        Raises:
+            NotKept: It was replaced since, and its messages are not kept.
+        """
+        generation, length = extent
+        present = self.head.state.store.sections.get(name)
+        if present is not None and present.generation == generation:
+            return self.messages(name, length)
+        kept = f"messages/{name}/{generation}"
+        found = self.old.first(kept, at)
+        if found is None:
+            raise NotKept(kept, at.step)
+        return [Message.from_dict(each) for each in from_json(found.value)[:length]]
 
 
 def past_state(stored: StoredPast, at: Position) -> AgentState:
@@ -265,17 +291,9 @@ class _Reading:
 
     def _read_sections(self) -> dict[str, Extent]:
         """The sections of that time: reads their messages, and gives generation and length of each."""
-        present = self._present.store.sections
         extents = {name: extent for name in self._section_names() if (extent := self._extent(name)) is not None}
-        for name, (generation, length) in extents.items():
-            if name in present and present[name].generation == generation:
-                self._sections[name] = self._stored.messages(name, length)
-                continue
-            kept = f"messages/{name}/{generation}"
-            found = self._old.first(kept, self._at)
-            if found is None:
-                raise NotKept(kept, self._at.step)
-            self._sections[name] = [Message.from_dict(each) for each in from_json(found.value)[:length]]
+        for name, extent in extents.items():
+            self._sections[name] = self._stored.section(name, extent, self._at)
         return extents
 
     def _section_names(self) -> list[str]:

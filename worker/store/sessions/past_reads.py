@@ -14,6 +14,7 @@ from ...state.codec.join import Head, read_head
 from ...state.conversation.messages import Message, Span
 from ...state.past.old_values import Position, position_of
 from ...state.past.past_states import OldValues, StoredPast, past_state
+from ...state.past.seen_requests import ModelRequest, seen_request
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..database import Command
@@ -31,10 +32,12 @@ class StepAddress:
     Attributes:
         number: From 1 within its execution.
         execution_id: None: the latest execution.
+        field: Who gave it calls it so.
     """
 
     number: int
     execution_id: str | None = None
+    field: str = "at"
 
     def __str__(self) -> str:
         return f"{self.number}" if self.execution_id is None else f"{self.execution_id}:{self.number}"
@@ -53,26 +56,35 @@ class PastReadVerbs(StorePart):
             StateUnreadable: A part of it cannot be read.
             StoreUnavailable: No answer in time, or the session changes too fast to be read.
         """
+        return past_state(*self._read_past(session_id, address, is_alone=False))
+
+    def request_at(self, session_id: str, address: StepAddress) -> ModelRequest:
+        """Read what the model saw in a step; raises as `state_at`, but the result names what is not kept of it."""
+        return seen_request(session_id, *self._read_past(session_id, address, is_alone=True))
+
+    def _read_past(self, session_id: str, address: StepAddress, *, is_alone: bool) -> tuple[StoredPast, Position]:
         scope = self._context.session(session_id)
         for _ in range(_TORN_READS):
-            found = _PastRead(scope, address).read()
+            found = _PastRead(scope, address, is_alone=is_alone).read()
             if found is not None:
-                return past_state(*found)
+                return found
         raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
 
 
 class _PastRead:
-    """One read of all that the state at a step is made of."""
+    """One read of all that the state at a step is made of; `is_alone`: of the records that of this step alone."""
 
-    def __init__(self, scope: SessionScope, address: StepAddress) -> None:
-        self._scope, self._address = scope, address
+    def __init__(self, scope: SessionScope, address: StepAddress, *, is_alone: bool) -> None:
+        self._scope, self._address, self._is_alone = scope, address, is_alone
 
     def read(self) -> tuple[StoredPast, Position] | None:
         """Read twice: what there is, and the lists. None: the session was saved in between."""
         scope, keys = self._scope, self._scope.keys
-        named: Command = ("HMGET", keys.session, "version", "head", "past")
+        named: Command = ("HMGET", keys.session, "version", "head", "past", "asked")
         # Pipelines, since a full Redis takes no transaction; the version is read first and last.
-        (version, content, known), old = scope.database.pipeline("past.head", [named, ("HGETALL", keys.old_values)])
+        (version, content, known, asked), old = scope.database.pipeline(
+            "past.head", [named, ("HGETALL", keys.old_values)]
+        )
         if version is None:
             raise missing_error(scope.context, scope.session_id)
         head, past = read_head(require_head(content)), Past.read(known)
@@ -99,7 +111,8 @@ class _PastRead:
             position=Position(position_of(head.state).execution, head.steps),
             is_committed=past.is_committed,
             old=values,
-            records=_unpack_records(entries, head, messages, values, at),
+            records=_unpack_records(self._needed(entries), head, messages, values, at),
+            asked=asked or b"",
             messages=lambda name, length: messages[name][:length],
             items=lambda name, length: grown[name][:length],
         )
@@ -116,12 +129,18 @@ class _PastRead:
         if execution is not None:
             latest = execution.execution_id
             advice = f"the session has no such execution, or does not keep its past; the latest one is {latest}."
-        raise InvalidInput("at", str(self._address), advice)
+        raise InvalidInput(self._address.field, str(self._address), advice)
+
+    def _needed(self, entries: Sequence[bytes]) -> Sequence[bytes]:
+        """The entries of the steps that are read; the others may be packed over messages that are not kept."""
+        if not self._is_alone:
+            return entries
+        return [entry if number == self._address.number else b"" for number, entry in enumerate(entries, 1)]
 
     def _check(self, execution: int, steps: int, execution_id: str) -> Position:
         if not 1 <= self._address.number <= steps:
             advice = f"execution {execution_id} has {steps} committed steps, which are numbered from 1."
-            raise InvalidInput("at", str(self._address), advice)
+            raise InvalidInput(self._address.field, str(self._address), advice)
         return Position(execution, self._address.number)
 
 

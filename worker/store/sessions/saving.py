@@ -24,7 +24,7 @@ from ..events import DeadEntry, event_commands
 from ..inbox import recent_operations
 from ..keys import callback_note, failed_sinks_field, fingerprint_field, joined_field
 from ..packing import pack, pack_step
-from ..past import change_past
+from ..past import PastChange, change_past
 from ..records import NextState, StepRef
 from ..session_records import REQUEST_KINDS, Result
 
@@ -104,8 +104,8 @@ class SessionSave:
         due = self._next_step(state)
         growth = self._grow()
         pairs = [(before, after) for after, _, before in growth]
-        past = change_past(scope, self.bookkeeping.past, pairs, self.version, self.old_values)
-        known = self._next_bookkeeping(past.stored)
+        past = change_past(scope, self.bookkeeping, pairs, self.version, self.next_state.asked, self.old_values)
+        known = self._next_bookkeeping(past)
         commands = [
             self._session_hash(known, head_json(state, packed=scope.context.layout.packs)),
             *(command for after, change, base in growth for command in self._append_commands(after, change, base)),
@@ -155,7 +155,7 @@ class SessionSave:
                 before = state
         return growth
 
-    def _next_bookkeeping(self, past: bytes) -> Bookkeeping:
+    def _next_bookkeeping(self, past: PastChange) -> Bookkeeping:
         known, settings = self.bookkeeping, self.scope.settings
         notify = fields.to_json(self._notify()) if self.next_state.notify else known.notify
         return Bookkeeping(
@@ -164,7 +164,8 @@ class SessionSave:
             notify=notify,
             lineage=known.next_lineage(),
             parent=known.parent,
-            past=past,
+            past=past.stored,
+            asked=past.asked,
         )
 
     def _executions(self) -> tuple[str, ...]:
@@ -194,6 +195,8 @@ class SessionSave:
         words += ["status", execution.status.value if execution else "idle", "lineage", known.lineage, *self.extra]
         if known.past or self.bookkeeping.past:
             words += ["past", known.past or b""]
+        if known.asked != self.bookkeeping.asked:
+            words += ["asked", known.asked or b""]
         if next_state.definition is not None:
             words += ["definition", next_state.definition]
         if next_state.operations:

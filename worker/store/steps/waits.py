@@ -25,7 +25,7 @@ from ..control import LONGEST_WAIT_MS, ControlFields
 from ..database import Command, WatchedTransaction, Word
 from ..event_records import EventType, NewEvent
 from ..events import attempt_of
-from ..journal import Journal, read_journal
+from ..journal import SAW, Journal, read_journal
 from ..keys import request_note, root_of, tree_range
 from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition, claim_lost
 from ..requests.index import add_commands
@@ -213,11 +213,13 @@ class _Wait:
         events = (*(each.event for each in made), self._event(opened, until_ms))
         save = found.prepare_save(
             base.state,
-            replace(next_state, events=(*next_state.events, *events)),
+            replace(next_state, events=(*next_state.events, *events), asked=None),
             extra=("last", wait_id(self.claim)),
             work_changed=False,
         )
         commands = [*save.commands, *self._step_commands(found.control, opened, until_ms)]
+        if next_state.asked is not None:  # another worker commits the step, maybe of another deployment
+            commands.append(("HSETNX", self._journal, SAW, next_state.asked.to_stored()))
         commands += [*self._callbacks(found.bookkeeping, opened, now_ms), *self._made_commands(made)]
         watched.commit("wait.exec", commands)
         self.scope.cache.put(self.scope.session_id, save.update(base.session, base.agent))

@@ -1,0 +1,86 @@
+"""The messages that a model has seen, as places of the session's messages: only what is nowhere else is kept whole.
+
+A compiler or a hook chooses other messages than the usual ones: a summary in front of the newest, for example. They are
+described by pieces: `[section, start, stop]` for messages of a section, or a message. `stop` is null for all that there
+were, so that the same choice in the next step has the same description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from ..conversation.messages import Extent, Message, MessageStore
+
+Pieces = list[Any]
+Place = tuple[str, int]
+"""A section, and the index of a message in it."""
+
+
+def describe_chosen(messages: Sequence[Message], store: MessageStore, seen: Mapping[str, Extent]) -> Pieces:
+    """Describe messages by places of a store.
+
+    Args:
+        seen: The messages that the record of the step will tell, by section; those behind them have no place.
+    """
+    places = _places(store, seen)
+    pieces: Pieces = []
+    following: Place | None = None
+    for message in messages:
+        found = _find(message, places, store, following)
+        if found is None:
+            pieces.append(message.to_dict())
+        elif found == following:
+            pieces[-1][2] += 1
+        else:
+            pieces.append([*found, found[1] + 1])
+        following = None if found is None or found[1] + 1 >= seen[found[0]].length else (found[0], found[1] + 1)
+    for piece in pieces:
+        if isinstance(piece, list) and piece[2] == seen[piece[0]].length:
+            piece[2] = None
+    return pieces
+
+
+def read_chosen(pieces: Pieces, read: Callable[[str], Sequence[Message]]) -> Iterator[Message]:
+    """The messages of a description.
+
+    Args:
+        read: Gives the messages of a section that the step has seen.
+    """
+    for piece in pieces:
+        if isinstance(piece, list):
+            section, start, stop = cast("list[Any]", piece)
+            yield from read(section)[start:stop]
+        else:
+            yield Message.from_dict(piece)
+
+
+def _places(store: MessageStore, seen: Mapping[str, Extent]) -> dict[Any, Place]:
+    """The first place of each message that can be referred to."""
+    places: dict[Any, Place] = {}
+    for name, section in store.sections.items():
+        extent = seen.get(name)
+        if extent is not None and extent.generation == section.generation:
+            for index, message in enumerate(section.messages[: extent.length]):
+                places.setdefault(_key(message), (name, index))
+    return places
+
+
+def _key(message: Message) -> Any:
+    """The part of a message that a model sees, but for the names and the arguments of its calls."""
+    return message.role, message.content, message.tool_call_id, tuple(call.id for call in message.tool_calls)
+
+
+def _find(message: Message, places: Mapping[Any, Place], store: MessageStore, following: Place | None) -> Place | None:
+    """A place that shows the same to the model: the following one, if it does."""
+    for place in (following, places.get(_key(message))):
+        if place is not None and _is_same(message, store.section(place[0]).messages[place[1]]):
+            return place
+    return None
+
+
+def _is_same(one: Message, other: Message) -> bool:
+    if one is other:
+        return True
+    calls, others = ([(call.name, call.args) for call in each.tool_calls] for each in (one, other))
+    return _key(one) == _key(other) and calls == others
