@@ -1,4 +1,4 @@
-"""Commands on whole sessions: suspend, resume, label, fork, clear, snapshot, restore, trace, diff, delete."""
+"""Commands on whole sessions: suspend, resume, label, fork, clear, snapshot, restore, trace, diff, delete, erase."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from ...config.escaping import escape_json
 from ...worker.errors import SessionDeleted
 from ...worker.store.labels import read_pairs
+from .exits import ExitCode
 from .options import AsJson, By, OneSession, RedisUrl, SessionArgument, client_for, find_session, login, time_option
 from .views import as_json, clean, plural
 
@@ -301,3 +302,29 @@ def _print_many(sessions: Iterable[str], what: str, json: bool) -> None:
         print(as_json({"session_id": session}) if json else session)
     if not json:
         print(f"{plural(number, 'session')} {what}")
+
+
+def erase(
+    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; repeat it, for those with all.")] = None,
+    timeout: Annotated[timedelta | None, time_option("How long to wait for what runs of each; default: 30s.")] = None,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Delete all sessions with a label, with those below them and their forks.
+
+    It looks again until it finds none. What cannot be deleted is named, and the exit code is 1.
+
+    \b
+    Example:
+      celery-agents erase --label user=42
+    """
+    seconds = _DELETE_SECONDS if timeout is None else timeout.total_seconds()
+    erased = client_for(redis_url).erase(label=read_pairs("--label", label or ()), by=by or login(), timeout=seconds)
+    if json:
+        print(as_json(erased.to_dict()))
+    else:
+        found = f"{plural(len(erased.sessions), 'session')}, {plural(erased.dead_entries, 'dead step')}"
+        print("\n".join([f"erased {found}", *(clean(f"{name} is left: {why}") for name, why in erased.left.items())]))
+    if erased.left:
+        raise typer.Exit(ExitCode.FAILED)

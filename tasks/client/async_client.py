@@ -256,6 +256,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     trace = _run_in_thread(AgentClient.trace)
     resume_snapshot = _start_job(AgentClient.resume_snapshot)
     delete = _run_in_thread(AgentClient.delete)
+    erase = _run_in_thread(AgentClient.erase)
     tree = _run_in_thread(AgentClient.tree)
     timeline = _run_in_thread(AgentClient.timeline)
     waiting = _run_in_thread(AgentClient.waiting)

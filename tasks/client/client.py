@@ -31,7 +31,7 @@ from ...worker.store.live.streams import StreamPosition
 from ...worker.store.records import InboxKind, Operation
 from ...worker.store.session_records import Header, StoredSession
 from ..housekeeping.receivers import read_receivers
-from .deleting import DeletingVerbs
+from .erasing import ErasingVerbs
 from .following import follow_session
 from .holding import HoldingVerbs
 from .inputs import (
@@ -64,7 +64,7 @@ from .verbs import BY, LONGEST_SECONDS, MESSAGE_FIELDS, MOST_TEXT, Scope, verb
 _STOP_SECONDS: Final = 30.0
 
 
-class AgentClient(ResolvingVerbs, HoldingVerbs, DeletingVerbs, SnapshotVerbs, ObservingVerbs, ProviderVerbs):
+class AgentClient(ResolvingVerbs, HoldingVerbs, ErasingVerbs, SnapshotVerbs, ObservingVerbs, ProviderVerbs):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.
 
     A client that is no longer needed is closed by `close()`, or by leaving its `with` block.

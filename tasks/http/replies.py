@@ -77,6 +77,14 @@ class LabelsReply(Reply):
     labels: dict[str, str]
 
 
+class ErasureReply(Reply):
+    """The outcome of an erasure."""
+
+    sessions: list[str] = Field(description="With those below them and their forks.")
+    dead_entries: int = Field(description="Entries of the dead list that named one of them.")
+    left: dict[str, str] = Field(description="Sessions that are still there, each with the reason.")
+
+
 class ListedSessionReply(SessionReply):
     """A session of a listing."""
 

@@ -39,6 +39,8 @@ WIRE: Final[Mapping[str, Any]] = {
     "ProviderLimit": ModelLimit,
     "Mapping[str, Any] | None": dict[str, Any] | None,
     "Mapping[str, str] | None": dict[str, str] | None,
+    "Mapping[str, str]": dict[str, str],
+    "float | None": float | None,
     "Mapping[str, str | None]": dict[str, str | None],
     "Sequence[Message]": list[TranscriptMessage],
     "GivenAnswer | Mapping[str, Any]": dict[str, Any],
@@ -104,6 +106,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "tuple[BucketStatus, ...]": Writer(
         {200: replies.LimitsReply}, lambda _, buckets: send({"limits": [bucket_value(each) for each in buckets]})
     ),
+    "Erasure": Writer({200: replies.ErasureReply}, lambda _, erasure: send(erasure.to_dict())),
     "dict[str, str]": Writer({200: replies.LabelsReply}, lambda _, labels: send({"labels": labels})),
     "dict[str, dict[str, Any]]": Writer({200: replies.NamedReply}, lambda _, facts: send(facts)),
 }

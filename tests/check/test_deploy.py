@@ -455,11 +455,19 @@ def test_each_user_may_give_the_commands_of_its_part() -> None:
                     "parking",
                     "watched_sessions",
                     "deleting",
+                    "labelling",
                     "whole_sessions",
                 )
             ),
             "live/streams.py",
-            *("sessions/saving.py", "sessions/loading.py", "events.py", "control.py"),
+            *(
+                "sessions/saving.py",
+                "sessions/loading.py",
+                "events.py",
+                "control.py",
+                "labels.py",
+                "housekeeping/dead_list.py",
+            ),
         )
         - rights("producer")
         == set()
@@ -467,11 +475,15 @@ def test_each_user_may_give_the_commands_of_its_part() -> None:
     looking = (
         "sessions/reads.py",
         "sessions/loading.py",
+        "sessions/listing.py",
+        "sessions/summaries.py",
+        "requests/listing.py",
         "housekeeping/inspection.py",
     )
     # A sweep deletes the queue of a group without workers, and a worker notes a sink that failed; a monitor does not.
     writes = {"DEL", "SET", "HSET"}
     assert commands(*looking) - writes - rights("monitor") == set()
+    assert commands(*looking) - writes - rights("http") - {"HSCAN", "INFO", "PTTL", "TYPE"} == set()
     assert writes & rights("monitor") == set()
 
 

@@ -118,6 +118,18 @@ def test_a_deleted_session_and_an_expired_one_leave_nothing_in_the_index(databas
     assert sorted(index_of(bench)) == [b"=a=1\ns1", b"@s1\na=1"]
 
 
+def test_the_dead_list_forgets_what_names_a_session_and_nothing_else(database: Database) -> None:
+    bench = Bench(database)
+    for name in ("s1", "s11", "s2"):
+        new_session(bench, name, {})
+        bench.store.steps.park(bench.ref(), f"broken: {name}")
+    assert bench.store.housekeeping.forget_dead(["s11", "s2"]) == 2
+    assert [entry["session"] for entry in bench.store.housekeeping.list_dead()] == ["s1"]
+    assert bench.store.housekeeping.forget_dead(["s2"]) == 0
+    for name in ("s1", "s11", "s2"):
+        bench.store.sessions.delete(name)
+
+
 def test_a_fork_has_the_labels_of_its_source(database: Database) -> None:
     bench = Bench(database)
     bench.submit(labels={"a": "1"})

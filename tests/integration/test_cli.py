@@ -239,6 +239,11 @@ def test_sessions_are_labelled_and_found_by_their_labels(shell: Shell, worker: W
         assert refused.returncode == 2
         assert "key=value" in refused.stderr
     assert shell("list", "--json", "--label", "tier=gold").stdout == ""
+    assert "name at least one" in shell("erase").stderr
+    assert shell("erase", "--label", "customer=42").stdout.strip() == "erased 1 session, 0 dead steps"
+    assert lines_of(shell("erase", "--label", "customer=42", "--json")) == [
+        {"sessions": [], "dead_entries": 0, "left": {}}
+    ]
 
 
 def test_a_session_is_shown_for_people_and_for_programs(shell: Shell, worker: WorkerProcess) -> None:

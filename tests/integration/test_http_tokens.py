@@ -147,7 +147,11 @@ def test_sessions_are_labelled_by_services_and_found_by_what_is_known_of_them(
     assert (again.status_code, "label()" in again.json()["detail"]) == (422, True)
     with served.http(token_for(http, session, "submit", "read")) as bearer:
         assert bearer.post(f"/v1/sessions/{session}/labels", json={"labels": {"customer": "7"}}).status_code == 403
+        assert bearer.post("/v1/erasures", json={"label": {"team": "blue"}}).status_code == 403
     assert http.get(f"/v1/sessions/{session}").json()["labels"] == {"tier": "gold", "team": "blue"}
+    assert http.post("/v1/erasures", json={"label": {}}).status_code == 422
+    erased = http.post("/v1/erasures", json={"label": {"team": "blue"}, "timeout_seconds": 20})
+    assert erased.json() == {"sessions": [session], "dead_entries": 0, "left": {}}
 
 
 def test_a_service_answers_any_request(served: ServeProcess, http: httpx.Client) -> None:

@@ -18,6 +18,7 @@ from .context import Publisher, StoreContext
 from .database import Database
 from .flow.verbs import FlowVerbs
 from .housekeeping.callbacks import CallbackVerbs
+from .housekeeping.dead_list import DeadListVerbs
 from .housekeeping.histories import HistoryVerbs
 from .housekeeping.inspection import FactVerbs, InspectVerbs
 from .housekeeping.pruning import PruneVerbs
@@ -85,7 +86,15 @@ class RequestActions(AnswerVerbs, RequestListVerbs):
 
 
 class Housekeeping(
-    SweepVerbs, PruneVerbs, CallbackVerbs, HistoryVerbs, InspectVerbs, FactVerbs, QuarantineVerbs, UpgradeVerbs
+    SweepVerbs,
+    PruneVerbs,
+    CallbackVerbs,
+    HistoryVerbs,
+    InspectVerbs,
+    FactVerbs,
+    QuarantineVerbs,
+    UpgradeVerbs,
+    DeadListVerbs,
 ):
     """The work of workers besides their steps, and the facts that operators look at."""
 

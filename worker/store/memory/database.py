@@ -329,6 +329,9 @@ class MemoryDatabase:
     def _xtrim(self, key: str, *args: Word) -> int:
         return self._read(key, Stream, Stream()).trim(int(args[-1]))
 
+    def _xdel(self, key: str, *ids: Word) -> int:
+        return self._read(key, Stream, Stream()).drop({_bytes(each) for each in ids})
+
     def _xrange(self, key: str, first: str, last: str, *options: Word) -> list[Reply]:
         return self._read(key, Stream, Stream()).entries_from(first, int(options[1]) if options else None)
 

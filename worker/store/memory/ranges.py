@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ..database import Reply, Word
 
@@ -40,6 +40,12 @@ class Stream(list[tuple[tuple[int, int], list[bytes]]]):
         """Keep the newest entries; how many were removed."""
         before = len(self)
         del self[: max(0, before - most)]
+        return before - len(self)
+
+    def drop(self, ids: Collection[bytes]) -> int:
+        """Remove the entries with these ids; how many there were."""
+        before = len(self)
+        self[:] = [each for each in self if stream_id(each[0]) not in ids]
         return before - len(self)
 
     def entries_from(self, first: str, count: int | None) -> list[Reply]:

@@ -185,7 +185,10 @@ def _read_unordered(
     kind = index.removeprefix(WAITS_FOR)
     if kind != index:
         return _with_times(
-            context, bounds, lambda shard: ("ZRANGE", shard.requests, 0, -1), lambda entry: _asked_by(entry, kind)
+            context,
+            bounds,
+            lambda shard: ("ZRANGEBYSCORE", shard.requests, "-inf", "+inf"),
+            lambda entry: _asked_by(entry, kind),
         )
     label = _rarest_label(context, wanted.labels) if wanted.status or index == "sessions" else None
     if label is not None:
