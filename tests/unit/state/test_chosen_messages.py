@@ -88,3 +88,12 @@ def test_messages_behind_those_of_the_record_and_of_other_generations_are_kept_w
 def test_a_thousand_equal_messages_are_described_as_one_piece() -> None:
     store = MessageStore().append([Message.user("yes")] * 1000)
     assert describe_chosen(store.section().messages, store, store.extents) == [["messages", 0, None]]
+
+
+def test_messages_that_the_chooser_did_not_have_are_kept_whole() -> None:
+    store = MessageStore().append([Message.user("a"), Message.user("b")])
+    later = store.append([Message.user("c")])
+    chosen = [*store.section().messages, Message.user("d")]
+    pieces = describe_chosen(chosen, store, later.extents)
+    assert pieces == [["messages", 0, 2], Message.user("d").to_dict()]
+    assert _shown(tuple(read_chosen(pieces, lambda _: later.section().messages))) == _shown(chosen)

@@ -23,7 +23,8 @@ def describe_chosen(messages: Sequence[Message], store: MessageStore, seen: Mapp
     Args:
         seen: The messages that the record of the step will tell, by section; those behind them have no place.
     """
-    places = _places(store, seen)
+    reach = _reach(store, seen)
+    places = _places(store, reach)
     pieces: Pieces = []
     following: Place | None = None
     for message in messages:
@@ -34,7 +35,7 @@ def describe_chosen(messages: Sequence[Message], store: MessageStore, seen: Mapp
             pieces[-1][2] += 1
         else:
             pieces.append([*found, found[1] + 1])
-        following = None if found is None or found[1] + 1 >= seen[found[0]].length else (found[0], found[1] + 1)
+        following = None if found is None or found[1] + 1 >= reach[found[0]] else (found[0], found[1] + 1)
     for piece in pieces:
         if isinstance(piece, list) and piece[2] == seen[piece[0]].length:
             piece[2] = None
@@ -55,14 +56,21 @@ def read_chosen(pieces: Pieces, read: Callable[[str], Sequence[Message]]) -> Ite
             yield Message.from_dict(piece)
 
 
-def _places(store: MessageStore, seen: Mapping[str, Extent]) -> dict[Any, Place]:
+def _reach(store: MessageStore, seen: Mapping[str, Extent]) -> dict[str, int]:
+    """How many messages of each section can be referred to: those that the store has, too."""
+    return {
+        name: min(len(section.messages), extent.length)
+        for name, section in store.sections.items()
+        if (extent := seen.get(name)) is not None and extent.generation == section.generation
+    }
+
+
+def _places(store: MessageStore, reach: Mapping[str, int]) -> dict[Any, Place]:
     """The first place of each message that can be referred to."""
     places: dict[Any, Place] = {}
-    for name, section in store.sections.items():
-        extent = seen.get(name)
-        if extent is not None and extent.generation == section.generation:
-            for index, message in enumerate(section.messages[: extent.length]):
-                places.setdefault(_key(message), (name, index))
+    for name, length in reach.items():
+        for index, message in enumerate(store.section(name).messages[:length]):
+            places.setdefault(_key(message), (name, index))
     return places
 
 
