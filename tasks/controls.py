@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
@@ -77,25 +77,32 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
         # Celery gives shared tasks to each app of the process, in any order: the settings are those of this app.
         "shared": False,
     }  # fmt: skip
-    # First: of two tasks with one name, Celery keeps the first.
-    _register_refusals(app, settings, client, options)
-    _register_submit(app, settings, client, options)
-    _register_retry(app, client, options)
-    register_verbs(app, client, options)
+    refused = _register_refusals(app, settings, client, options)
+    if SUBMIT not in refused:
+        _register_submit(app, settings, client, options)
+    if RETRY not in refused:
+        _register_retry(app, client, options)
+    register_verbs(app, client, options, refused)
 
 
-def _register_refusals(app: Celery, settings: Settings, client: LazyClient, options: Mapping[str, Any]) -> None:
-    """Put what the settings do not accept into quarantine: each writer to the queue may name any session."""
-    for name in CONTROL:
-        short = name.removeprefix(PREFIX)
-        if settings.takes_control(short):
-            continue
+def _register_refusals(
+    app: Celery, settings: Settings, client: LazyClient, options: Mapping[str, Any]
+) -> Collection[str]:
+    """Put what the settings do not accept into quarantine: each writer to the queue may name any session.
+
+    Returns:
+        The names of these tasks.
+    """
+    refused = [name for name in CONTROL if not settings.takes_control(name.removeprefix(PREFIX))]
+    for name in refused:
 
         @app.task(name=name, **options)  # pyright: ignore[reportUntypedFunctionDecorator]
         def refuse(self: Task[Any, Any], *args: Any, **kwargs: Any) -> None:  # pyright: ignore[reportUnusedFunction]
             """Refuse a control task that CELERY_AGENTS_CONTROL_TASKS does not name."""
             task = str(self.name)
             _quarantine(client, task, {"args": args, **kwargs} if args else kwargs, task.removeprefix(PREFIX))
+
+    return refused
 
 
 def _quarantine(client: LazyClient, task: str, kwargs: Mapping[str, Any], missing: str) -> NoReturn:
@@ -181,9 +188,13 @@ def _register_retry(app: Celery, client: LazyClient, options: Mapping[str, Any])
         return f"session {job.session_id}"
 
 
-def register_verbs(app: Celery, client: Callable[[], Any], options: Mapping[str, Any]) -> None:
+def register_verbs(
+    app: Celery, client: Callable[[], Any], options: Mapping[str, Any], refused: Collection[str] = ()
+) -> None:
     """Add a task for each verb that names parameters of one.
 
+    Args:
+        refused: Names of tasks that the settings do not accept; they are there already.
     Raises:
         TypeError: A parameter has a type that is not in `WIRE`, or `names.CONTROL` lacks the task, so that the setting
             `control_tasks` would not keep it away.
@@ -195,7 +206,8 @@ def register_verbs(app: Celery, client: Callable[[], Any], options: Mapping[str,
             name = f"{PREFIX}{verb.name}"
             if name not in CONTROL:
                 raise TypeError(f"{name} is a task of @verb; add it to CONTROL_TASKS of config/settings.py")
-            app.task(name=name, **patient)(make_task(verb, client))
+            if name not in refused:
+                app.task(name=name, **patient)(make_task(verb, client))
 
 
 def make_task(verb: Verb, client: Callable[[], Any]) -> Callable[..., str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 from celery_agents.config.settings import CONTROL_TASKS, Settings, SettingsError
@@ -24,6 +26,15 @@ def test_all_are_taken_or_those_that_are_named() -> None:
 def test_each_name_of_the_setting_is_a_task_and_each_task_has_a_name_there() -> None:
     tasks = {name for name in create_app(Settings.build(control_tasks="all")).tasks if name.startswith(PREFIX)}
     assert tasks - {STEP} == {*CONTROL}
+
+
+@pytest.mark.parametrize("control_tasks", ["all", "", "submit, retry", "stop"])
+def test_each_task_is_registered_once(control_tasks: str) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        tasks = create_app(Settings.build(control_tasks=control_tasks)).tasks
+        assert {*CONTROL} <= tasks.keys()
+    assert [str(each.message) for each in said if any(f"'{name}'" in str(each.message) for name in CONTROL)] == []
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:
