@@ -77,4 +77,5 @@ def due_sessions(client: redis.Redis) -> list[str]:
 def _shards(client: redis.Redis) -> tuple[ShardKeys, ...]:
     """The shards of the store, which has its own number of them or is new."""
     fleet = FleetKeys(is_apart=isinstance(client, redis.RedisCluster))
-    return shard_keys(int(str(client.get(fleet.shards) or NEW).split()[0]))
+    stored = client.get(fleet.shards) or str(NEW)
+    return shard_keys(int((stored.decode() if isinstance(stored, bytes) else str(stored)).split()[0]))
