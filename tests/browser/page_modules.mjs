@@ -7,6 +7,7 @@ const { makeAxis, unite } = await page("axis.js");
 const { countCalls, firstOpen, groupsOf, mergeSteps, rowsOf, sumUp } = await page("spans.js");
 const { entriesOf, stateOf, stepOf } = await page("conversation.js");
 const { Transcript } = await page("live_text.js");
+const { differencesOf } = await page("seen.js");
 
 const HOUR = 3_600_000;
 const near = (value, wanted) => assert.ok(Math.abs(value - wanted) < 0.01, `${value} is not ${wanted}`);
@@ -188,4 +189,17 @@ test("an execution that ends takes what was not committed with it", () => {
   assert.equal(shown(transcript), "half an ans");
   transcript.apply({ type: "execution_stopped", data: { execution_id: "e" } });
   assert.equal(shown(transcript), "");
+});
+
+test("two values are compared value by value, and lists place by place", () => {
+  const before = { step: 1, prompt: "a", messages: [{ role: "user", args: { at: 1, "a.b": null } }], kind: [1], gone: 0 };
+  const after = { step: 2, prompt: "b", messages: [{ role: "user", args: { at: true, "a.b": null } }, "more"], kind: { 0: 1 } };
+  assert.deepEqual(differencesOf(before, after, ["step"]), [
+    { path: "prompt", before: "a", after: "b" },
+    { path: "messages[0].args.at", before: 1, after: true },
+    { path: "messages[1]", before: undefined, after: "more" },
+    { path: "kind", before: [1], after: { 0: 1 } },
+    { path: "gone", before: 0, after: undefined },
+  ]);
+  assert.deepEqual(differencesOf(after, structuredClone(after)), []);
 });

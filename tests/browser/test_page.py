@@ -246,6 +246,41 @@ def test_a_newcomers_questions_are_answered(
     assert watched.complaints == []
 
 
+def test_the_request_of_a_step_is_read_and_compared_with_that_of_another(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = completed(desk, "Where is order 4915?")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    step_row(page, "gpt-5-mini").last.get_by_role("button").first.click()
+    page.get_by_role("link", name="what the model saw").click()
+    panel = page.get_by_role("tabpanel")
+    expect(panel).to_contain_text("support asked openai:gpt-5-mini with 3 messages and")
+    expect(panel).to_contain_text("You help customers of a tea shop")
+    expect(panel.get_by_text("Where is order 4915?")).to_be_visible()
+    panel.get_by_text("Look an order up.", exact=True).click()
+    expect(panel.get_by_text("Number of the order.").first).to_be_visible()
+    take_picture(page, "request")
+    panel.get_by_role("button", name="Earlier").click()
+    expect(panel).to_contain_text("with 1 message and")
+    panel.get_by_role("button", name="Later").click()
+    panel.get_by_label("Compared with step").fill("1")
+    page.keyboard.press("Enter")
+    expect(panel).to_contain_text("2 differences between step 1 and step 2.")
+    expect(panel.get_by_text("messages[1]")).to_be_visible()
+    panel.get_by_label("Of both").select_option("the state after it")
+    expect(panel.get_by_text("execution.step_executions[1]")).to_be_visible()
+    expect(panel.locator("del").filter(has_text="in_progress")).to_be_visible()
+    expect(panel.locator("ins").filter(has_text="completed").first).to_be_visible()
+    take_picture(page, "compared")
+    page.reload()
+    expect(panel.get_by_label("Compared with step")).to_have_value("1")
+    panel.get_by_label("Compared with step").fill("7")
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("alert")).to_contain_text("7")
+    assert [each for each in watched.complaints if "422" not in each] == []
+
+
 # --- what it looks like, and what it withstands ---------------------------------------------------------------------------
 
 
@@ -279,7 +314,11 @@ def violations(axe: Any, page: Page) -> list[tuple[str, list[str]]]:
 
 
 def check_what_opens(axe: Any, page: Page, session: str) -> None:
-    """A span, the dialog of an action, and the list of keys are accessible, too."""
+    """A request, a comparison, a span, the dialog of an action, and the list of keys are accessible, too."""
+    for query, text in {"step=1": "asked openai:gpt-5-mini", "step=2&against=1": "differences between"}.items():
+        page.goto(f"{session}?tab=stored&{query}")
+        expect(page.get_by_role("tabpanel").get_by_text(text)).to_be_visible()
+        assert violations(axe, page) == [], query
     page.goto(session)
     page.get_by_role("row").get_by_role("button", name="find_order").click()
     expect(page.locator("tr.opened").get_by_text("Arguments")).to_be_visible()

@@ -1,22 +1,20 @@
-// The place Session: its head, the conversation as a chat, and beside it the timeline and further tabs: the stored
-// messages, calls by tool, and the whole state as JSON.
+// The place Session: its head, the conversation as a chat, and beside it the timeline and further tabs: what the model
+// saw, calls by tool, and the whole state as JSON.
 import { get, sessionPath, tokenClaims } from "./api.js";
 import { Chat } from "./chat.js";
-import { entriesOf } from "./conversation.js";
 import { Feed } from "./feed.js";
 import { count, duration, firstLine, plural } from "./format.js";
-import { Chunk, html, Table, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
+import { html, Table, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Overview } from "./overview.js";
 import { Empty, Json, Problem, useMedia, useTitle } from "./parts.js";
 import { save, SessionHead } from "./session_head.js";
+import { Saw } from "./seen.js";
 import { countCalls } from "./spans.js";
 import { linkTo, setQuery } from "./state.js";
 import { Timeline } from "./timeline.js";
 
 const TABS = { timeline: "Timeline", overview: "Overview", stored: "What the model saw", tools: "Tools", raw: "Raw" };
-const GROUP = 20;
-const MOST_CALL = 1500; // characters of its arguments
 const NARROW = "(max-width: 900px)";
 
 /** Whether the token that this page has allows the conversation of its session alone. */
@@ -70,7 +68,7 @@ function Body({ view, feed, query }) {
         ${tab === "conversation" && chat}
         ${tab === "timeline" && html`<${Timeline} view=${view} />`}
         ${tab === "overview" && html`<${Overview} view=${view} />`}
-        ${tab === "stored" && html`<${Stored} view=${view} feed=${feed} />`}
+        ${tab === "stored" && html`<${Saw} view=${view} feed=${feed} query=${query} />`}
         ${tab === "tools" && html`<${Calls} view=${view} />`}
         ${tab === "raw" && html`<${Raw} view=${view} />`}</div></section></div>`;
 }
@@ -106,46 +104,6 @@ function NotShown({ id, problem }) {
 function Unreadable({ header }) {
   return html`<${Problem} of=${{ message: header.problem || "What is stored of this session cannot be read." }} />
     <p>Its conversation and its timeline cannot be shown. Other sessions are not affected.</p>`;
-}
-
-/** The stored messages in their order, as the model gets them. */
-function Stored({ view, feed }) {
-  const { messages, from, total, timeline, steps, problems } = view;
-  const execution = timeline?.execution_id ?? "";
-  const groups = useMemo(() => {
-    const entries = messages.map((message, at) => ({ number: from + at + 1, message,
-      step: entriesOf([message], 0, execution)[0].step }));
-    return Array.from({ length: Math.ceil(entries.length / GROUP) }, (_, at) =>
-      entries.slice(at * GROUP, (at + 1) * GROUP));
-  }, [messages, from, execution]);
-  const tokens = useMemo(() => new Map(steps.map((each) => [each.number, each.tokens])), [steps]);
-  if (total === 0) return html`<${Empty}>No message is stored yet.</${Empty}>`;
-  const drawOne = (each) => html`<${StoredMessage} key=${each.number} ...${each}
-    tokens=${each.message.role === "assistant" ? tokens.get(each.step) : null} />`;
-  return html`<p class="dim">The stored messages, in their order: ${count(total)} in all. With them the model got the
-      system prompt of its agent and the schemas of its tools, which are in the code of the workers.</p>
-    ${view.state?.prompt && html`<article class="stored"><header><h3>System prompt of this session</h3></header>
-      <${Json} value=${view.state.prompt} /></article>`}
-    <${Problem} of=${problems.messages} />
-    ${from > 0 && html`<p><button class="button" type="button" onClick=${() => feed.readEarlier()}>
-      Show earlier messages</button> <span class="small dim">${count(from)} before these</span></p>`}
-    ${groups.map((group) => html`<${Chunk} as="div" key=${group[0].number} guess=${96 * group.length}
-      draw=${() => group.map(drawOne)} />`)}`;
-}
-
-function StoredMessage({ number, message, step, tokens }) {
-  const { role, name, content, tool_calls: calls = [], is_error: isError } = message;
-  const facts = [step && `step ${step}`, tokens && `${count(tokens)} tokens`].filter(Boolean);
-  return html`<article class="stored"><header>
-      <h3>${count(number)} <span class="role">${firstLine(role, 40)}</span>
-        ${name && html` <code dir="auto">${firstLine(name, 120)}</code>`}${isError && " reports an error"}</h3>
-      <span class="small dim">${facts.join(", ")}</span></header>
-    ${content && html`<${Json} value=${content} />`}
-    ${calls.map((call) => html`<div class="call">
-      <p>calls <code dir="auto">${firstLine(call.name, 120)}</code>
-        <span class="small dim mono"> ${firstLine(call.id, 80)}</span></p>
-      <${Json} value=${call.args} most=${MOST_CALL} /></div>`)}
-    ${!content && !calls.length && html`<p class="dim">empty</p>`}</article>`;
 }
 
 /** Calls by tool: how many, failed, lost, and how long they took. */

@@ -34,7 +34,7 @@ export function SpanDetails({ span, session, step, tool }) {
     <${Problem} of=${problem} />
     ${!data && !problem && html`<p class="dim" role="status">Reading …</p>`}
     ${data && html`<div class="two"><div><${Content} data=${data} /></div>
-      <dl class="facts">${factsOf({ span, data, step }).map(([fact, value]) =>
+      <dl class="facts">${factsOf({ span, data, step, session }).map(([fact, value]) =>
         html`<dt>${fact}</dt><dd dir="auto">${value}</dd>`)}</dl></div>`}
   </section>`;
 }
@@ -91,7 +91,7 @@ function Value({ value }) {
   return html`<${Json} value=${shown} most=${2000} />`;
 }
 
-function factsOf({ span, data, step }) {
+function factsOf({ span, data, step, session }) {
   const { effect, key, cached, attempt, worker = step.worker, request_id: request, usage, resolutions = [], to } = data;
   const { expires_at: expires, finish_reason: finish } = data;
   const took = (Date.parse(span.ended_at) - Date.parse(span.started_at)) / 1000;
@@ -102,6 +102,8 @@ function factsOf({ span, data, step }) {
     span.session
       && ["session", html`<a class="mono" href=${linkTo("sessions", span.session)}>${inert(span.session)}</a>`],
     span.kind === "model" && ["model", firstLine(span.name, 120)],
+    span.kind === "model" && ["request", html`<a
+      href=${linkTo("sessions", session, { tab: "stored", step: step.number })}>what the model saw</a>`],
     to && ["asked of", firstLine(to, 120)],
     expires && ["expires", preciseTime(expires)],
     effect && ["effect class", html`<b>${firstLine(effect, 40)}</b>${EFFECTS[effect] ? `: ${EFFECTS[effect]}` : ""}`],

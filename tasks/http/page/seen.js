@@ -1,0 +1,115 @@
+// What the model saw: the stored messages, the request of a step, and what two steps have otherwise.
+import { get, sessionPath } from "./api.js";
+import { firstLine, inert, plural } from "./format.js";
+import { Chunk, html, useMemo } from "./html.js";
+import { usePolled } from "./live.js";
+import { Empty, Json, Problem } from "./parts.js";
+import { setQuery } from "./state.js";
+import { Messages, Part, Stored } from "./stored.js";
+
+const GROUP = 20;
+const OWN = ["session_id", "execution_id", "step"]; // of each request: no difference between two of them
+const PARTS = { request: "the request", state: "the state after it" };
+
+export function Saw({ view, feed, query }) {
+  const [step, against] = ["step", "against"].map((name) => query.get(name) ?? "");
+  const part = Object.hasOwn(PARTS, query.get("of") ?? "") ? query.get("of") : "request";
+  const id = view.header.session_id;
+  const last = view.steps.at(-1)?.number ?? 0;
+  return html`<${Chosen} step=${step} against=${against} part=${part} last=${last} />
+    ${!step ? html`<${Stored} view=${view} feed=${feed} />`
+      : against ? html`<${Differences} id=${id} before=${against} after=${step} part=${part} />`
+        : html`<${Request} id=${id} step=${step} />`}`;
+}
+
+/** The fields for a step and for another one that it is compared with; what they hold is part of the address. */
+function Chosen({ step, against, part, last }) {
+  const field = (label, name, value, hint) => html`<label class="field"><span class="label">${label}</span>
+    <input type="number" inputmode="numeric" min="1" step="1" value=${value} placeholder=${hint}
+      onChange=${(event) => setQuery({ [name]: event.target.value })} /></label>`;
+  const move = (to, name) => html`<button class="button" type="button" disabled=${to < 1 || (last > 0 && to > last)}
+    onClick=${() => setQuery({ step: String(to) })}>${name}</button>`;
+  return html`<form class="chosen" onSubmit=${(event) => event.preventDefault()}>
+    ${field("Request of step", "step", step, "all messages")}
+    ${step && html`<div class="actions">${move(Number(step) - 1, "Earlier")}${move(Number(step) + 1, "Later")}</div>
+      ${field("Compared with step", "against", against, "none")}`}
+    ${step && against && html`<label class="field"><span class="label">Of both</span>
+      <select value=${part} onChange=${(event) => setQuery({ of: event.target.value })}>
+        ${Object.entries(PARTS).map(([name, words]) => html`<option value=${name}>${words}</option>`)}
+      </select></label>`}
+  </form>`;
+}
+
+const read = (id, step, part, signal) => get(sessionPath(id, `/steps/${encodeURIComponent(step)}/${part}`), {}, signal);
+
+/** A request as it was asked: prompt, messages, tools, settings, and what is not kept of it. */
+function Request({ id, step }) {
+  const { value, problem, refresh } = usePolled((signal) => read(id, step, "request", signal), [id, step], 0);
+  const entries = useMemo(() => (value?.messages ?? []).map((message, at) => ({ number: at + 1, message })), [value]);
+  if (problem) return html`<${Problem} of=${problem} onRetry=${refresh} />`;
+  if (!value) return html`<p class="dim" role="status">Reading the request …</p>`;
+  const { agent, model, system_prompt: prompt, messages, tools, settings, response_format: format } = value;
+  return html`<p dir="auto">${firstLine(agent, 120) || "An agent"} asked
+      ${" "}<b>${firstLine(model, 120) || "a model whose name is not known"}</b> with
+      ${" "}${messages ? plural(messages.length, "message") : "messages that are not kept"}
+      ${" "}and ${tools ? plural(tools.length, "tool") : "tools that are not kept"}.</p>
+    ${value.not_kept.length > 0 && html`<p class="dim">Not kept any more: ${value.not_kept.join(", ")}.</p>`}
+    ${value.notes.map((note) => html`<p class="dim" dir="auto">${inert(note)}</p>`)}
+    ${prompt && html`<${Part} title="System prompt" value=${prompt} />`}
+    ${Object.keys(settings).length > 0 && html`<${Part} title="Settings" value=${settings} />`}
+    ${format && html`<${Part} title="Response format" value=${format} />`}
+    ${(tools ?? []).map((tool) => html`<${Tool} key=${tool.name} tool=${tool} />`)}
+    <${Messages} entries=${entries} />`;
+}
+
+const Tool = ({ tool }) => html`<article class="stored"><details><summary>Tool
+    ${" "}<code dir="auto">${firstLine(tool.name, 120)}</code>
+    ${" "}<span class="dim" dir="auto">${firstLine(tool.description, 120)}</span></summary>
+  <${Json} value=${tool} /></details></article>`;
+
+/** What two requests, or two states, have otherwise, value by value. */
+function Differences({ id, before, after, part }) {
+  const load = async (signal) => {
+    const found = await Promise.all([before, after].map((step) => read(id, step, part, signal)));
+    return part === "state" ? found.map((each) => each.state) : found;
+  };
+  const { value, problem, refresh } = usePolled(load, [id, before, after, part], 0);
+  const found = useMemo(() => value && differencesOf(...value, part === "request" ? OWN : []), [value]);
+  if (problem) return html`<${Problem} of=${problem} onRetry=${refresh} />`;
+  if (!found) return html`<p class="dim" role="status">Comparing …</p>`;
+  if (!found.length) return html`<${Empty}>Both are equal.</${Empty}>`;
+  const groups = Array.from({ length: Math.ceil(found.length / GROUP) }, (_, at) =>
+    found.slice(at * GROUP, (at + 1) * GROUP));
+  return html`<p class="dim">${plural(found.length, "difference")} between step ${inert(before)} and step
+      ${" "}${inert(after)}.</p>
+    ${groups.map((group, at) => html`<${Chunk} as="div" key=${at} guess=${96 * group.length}
+      draw=${() => group.map((each) => html`<${Difference} key=${each.path} ...${each} />`)} />`)}`;
+}
+
+const Difference = ({ path, before, after }) => html`<article class="stored">
+  <header><h3><code dir="auto">${firstLine(path, 400)}</code></h3></header>
+  ${before !== undefined && html`<del><span class="small">before</span><${Json} value=${before} most=${1500} /></del>`}
+  ${after !== undefined && html`<ins><span class="small">after</span><${Json} value=${after} most=${1500} /></ins>`}
+  </article>`;
+
+const isNested = (value) => typeof value === "object" && value !== null && !JSON.isRawJSON?.(value);
+
+/**
+ * Compare two values. Lists are compared place by place: most of them only grow.
+ *
+ * @param without names of the outermost values that are not compared
+ * @returns [{path, before, after}]: path as in `messages[3].content`; undefined where a side has no such value
+ */
+export function differencesOf(before, after, without = []) {
+  const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((name) => !without.includes(name));
+  return names.flatMap((name) => compare(name, before[name], after[name]));
+}
+
+function compare(path, before, after) {
+  if (isNested(before) && isNested(after) && Array.isArray(before) === Array.isArray(after)) {
+    const step = (name) => (Array.isArray(before) ? `${path}[${name}]` : `${path}.${name}`);
+    const names = new Set([...Object.keys(before), ...Object.keys(after)]);
+    return [...names].flatMap((name) => compare(step(name), before[name], after[name]));
+  }
+  return JSON.stringify(before) === JSON.stringify(after) ? [] : [{ path, before, after }];
+}
