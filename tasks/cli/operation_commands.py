@@ -1,4 +1,4 @@
-"""Commands for who runs workers: doctor, health, workers, upgrade-data."""
+"""Commands for who runs workers: doctor, health, workers, costs, upgrade-data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,6 +23,7 @@ from .views import as_json, clean, one_line, plural, print_table, print_values
 if TYPE_CHECKING:
     from celery import Celery
 
+    from ...worker.store.sessions.spending import CostSum
     from ..observability.doctor.findings import Finding
 
 _WIDTH: Final = 110
@@ -123,6 +124,40 @@ def workers(json: AsJson = False, redis_url: RedisUrl = None) -> None:
         print_values([{"name": name, **facts} for name, facts in sorted(found.items())])
     else:
         print_table(_WORKERS_HEAD, [_worker_row(name, facts) for name, facts in sorted(found.items())])
+
+
+def costs(
+    by: Annotated[str, typer.Option(help="agent, model, day, or label:KEY.")] = "agent",
+    since: Annotated[timedelta | None, time_option("Executions whose last step is from the last 1h, 7d, …")] = None,
+    until: Annotated[timedelta | None, time_option("Executions whose last step is older than 1h, 7d, …")] = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Add up what executions have spent, each once.
+
+    Prices are those that drivers and agents know; "unpriced" counts executions with an answer without one.
+
+    \b
+    Examples:
+      celery-agents costs --since 7d
+      celery-agents costs --by label:customer --since 30d --json
+    """
+    now = datetime.now(UTC)
+    report = client_for(redis_url).costs(
+        by=by, since=None if since is None else now - since, until=None if until is None else now - until
+    )
+    if json:
+        print(as_json(report.to_dict()))
+    else:
+        rows = [_cost_row(each.name or "-", each) for each in report.sums]
+        head = (by.partition(":")[2] or by, "executions", "steps", "tokens", "cost", "unpriced")
+        print_table(head, [*rows, _cost_row("all", report.total)])
+    for session in report.unread:
+        print(f"{clean(session)} cannot be read: its costs are missing", file=sys.stderr)
+
+
+def _cost_row(name: str, each: CostSum) -> tuple[str, ...]:
+    return name, str(each.executions), str(each.steps), str(each.tokens), f"${each.cost:.4f}", str(each.unpriced or "")
 
 
 def upgrade_data(json: AsJson = False, redis_url: RedisUrl = None) -> None:

@@ -260,6 +260,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     tree = _run_in_thread(AgentClient.tree)
     timeline = _run_in_thread(AgentClient.timeline)
     waiting = _run_in_thread(AgentClient.waiting)
+    costs = _run_in_thread(AgentClient.costs)
     pause = _run_in_thread(AgentClient.pause)
     unpause = _run_in_thread(AgentClient.unpause)
     pauses = _run_in_thread(AgentClient.pauses)

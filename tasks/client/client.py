@@ -57,6 +57,7 @@ from .observing import ObservingVerbs
 from .pending import ResolvingVerbs
 from .providers import ProviderVerbs
 from .snapshots import SnapshotVerbs
+from .spending import SpendingVerbs
 from .stream_items import StreamItem
 from .submission import Submission
 from .verbs import BY, LONGEST_SECONDS, MESSAGE_FIELDS, MOST_TEXT, Scope, verb
@@ -64,7 +65,9 @@ from .verbs import BY, LONGEST_SECONDS, MESSAGE_FIELDS, MOST_TEXT, Scope, verb
 _STOP_SECONDS: Final = 30.0
 
 
-class AgentClient(ResolvingVerbs, HoldingVerbs, ErasingVerbs, SnapshotVerbs, ObservingVerbs, ProviderVerbs):
+class AgentClient(
+    ResolvingVerbs, HoldingVerbs, ErasingVerbs, SnapshotVerbs, ObservingVerbs, SpendingVerbs, ProviderVerbs
+):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.
 
     A client that is no longer needed is closed by `close()`, or by leaving its `with` block.

@@ -85,6 +85,25 @@ class ErasureReply(Reply):
     left: dict[str, str] = Field(description="Sessions that are still there, each with the reason.")
 
 
+class CostSumReply(Reply):
+    """A sum of costs."""
+
+    name: str = Field(description='The agent, model, day or value of the label; "" where there is none.')
+    executions: int
+    steps: int
+    tokens: int = Field(description="Of all kinds.")
+    cost: float = Field(description="US dollars, of the answers whose price is known.")
+    unpriced: int = Field(description="Executions with an answer whose price is not known.")
+
+
+class CostsReply(Reply):
+    """The costs of executions, added up."""
+
+    sums: list[CostSumReply]
+    total: CostSumReply
+    unread: list[str] = Field(description="Sessions that cannot be read.")
+
+
 class ListedSessionReply(SessionReply):
     """A session of a listing."""
 

@@ -107,6 +107,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
         {200: replies.LimitsReply}, lambda _, buckets: send({"limits": [bucket_value(each) for each in buckets]})
     ),
     "Erasure": Writer({200: replies.ErasureReply}, lambda _, erasure: send(erasure.to_dict())),
+    "CostReport": Writer({200: replies.CostsReply}, lambda _, report: send(report.to_dict())),
     "dict[str, str]": Writer({200: replies.LabelsReply}, lambda _, labels: send({"labels": labels})),
     "dict[str, dict[str, Any]]": Writer({200: replies.NamedReply}, lambda _, facts: send(facts)),
 }

@@ -82,7 +82,13 @@ NOT_EXPORTED = frozenset({
 def test_the_root_or_a_package_that_it_names_exports_what_its_signatures_name() -> None:
     homes = [
         importlib.import_module(f"celery_agents.{each}")
-        for each in (*celery_agents._MOVED, "tasks.client.erasing", "tasks.client.pending", "flow")
+        for each in (
+            *celery_agents._MOVED,
+            "tasks.client.erasing",
+            "tasks.client.pending",
+            "tasks.client.spending",
+            "flow",
+        )
     ]
     exported = {name for home in homes for name in dir(home)} | set(celery_agents.__all__)
     missing: set[str] = set()

@@ -16,7 +16,8 @@ from typing import Any
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities.approvals import Approvals, Rule
 from celery_agents.worker.capabilities.subagents import Subagent, Subagents
-from celery_agents.worker.state import AgentState, InferenceResponse, ToolCall
+from celery_agents.worker.drivers import FunctionDriver, InferenceRequest
+from celery_agents.worker.state import AgentState, InferenceResponse, InferenceUsage, ToolCall
 from celery_agents.worker.tools import AgentTool, Ask, ToolContext, tool
 
 from .agents import _follow, call, driver_key, keyed, pure, unsafe
@@ -87,3 +88,27 @@ def _spend(state: AgentState) -> InferenceResponse:
 
 # Two at once: the third is made when one of them has ended, and has used more than its share.
 spender = Agent("spender", driver=_spend, tools=(weigh, AgentTool("spender", name="spend")), max_children=2)
+
+
+class _Adviser(FunctionDriver):
+    """Pays for its answers with one model, and beside its steps with another; starts a spender in its first step."""
+
+    def infer(self, request: InferenceRequest) -> bytes:
+        key = driver_key(request.execution_id, request.step) + request.purpose
+        post_effect(os.environ[LEDGER_URL], key, kind="driver", cost=0.03 if request.purpose else 0.01)
+        if request.purpose:
+            usage = InferenceUsage(input=7, reasoning=2)
+            return InferenceResponse(content="little", usage=usage, cost=0.03, model="second").to_json()
+        asked = ("advise", {}), ("spend", {"prompt": "level 2"})
+        calls = [ToolCall(id=name, name=name, args=args) for name, args in asked if request.step == 1]
+        usage, model = InferenceUsage(input=100, output=10), f"model-{request.step}"
+        return InferenceResponse(tool_calls=tuple(calls), usage=usage, cost=0.01, model=model).to_json()
+
+
+@tool(effect="pure")
+def advise(ctx: ToolContext) -> str:
+    """Ask the model beside the step."""
+    return ctx.ask_model_sync("advice", "how much?").content
+
+
+adviser = Agent("adviser", driver=_Adviser(lambda _: ""), tools=(advise, AgentTool("spender", name="spend")))

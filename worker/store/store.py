@@ -43,6 +43,7 @@ from .sessions.part_reads import PartReadVerbs
 from .sessions.past_reads import PastReadVerbs
 from .sessions.reads import ReadVerbs
 from .sessions.retrying import RetryVerbs
+from .sessions.spending import SpendingVerbs
 from .sessions.stopping import HoldVerbs, StopVerbs
 from .sessions.summaries import SummaryVerbs
 from .sessions.waiting_reads import WaitingReadVerbs
@@ -72,6 +73,7 @@ class SessionActions(
     ListVerbs,
     LabelVerbs,
     SummaryVerbs,
+    SpendingVerbs,
     ReadVerbs,
     PartReadVerbs,
     PastReadVerbs,

@@ -1,0 +1,115 @@
+"""Costs: what the executions that are kept have spent, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+from pydantic import Field
+
+from ...worker.errors import InvalidInput
+from ...worker.moments import moment
+from ...worker.store.labels import check_labels
+from ...worker.store.session_records import Header
+from ...worker.store.sessions.listing import read_headers
+from ...worker.store.sessions.spending import CostBy, CostSum, ExecutionCost, add_up
+from .connection import ClientConnection
+from .inputs import read_time_ms
+from .listing import Filter, iterate_headers
+from .verbs import Scope, verb
+
+_BATCH: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostReport:
+    """The costs of executions, added up.
+
+    Attributes:
+        sums: By agent, model or label the most expensive first, days in their order.
+        total: All of it, under the name "".
+        unread: Ids of sessions that cannot be read; what they have spent is missing.
+    """
+
+    sums: tuple[CostSum, ...]
+    total: CostSum
+    unread: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON values."""
+        sums = [each.to_dict() for each in self.sums]
+        return {"sums": sums, "total": self.total.to_dict(), "unread": list(self.unread)}
+
+
+class SpendingVerbs(ClientConnection):
+    """Adds up what was spent."""
+
+    @verb(
+        "GET", "/v1/costs", "add_up_costs", scope=Scope.ADMIN, reads_session=False,
+        http={
+            "by": Field(description="agent, model, day, or label:<key>."),
+            "since": Field(description="Executions whose last step is from this time or later, with its zone."),
+            "until": Field(description="Executions whose last step is from this time or earlier, with its zone."),
+        },
+    )  # fmt: skip
+    def costs(self, *, by: str = "agent", since: datetime | None = None, until: datetime | None = None) -> CostReport:
+        """Add up what executions have spent: steps, tokens and US dollars, each execution once.
+
+        An execution counts with its last committed step, what its children have spent counts with these. It reads all
+        steps of all sessions that were updated since: some 100 microseconds each.
+
+        Args:
+            by: agent, model, day (in UTC) or `label:<key>`, such as `label:customer`. The sum under the name "" is that
+                of what has no such name: answers that were rejected, or that hooks and tools have asked for, have no
+                model, and sessions without the label have no value. Sessions below one have its labels.
+            since, until: Bounds of the last step; None: all that is stored.
+        Raises:
+            InvalidInput: There is no such sum, or a time has no zone.
+        """
+        name_of, is_by_label = _read_by(by)
+        oldest, newest = (read_time_ms(n, t, may_be_far=True) for n, t in (("since", since), ("until", until)))
+        costs, unread = list[tuple[ExecutionCost, Mapping[str, str]]](), list[str]()
+        found_sessions = iterate_headers(self.store, Filter(oldest_ms=oldest))
+        while headers := list(islice(found_sessions, _BATCH)):
+            labels = self._labels_of(headers) if is_by_label else {}
+            found, damaged = self.store.sessions.costs(headers)
+            unread += damaged
+            costs += [
+                (each, labels.get(each.session_id, {}))
+                for each in found
+                if (oldest is None or each.at_ms >= oldest) and (newest is None or each.at_ms <= newest)
+            ]
+        sums = add_up((each, name_of(each, labels)) for each, labels in costs)
+        if by == CostBy.DAY:
+            sums.sort(key=lambda each: each.name)
+        return CostReport(sums=tuple(sums), total=CostSum.of("", [each for each, _ in costs]), unread=tuple(unread))
+
+    def _labels_of(self, headers: Sequence[Header]) -> dict[str, Mapping[str, str]]:
+        """The labels of sessions; those of a child are its root's."""
+        below = {each.session_id: each.session_id.partition(".")[0] for each in headers if not each.labels}
+        roots = sorted(set(below.values()) - set(below))
+        found = read_headers(self.store.context, [self.store.context.keys(root) for root in roots])
+        labels = {each.session_id: each.labels for each in (*headers, *found) if each is not None}
+        return labels | {child: labels[root] for child, root in below.items() if root in labels}
+
+
+_NameOf = Callable[[ExecutionCost, Mapping[str, str]], str]
+
+
+def _read_by(by: Any) -> tuple[_NameOf, bool]:
+    """How an execution is named for a sum, and whether its labels are needed for that."""
+    kind, _, key = by.partition(":") if isinstance(by, str) else ("", "", "")
+    if kind == CostBy.LABEL and key:
+        check_labels({key: "-"})
+        return lambda _, labels: labels.get(key, ""), True
+    names: dict[str, _NameOf] = {
+        CostBy.AGENT: lambda each, _: each.agent,
+        CostBy.MODEL: lambda each, _: each.model,
+        CostBy.DAY: lambda each, _: f"{moment(each.at_ms):%Y-%m-%d}",
+    }
+    if by not in names:
+        raise InvalidInput("by", by, "choose agent, model, day, or label:<key>, such as label:customer.")
+    return names[by], False

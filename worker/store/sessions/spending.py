@@ -1,0 +1,218 @@
+"""Costs of sessions: the use that their executions have made of each model, and sums of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from math import fsum
+from typing import Any, Final
+
+from ...errors import StateUnreadable
+from ...moments import unix_ms
+from ...state.execution.children import child_ids
+from ...state.execution.requests import RequestKind
+from ...state.execution.steps import StepExecution
+from ...state.execution.usage import InferenceUsage
+from .. import fields
+from ..context import StorePart
+from ..database import Command
+from ..packing import read_steps
+from ..session_records import Header
+
+_LEAST: Final = 1e-9  # dollars: less is the rounding of a sum
+
+
+class CostBy(StrEnum):
+    """By what costs are added up; by a label, see `AgentClient.costs`."""
+
+    AGENT = "agent"
+    MODEL = "model"
+    DAY = "day"
+    LABEL = "label"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionCost:
+    """The use that an execution has made of one model, without that of its children.
+
+    Attributes:
+        model: "" for what is not known by its model: rejected answers, and those that hooks and tools have asked for.
+        at_ms: When its last step was committed (Redis ms).
+        steps, tokens: Committed steps, and tokens of all kinds.
+        cost: US dollars, of the answers whose price is known.
+        is_priced: The price of all of them is known.
+    """
+
+    session_id: str
+    execution_id: str
+    agent: str
+    model: str
+    at_ms: int
+    steps: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    is_priced: bool = True
+
+    @property
+    def execution(self) -> tuple[str, str]:
+        """Session and execution, which tell it from others: a fork or a copy may have one of the same id."""
+        return self.session_id, self.execution_id
+
+
+@dataclass(slots=True)
+class _Use:
+    """The use of a model, or that of an execution as a whole."""
+
+    steps: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    is_priced: bool = True
+
+    def add(self, usage: InferenceUsage, cost: float | None, *, steps: int = 0) -> None:
+        self.steps += steps
+        self.tokens += usage.total
+        self.cost += cost or 0.0
+        self.is_priced = self.is_priced and cost is not None
+
+
+class SpendingVerbs(StorePart):
+    """Reads what sessions have spent."""
+
+    def costs(self, headers: Sequence[Header]) -> tuple[list[ExecutionCost], list[str]]:
+        """Read the costs of the executions that are kept, and the ids of the sessions that cannot be read."""
+        all_keys = [self._context.keys(each.session_id) for each in headers]
+        heads: list[list[Command]] = [[("HMGET", keys.session, "executions", "head")] for keys in all_keys]
+        found, unread = list[ExecutionCost](), list[str]()
+        for header, replies in zip(headers, self._context.read_apart("costs.heads", heads), strict=True):
+            try:
+                if isinstance(replies, StateUnreadable):
+                    raise replies
+                found += self._costs_of(header, *replies[0])
+            except (StateUnreadable, AttributeError, KeyError, TypeError, ValueError):
+                unread.append(header.session_id)
+        return found, unread
+
+    def _costs_of(self, header: Header, executions: bytes | None, head: bytes | None) -> Iterator[ExecutionCost]:
+        keys, database = self._context.keys(header.session_id), self._context.database
+        names = fields.strings(executions)
+        if not names:
+            return
+        lists: list[Command] = [("LRANGE", keys.steps(name), 0, -1) for name in names]
+        *entries, ends = database.pipeline("costs.steps", [*lists, self._ends(header.session_id, names)])
+        stored: Any = fields.read_json(head, "head") if head else {}
+        latest: Any = stored.get("state", {}).get("execution") or {}
+        for name, records, end in zip(names, entries, ends, strict=True):
+            steps = [StepExecution.from_json(each) for each in read_steps(database.pipeline, keys, records)]
+            own = [each for each in steps if unix_ms(each.completed_at) >= header.created_ms]
+            if not own:
+                continue  # a snapshot has brought its steps: they belong to the session that they come from
+            uses = _uses(own)
+            total = _total(latest if latest.get("execution_id") == name else end and fields.read_json(end, "a record"))
+            if total is not None and len(own) == len(steps):
+                self._add_rest(uses, total, _children_of(header.session_id, name, own))
+            yield from _execution_costs(header, name, own, uses)
+
+    def _add_rest(self, uses: dict[str, _Use], total: _Use, children: Sequence[tuple[str, str]]) -> None:
+        """Add what an execution has used besides the answers of its steps and besides its children."""
+        reads = [self._ends(session, [execution]) for session, execution in children]
+        ends = self._context.database.pipeline("costs.children", reads) if reads else ()
+        parts = [*uses.values(), *(_total(fields.read_json(end, "a record")) for (end,) in ends if end is not None)]
+        if len(parts) < len(uses) + len(children):
+            return  # a child is gone: nobody knows which part of the total it was
+        tokens = total.tokens - sum(each.tokens for each in parts if each is not None)
+        cost = total.cost - sum(each.cost for each in parts if each is not None)
+        if tokens > 0 or cost > _LEAST:
+            uses[""].tokens += max(tokens, 0)
+            uses[""].cost += max(cost, 0.0)
+
+    def _ends(self, session_id: str, executions: Sequence[str]) -> Command:
+        return ("HMGET", self._context.keys(session_id).session, *[f"e:{name}" for name in executions])
+
+
+def _uses(steps: Sequence[StepExecution]) -> dict[str, _Use]:
+    """Add up the answers of steps by their model."""
+    uses = defaultdict[str, _Use](_Use)
+    for each in steps:
+        answer = each.step.inference_response
+        uses[answer.model or ""].add(answer.usage, answer.cost, steps=1)
+    return uses
+
+
+def _total(stored: Any) -> _Use | None:
+    """Read the totals of an execution from its record or from a head; None where there are none."""
+    if not stored:
+        return None
+    use = _Use()
+    use.add(InferenceUsage.from_dict(stored.get("usage") or {}), stored.get("cost"))
+    return use
+
+
+def _children_of(session_id: str, execution_id: str, steps: Sequence[StepExecution]) -> list[tuple[str, str]]:
+    """Ids of the children of an execution, and of the executions that they were made for."""
+    return [
+        child_ids(session_id, execution_id, each.step.number, (index, resolution.round))
+        for each in steps
+        for index, call in enumerate(each.step.tool_executions)
+        for resolution in call.resolutions
+        if resolution.kind is RequestKind.CHILD
+    ]
+
+
+def _execution_costs(
+    header: Header, execution_id: str, steps: Sequence[StepExecution], uses: dict[str, _Use]
+) -> Iterator[ExecutionCost]:
+    for model, use in uses.items():
+        yield ExecutionCost(
+            session_id=header.session_id, execution_id=execution_id, agent=header.agent, model=model,
+            at_ms=unix_ms(steps[-1].completed_at),
+            steps=use.steps, tokens=use.tokens, cost=use.cost, is_priced=use.is_priced,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSum:
+    """A sum of costs.
+
+    Attributes:
+        name: The agent, the model, the day in UTC as `2026-09-21`, or the value of the label. "" where there is none.
+        executions: Each counted once.
+        steps, tokens: Committed steps, and tokens of all kinds.
+        cost: US dollars, of the answers whose price is known.
+        unpriced: Executions with an answer whose price is not known.
+    """
+
+    name: str
+    executions: int
+    steps: int
+    tokens: int
+    cost: float
+    unpriced: int
+
+    @classmethod
+    def of(cls, name: str, costs: Sequence[ExecutionCost]) -> CostSum:
+        """Add up these costs."""
+        return cls(
+            name=name,
+            executions=len({each.execution for each in costs}),
+            steps=sum(each.steps for each in costs),
+            tokens=sum(each.tokens for each in costs),
+            cost=fsum(each.cost for each in costs),
+            unpriced=len({each.execution for each in costs if not each.is_priced}),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON values."""
+        return asdict(self)
+
+
+def add_up(costs: Iterable[tuple[ExecutionCost, str]]) -> list[CostSum]:
+    """Add costs up by the name that each comes with, the most expensive first."""
+    groups = defaultdict[str, list[ExecutionCost]](list)
+    for each, name in costs:
+        groups[name].append(each)
+    return sorted(
+        (CostSum.of(name, group) for name, group in groups.items()),
+        key=lambda each: (-each.cost, -each.tokens, each.name),
+    )
