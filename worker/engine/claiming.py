@@ -26,6 +26,7 @@ from .run import Run
 from .run_values import AttemptMemory, ClaimTimes, TimedClaim
 from .services import EngineServices
 from .sticky import StickySessions
+from .transitions import stop_transition
 
 log = logging.getLogger(__name__)
 
@@ -135,11 +136,22 @@ class StepClaimer:
             why = f"this worker does not offer agent {agent!r}"
             return release_and_retry(self._store, claim, why, delay_seconds=_OTHER_WORKER_SECONDS)
         steps.wait_for_worker(claim, agent)
+        if not claimed.loaded.journal.was_paid_for and self._end_if_stopped(claim):
+            return NothingToDo(claim.ref, NotClaimedReason.ENDED)
         offered = self._store.registry.offers()
         if agent in offered:  # by a worker that looked for waiting sessions just before this one waited
             self._store.housekeeping.offer({agent: offered[agent]})
         why = f"no live worker offers agent {agent!r}"
         return RetryLater(claim.ref, self._services.settings.agent_grace_seconds, why)
+
+    def _end_if_stopped(self, claim: Claim) -> bool:
+        """End an execution whose stop was asked of this claim, which has begun nothing and is given up by now."""
+        ref, sessions = claim.ref, self._store.sessions
+        try:
+            is_stopping = sessions.step_facts(ref.session_id).is_stopping
+            return is_stopping and sessions.stop(ref.session_id, ref.execution_id, stop_transition).outcome == "changed"
+        except SessionNotFound:  # it was deleted meanwhile
+            return True
 
     def _leave_to_newer_worker(self, ref: StepRef, error: StateTooNew) -> Outcome:
         """Leave a step due whose state a live worker can read; park it when none can."""

@@ -99,6 +99,26 @@ def test_a_step_whose_agent_is_unknown_waits_for_a_worker_that_offers_it(new_ben
     assert bench.store.sessions.step_facts(session).attempts == 0
 
 
+def test_a_stop_that_comes_while_a_worker_looks_at_a_step_of_an_unknown_agent_ends_the_execution(
+    new_bench: NewBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop asks that worker for the end, and no other worker would come for a day."""
+    bench = new_bench(clerk())
+    session, steps = other_agent(bench), bench.store.steps
+    wait_for_worker = steps.wait_for_worker
+
+    def stop_before(*args: Any) -> None:
+        assert bench.stop(session).outcome == "queued"
+        wait_for_worker(*args)
+
+    monkeypatch.setattr(steps, "wait_for_worker", stop_before)
+    outcome = run_step(bench, session)
+    assert isinstance(outcome, NothingToDo)
+    assert outcome.reason == "ended"
+    assert bench.store.sessions.header(session).status == "stopped"
+    assert bench.due(session) is None
+
+
 def test_a_queue_is_chosen_by_the_free_slots_of_its_workers(new_bench: NewBench) -> None:
     bench = new_bench(clerk())
     register(bench, running=2)
