@@ -117,8 +117,8 @@ class Settings(BaseSettings):
         ge=0,
         le=8,
         description="Replicas that must have what is acknowledged to clients, given to programs, or the beginning of a "
-        "call with effects: all that there are, or 1 where each of three hosts runs one server and one Sentinel. 0: "
-        "replication is not waited for.",
+        "call with effects: all that there are, in a cluster all of a primary, or 1 where each of three hosts runs one "
+        "server and one Sentinel. 0: replication is not waited for.",
     )
     replica_timeout_seconds: float = Field(
         1.0, gt=0, description="Too few replicas after this time: the action is written, and refused as not confirmed."
@@ -369,11 +369,6 @@ class Settings(BaseSettings):
             raise ValueError(
                 "redis_url names a cluster, which Celery cannot use as its broker; set CELERY_AGENTS_BROKER_URL to one "
                 "server, Sentinels or RabbitMQ, such as redis://host:6379/0"
-            )
-        if self.replicas and uses_cluster(self.redis_url):
-            raise ValueError(
-                f"replicas={self.replicas} is for one server or for Sentinels, and redis_url names a cluster, whose "
-                "nodes are not asked what their replicas have; set CELERY_AGENTS_REPLICAS to 0"
             )
         if self.replicas and self.replica_timeout_seconds >= self.redis_timeout_seconds:
             raise ValueError(

@@ -227,13 +227,13 @@ def examine_store(runtime: Runtime) -> None:
     runtime.store.housekeeping.check_shards()
     if runtime.store.context.fleet.is_apart:
         nodes = runtime.store.housekeeping.node_facts().values()
-        for facts in [each for each in nodes if not isinstance(each, StoreUnavailable)]:
-            check_server(facts)
+        servers = [each for each in nodes if not isinstance(each, StoreUnavailable)]
     else:
-        facts = runtime.store.housekeeping.server_facts()
-        check_mode(facts)
+        servers = [runtime.store.housekeeping.server_facts()]
+        check_mode(servers[0])
+    for facts in servers:
         check_server(facts)
-        check_replicas(facts, runtime.settings)
+    check_replicas(servers, runtime.settings)
     runtime.gate.refresh()  # before a step begins that people have paused
 
 

@@ -87,7 +87,7 @@ class CallbackCaller:
             found = housekeeping.due_callbacks(limit=limit, hold_ms=hold_ms, shards=shards)
         try:
             if found:
-                context.confirm((shards or context.shards)[0], used)
+                context.confirm(context.keys(found[0].session_id).shard, used)
         except NotConfirmed as error:
             log.warning("%d callbacks are due again later: %s", len(found), error)
             for callback in found:

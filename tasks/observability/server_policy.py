@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from ...config.redis_urls import uses_cluster
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError
+from ...worker.store.redis.cluster_views import ask_members
 from ...worker.store.redis.outages import NODE_OF_CLUSTER, SENTINEL
 from ...worker.store.redis.sentinel_views import WatchedReplica, watched_replicas
 
@@ -32,9 +34,11 @@ def check_server(facts: Mapping[str, str]) -> None:
         log.warning("Redis keeps no append-only file: what it holds is lost with its process; set appendonly yes")
 
 
-def check_replicas(facts: Mapping[str, str], settings: Settings) -> list[WatchedReplica]:
+def check_replicas(servers: Sequence[Mapping[str, str]], settings: Settings) -> list[WatchedReplica]:
     """Refuse servers that cannot keep what `CELERY_AGENTS_REPLICAS` promises. Replicas that are missing are no reason.
 
+    Args:
+        servers: The facts of the primary, or in a cluster of each that answers.
     Returns:
         The replicas that Sentinels know; none without Sentinels, or where nothing has to be confirmed.
     Raises:
@@ -43,11 +47,13 @@ def check_replicas(facts: Mapping[str, str], settings: Settings) -> list[Watched
     if not settings.replicas:
         return []
     named = f"CELERY_AGENTS_REPLICAS={settings.replicas}"
-    if facts.get("aof_enabled") == "0":
+    if any(facts.get("aof_enabled") == "0" for facts in servers):
         raise ConfigurationError(
             f"{named} needs an append-only file on all servers: a primary that starts again without one is empty, and "
             "empties its replicas; set appendonly yes"
         )
+    if uses_cluster(settings.redis_url):
+        _check_members(settings)
     known = watched_replicas(settings.redis_url)
     priorities = sorted({each.priority for each in known})
     if len(priorities) > 1:
@@ -61,6 +67,18 @@ def check_replicas(facts: Mapping[str, str], settings: Settings) -> list[Watched
             "or add replicas"
         )
     return known
+
+
+def _check_members(settings: Settings) -> None:
+    """Refuse a cluster that has fewer replicas, those that are away included."""
+    members = ask_members(settings.redis_url)
+    if members is not None and members.others < settings.replicas * members.primaries:
+        fits = members.others // members.primaries
+        raise ConfigurationError(
+            f"CELERY_AGENTS_REPLICAS={settings.replicas}, and the cluster has {members.others} nodes besides its "
+            f"{members.primaries} primaries: on some of them nothing would ever be confirmed; set it to {fits}, or add "
+            "replicas"
+        )
 
 
 def check_mode(facts: Mapping[str, str]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from celery_agents.config.settings import Settings
 from celery_agents.worker.engine import retry_transition, stop_transition
 from celery_agents.worker.errors import NotConfirmed, StoreUnavailable
 from celery_agents.worker.flow.values import Pause, ProviderLimit
@@ -22,10 +21,7 @@ from celery_agents.worker.store.database import USED_PRIMARIES, Command, Confirm
 from support.store import Bench, SpyDatabase, step_transition
 from support.wait import wait_until
 
-pytestmark = [
-    pytest.mark.leaves_keys("sessions are left in the middle of an execution"),
-    pytest.mark.one_server("the settings refuse CELERY_AGENTS_REPLICAS in a cluster"),
-]
+pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
 
 CONFIRMED = Confirmation(acknowledged=1, connected=1, is_primary=True, primary="id")
 MISSING = replace(CONFIRMED, acknowledged=0)
@@ -53,7 +49,7 @@ class ReplicatedSpy(SpyDatabase):
             raise self.says
         return self.says
 
-    def drop_connections(self) -> None:
+    def drop_connections(self, key: str) -> None:
         self.dropped += 1
 
     def _note(self, point: str, commands: Sequence[Command]) -> None:
@@ -223,7 +219,7 @@ def test_the_mark_of_an_earlier_version_is_none(bench: ReplicatedBench) -> None:
 
 def test_no_mark_is_written_to_a_session_that_is_gone(bench: ReplicatedBench) -> None:
     def delete() -> None:
-        other = Store(bench.spy.inner, Settings.build(), clock=bench.clock, publisher=Publisher())
+        other = Store(bench.spy.inner, bench.settings, clock=bench.clock, publisher=Publisher())
         other.sessions.delete(bench.session)
 
     bench.spy.before("commit.safe", delete)
@@ -273,7 +269,9 @@ def test_who_comes_meanwhile_shares_the_next_confirmation(bench: ReplicatedBench
     wait_until(lambda: bench.replicated.asked == asked + 1, "the first one asks", 5)
     for thread in threads[1:]:
         thread.start()
-    wait_until(lambda: len(confirmer._waiting) == 5, "the others wait", 5)
+    wait_until(
+        lambda: len(confirmer._rounds[confirmer._database.place(shard.confirm)]._waiting) == 5, "the others wait", 5
+    )
     bench.replicated.gate.set()
     for thread in threads:
         thread.join(10)

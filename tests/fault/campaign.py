@@ -368,8 +368,20 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     ),
     "cluster-add": _under_load(
         lambda d, s: clusters.disturb_cluster(d, "add"),
-        "a node joins the cluster, and twelve slots with work move to it",
+        "a node joins the cluster with a replica, and twelve slots with work move to it",
     ),
+    **{
+        f"cluster-replicas-{fault}": _under_load(
+            lambda d, s, fault=fault: clusters.disturb_cluster(d, fault, replicas=1),
+            f"with CELERY_AGENTS_REPLICAS=1: {words}",
+        )
+        for fault, words in (
+            ("kill", "a primary of the cluster is killed, and comes back as a replica"),
+            ("stop", "it stands still for 27 s and goes on"),
+            ("move", "a slot with work moves key by key to another node, and back"),
+            ("add", "a node joins with a replica, and twelve slots with work move to it"),
+        )
+    },
     "redis-everysec": Scenario(
         lambda d, s: redis_faults.storm(d, _STORM[:4] * 2, s, append_only="everysec"),
         "the same as redis-always, without its long stops, with an fsync every second",

@@ -175,13 +175,21 @@ class ClusterGroup(ProcessGroup):
         self.end_move(slot, source, target)
         return source
 
-    def add_node(self) -> RedisServer:
-        """Start another node without slots, and let it join."""
+    def add_node(self, *, replicas: int = 0) -> RedisServer:
+        """Start another node without slots, and let it join, with so many replicas."""
+        node = self._join()
+        for _ in range(replicas):
+            replica = self._join()
+            with replica.client() as client:
+                client.execute_command("CLUSTER REPLICATE", self.id_of(node))
+        self.wait_until_whole()
+        return node
+
+    def _join(self) -> RedisServer:
         node = self._new_node()
         self.nodes.append(node.start())
         self._cli("--cluster", "add-node", f"127.0.0.1:{node.port}", f"127.0.0.1:{self.nodes[0].port}")
         wait_until(lambda: len(self._members(node)) == len(self.nodes), "the new node knows all others", 30)
-        self.wait_until_whole()
         return node
 
     def _members(self, node: RedisServer) -> list[str]:

@@ -2,7 +2,7 @@
 
 Replication keeps the order of writes, so one confirmation covers everything that was written before it. WAIT covers
 what its own connection has written last, so a confirmation writes a key of its own first. One is under way at a time in
-a process, for all that wait meanwhile.
+a process and to a server, for all that wait meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +19,7 @@ from ...config.settings import Settings
 from ..concurrency import fibers
 from ..errors import CeleryAgentsError, NotConfirmed, StoreUnavailable
 from .database import USED_PRIMARIES, Command, Confirmation, ReplicatedDatabase
-from .keys import ShardKeys
+from .keys import FleetKeys, ShardKeys
 
 # The key outlives pauses between confirmations, so that a full Redis takes the next one: PEXPIRE needs no memory.
 _KEY_MS: Final = 40 * 24 * 3_600_000
@@ -34,10 +34,20 @@ def most_replicas(settings: Settings) -> int:
     return settings.replicas
 
 
+Confirmable = ShardKeys | FleetKeys
+"""Keys with one of their own for confirmations."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ticket:
-    """One who waits for a confirmation; the future gives it, or None to the one who has to ask for the next."""
+    """One who waits for a confirmation.
 
+    Attributes:
+        key: What is written before the wait.
+        future: Gives the confirmation, or None to the one who has to ask for the next.
+    """
+
+    key: str
     future: concurrent.futures.Future[Confirmation | None] = field(
         default_factory=concurrent.futures.Future[Confirmation | None]
     )
@@ -51,9 +61,7 @@ class Confirmer:
         self._wanted = settings.replicas
         self._most = most_replicas(settings)
         self._timeout_ms = round(settings.replica_timeout_seconds * 1000)
-        self._lock = threading.Lock()
-        self._waiting: list[_Ticket] = []
-        self._is_asking = False
+        self._rounds: dict[str, _Rounds] = {}
 
     @contextlib.contextmanager
     def noting(self) -> Generator[set[str]]:
@@ -66,7 +74,7 @@ class Confirmer:
             USED_PRIMARIES.reset(token)
 
     @contextlib.contextmanager
-    def acknowledging(self, shard: ShardKeys) -> Generator[None]:
+    def acknowledging(self, keys: Confirmable) -> Generator[None]:
         """Confirm at the end of this block what it has written or found.
 
         Raises:
@@ -74,23 +82,25 @@ class Confirmer:
         """
         with self.noting() as used:
             yield
-        self.confirm(shard, used)
+        self.confirm(keys, used)
 
-    def confirm(self, shard: ShardKeys, used: Collection[str]) -> None:
-        """Wait until enough replicas have all that is stored by now.
+    def confirm(self, keys: Confirmable, used: Collection[str]) -> None:
+        """Wait until enough replicas have all that their server stores by now.
 
         Args:
-            shard: Any shard of the server.
+            keys: The shard, or the fleet's keys, where it was written and read; any others of the same server will do.
             used: What `noting` has noted of the connections over which it was written and read.
         Raises:
             NotConfirmed: They do not have it in time, or it was written to another primary.
         """
-        found = self._ask_together(shard)
+        place = self._database.place(keys.confirm)
+        rounds = self._rounds.get(place) or self._rounds.setdefault(place, _Rounds(self._confirm))
+        found = rounds.ask(keys.confirm)
         if why := self._objection(found):
             raise NotConfirmed(why)
         if set(used) != {found.primary}:  # none is known where the server tells none: nothing would be compared
             # Connections of a former primary are of no use; one whose primary has changed its id is told by no error.
-            self._database.drop_connections()
+            self._database.drop_connections(keys.confirm)
             raise NotConfirmed("another server is primary by now, or the primary has another replication id")
 
     def _objection(self, found: Confirmation) -> str:
@@ -110,9 +120,25 @@ class Confirmer:
             return f"{found.acknowledged} of {self._wanted} replicas have it"
         return ""
 
-    def _ask_together(self, shard: ShardKeys) -> Confirmation:
-        """Ask Redis, or wait for one who asks; whoever comes while one is under way shares the next."""
-        ticket = _Ticket()
+    def _confirm(self, keys: Collection[str]) -> Confirmation:
+        writes: list[Command] = []
+        for key in keys:
+            writes += [("HSETNX", key, "at", 1), ("PEXPIRE", key, _KEY_MS)]
+        return self._database.confirm([*writes, ("WAIT", self._wanted, self._timeout_ms)])
+
+
+class _Rounds:
+    """The confirmations of one server: one is under way, and whoever comes meanwhile shares the next."""
+
+    def __init__(self, confirm: Callable[[Collection[str]], Confirmation]) -> None:
+        self._confirm = confirm
+        self._lock = threading.Lock()
+        self._waiting: list[_Ticket] = []
+        self._is_asking = False
+
+    def ask(self, key: str) -> Confirmation:
+        """Ask the server, or wait for one who asks."""
+        ticket = _Ticket(key)
         with self._lock:
             self._waiting.append(ticket)
             must_ask, self._is_asking = not self._is_asking, True
@@ -122,7 +148,7 @@ class Confirmer:
         except (KeyboardInterrupt, SystemExit):
             self._leave(ticket)
             raise
-        return self._ask(shard)
+        return self._ask_for_all()
 
     def _leave(self, ticket: _Ticket) -> None:
         """Take the ticket of an interrupted thread out; the next one asks where that was its turn."""
@@ -133,11 +159,11 @@ class Confirmer:
         if is_its_turn:
             self._pass_on()
 
-    def _ask(self, shard: ShardKeys) -> Confirmation:
+    def _ask_for_all(self) -> Confirmation:
         with self._lock:
             tickets, self._waiting = self._waiting, []
         try:
-            found = self._database.confirm(self._commands(shard))
+            found = self._confirm(dict.fromkeys(ticket.key for ticket in tickets))
         except BaseException as error:
             told = error if isinstance(error, CeleryAgentsError) else StoreUnavailable("a confirmation was interrupted")
             for each in tickets:
@@ -156,13 +182,6 @@ class Confirmer:
             self._is_asking = following is not None
         if following is not None:
             _end(following, None)
-
-    def _commands(self, shard: ShardKeys) -> list[Command]:
-        return [
-            ("HSETNX", shard.confirm, "at", 1),
-            ("PEXPIRE", shard.confirm, _KEY_MS),
-            ("WAIT", self._wanted, self._timeout_ms),
-        ]
 
 
 def _end(ticket: _Ticket, found: Confirmation | CeleryAgentsError | None) -> None:

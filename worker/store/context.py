@@ -22,7 +22,7 @@ from ..concurrency.shared_lock import Turns
 from ..errors import StateUnreadable, StoreUnavailable
 from .cache import SessionCache
 from .clock import RedisClock
-from .confirming import Confirmer
+from .confirming import Confirmable, Confirmer
 from .database import Changed, Command, Database, Reply, SlotAway, WatchedTransaction
 from .keys import FleetKeys, SessionKeys, ShardKeys, shard_keys, shard_of
 from .primaries import KnownServer
@@ -192,11 +192,11 @@ class StoreContext:
         if self.fleet.is_apart:  # shards may be on other servers by now
             self.session.cache_clear()  # pyright: ignore[reportFunctionMemberAccess]
 
-    def acknowledging(self, shard: ShardKeys) -> AbstractContextManager[None]:
+    def acknowledging(self, shard: Confirmable) -> AbstractContextManager[None]:
         """Confirm an action of a client that is carried out in this block; see `Confirmer.acknowledging`."""
         return self.confirming(shard) if self.confirms_actions else nullcontext()
 
-    def confirming(self, shard: ShardKeys) -> AbstractContextManager[None]:
+    def confirming(self, shard: Confirmable) -> AbstractContextManager[None]:
         """Confirm what this block has written or found, where confirmations are on; see `Confirmer.acknowledging`."""
         return nullcontext() if self.confirmer is None else self.confirmer.acknowledging(shard)
 
@@ -204,7 +204,7 @@ class StoreContext:
         """Note the primaries that this block uses, where confirmations are on; see `Confirmer.noting`."""
         return nullcontext(set[str]()) if self.confirmer is None else self.confirmer.noting()
 
-    def confirm(self, shard: ShardKeys, used: Collection[str]) -> None:
+    def confirm(self, shard: Confirmable, used: Collection[str]) -> None:
         """Confirm all that is stored by now, where confirmations are on; see `Confirmer.confirm`."""
         if self.confirmer is not None:
             self.confirmer.confirm(shard, used)

@@ -146,10 +146,13 @@ class ReplicatedDatabase(Database, Protocol):
         """Write and wait on a connection alone, in one round trip.
 
         Args:
-            commands: A write that may be refused, one that is not, and WAIT.
+            commands: For one key or more of one server a write that may be refused, and one that is not; then WAIT. It
+                follows a write as soon as one of the keys is there: others may be on their way to another node.
+        Raises:
+            SlotAway: All keys are on their way, or elsewhere.
         """
         ...
 
-    def drop_connections(self) -> None:
-        """Close all connections: they lead to a former primary, or to one that has another replication id by now."""
+    def drop_connections(self, key: str) -> None:
+        """Close all connections to the server of a key: a former primary, or one with another replication id by now."""
         ...

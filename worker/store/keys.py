@@ -28,7 +28,7 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:{k}:labels` | zset | permanent | labels of sessions and sessions of labels, score 0; see `labels` |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
-| `ca:{k}:confirm` | hash | 40 days after its last use | confirmations; it holds nothing |
+| `ca:{k}:confirm`, `ca:confirm` | hash | 40 days after its last use | confirmations; it holds nothing |
 | `ca:{k}:server` | string | permanent | replication id of the primary, and since when; a sweep or takeover |
 | `ca:agents`, `ca:workers` | hash | permanent | workers, about themselves |
 | `ca:tools:<server>` | string | 40 days | digest of the newest list of tools of a remote server; a worker that got it |
@@ -65,10 +65,11 @@ class FleetKeys:
 
     Attributes:
         alive: In a cluster, the workers that have reserved requests, which a bucket cannot tell by their leases.
+        confirm: Written by a confirmation of what the fleet's keys hold.
         none: Never stored: deleting it tells whether Redis takes writes.
     """
 
-    __slots__ = ("agents", "alive", "flow", "is_apart", "none", "prefix", "shards", "workers")
+    __slots__ = ("agents", "alive", "confirm", "flow", "is_apart", "none", "prefix", "shards", "workers")
 
     def __init__(self, *, is_apart: bool = False) -> None:
         """
@@ -82,6 +83,7 @@ class FleetKeys:
         self.shards = self.prefix + "shards"
         self.flow = self.prefix + "flow"
         self.alive = self.prefix + "alive"
+        self.confirm = self.prefix + "confirm"
         self.none = self.prefix + "none"
 
     def newest_tools(self, server: str) -> str:

@@ -6,7 +6,6 @@ The methods of such a class are the verbs; each is in the file of its group, wit
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from ...config.redis_urls import uses_cluster
 from ...config.settings import Settings
@@ -177,17 +176,15 @@ def redis_store(
         plain_socket: Lets the fibers of a loop share one connection; see `PlainSocket`.
         confirms_actions: Its actions are acknowledged outside; with `replicas` they are confirmed before.
     """
-    connect_server = partial(connect, asks_primary=settings.replicas > 0)
-    chosen = database or (connect_cluster if uses_cluster(settings.redis_url) else connect_server)(
+    chosen = database or (connect_cluster if uses_cluster(settings.redis_url) else connect)(
         settings.redis_url,
         timeout_seconds=settings.redis_timeout_seconds,
         connections=max(settings.redis_connections, 2 * settings.concurrency + 16),
         name=name,
         plain_socket=plain_socket,
+        asks_primary=settings.replicas > 0,
     )
-    confirmer = None
-    if settings.replicas and isinstance(chosen, RedisDatabase):  # the settings refuse a cluster
-        confirmer = Confirmer(chosen, settings)
+    confirmer = Confirmer(chosen, settings) if settings.replicas else None
     store = Store(
         chosen, settings, clock=RedisClock(), publisher=publisher or Publisher(),
         confirmer=confirmer, confirms_actions=confirms_actions,

@@ -31,6 +31,9 @@ def check_cluster(installation: Installation) -> Iterator[Finding]:
             continue
         for problem in find_problems(facts):
             yield Finding.fail("cluster", f"{place}: {problem}", "see docs/operating.md, Cluster")
+        if facts.get("aof_enabled") == "0":
+            advice = "set appendonly yes; without it a restart of the node loses its jobs, and empties its replicas"
+            yield Finding.warn("cluster", f"{place} has no append-only file", advice)
         if not following_replicas(facts):
             yield Finding.warn(
                 "cluster", f"no replica follows {place}", "without one, its sessions wait until it is back"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ....config.redis_urls import uses_sentinels
+from ....config.redis_urls import uses_cluster, uses_sentinels
+from ....config.settings import Settings
 from ....worker.errors import ConfigurationError, StoreForbidden, StoreUnavailable
 from ....worker.store.confirming import most_replicas
 from ....worker.store.redis.outages import ADVICE
 from ....worker.store.redis.sentinel_views import SentinelView, ask_sentinels, replica_times
 from ..server_policy import check_replicas, following_replicas
-from .findings import Finding, Installation
+from .findings import Finding, Installation, Level
 from .server import CLOCK_TOLERANCE_SECONDS
 
 _OTHERS_OF_THREE: Final = 2
@@ -37,28 +38,42 @@ def check_role(installation: Installation) -> Iterator[Finding]:
 
 def check_confirmations(installation: Installation) -> Iterator[Finding]:
     """As many replicas follow as have to confirm, and as many have to as keep what is confirmed."""
-    settings, facts = installation.settings, installation.server_facts
+    settings, servers = installation.settings, _servers(installation)
     if not settings.replicas:
         return
     try:
-        known = check_replicas(facts, settings)
+        known = check_replicas([*servers.values()], settings)
     except ConfigurationError as error:
         yield Finding.fail("replicas", str(error), "workers do not start before that is corrected")
         return
     hosts = {each.host for each in known} | _primary_hosts(settings.redis_url)
     is_of_three_hosts = settings.replicas == 1 and len(known) == _OTHERS_OF_THREE and len(hosts) == _OTHERS_OF_THREE + 1
+    found = [each for place, facts in servers.items() for each in _check_following(place, facts, settings)]
+    if all(each.level is Level.OK for each in found) and len(known) > settings.replicas and not is_of_three_hosts:
+        advice = "set CELERY_AGENTS_REPLICAS to their number, or run each server and its Sentinel on one of three hosts"
+        what = f"{settings.replicas} of {len(known)} have to confirm, and a failover may choose one of the others"
+        yield Finding.fail("replicas", what, advice)
+    else:
+        yield from found
+
+
+def _servers(installation: Installation) -> dict[str, Mapping[str, str]]:
+    """The facts of the primary, or in a cluster of each that answers, by its address."""
+    if not uses_cluster(installation.settings.redis_url):
+        return {"": installation.server_facts}
+    nodes = installation.store.housekeeping.node_facts()
+    return {place: facts for place, facts in nodes.items() if not isinstance(facts, StoreUnavailable)}
+
+
+def _check_following(place: str, facts: Mapping[str, str], settings: Settings) -> Iterator[Finding]:
     connected, follow = int(facts.get("connected_slaves", "0")), following_replicas(facts)
-    what = f"{follow} of the {settings.replicas} that have to confirm follow"
+    what = f"{follow} of the {settings.replicas} that have to confirm follow {place}".rstrip()
     if follow < settings.replicas:
         advice = "start them: until then actions are refused, and calls with effects wait"
         yield Finding.fail("replicas", what, advice)
     elif connected > most_replicas(settings):
         advice = "end what acknowledges like a replica, or correct CELERY_AGENTS_REPLICAS: nothing is confirmed"
-        yield Finding.fail("replicas", f"{connected} are connected", advice)
-    elif len(known) > settings.replicas and not is_of_three_hosts:
-        advice = "set CELERY_AGENTS_REPLICAS to their number, or run each server and its Sentinel on one of three hosts"
-        what = f"{settings.replicas} of {len(known)} have to confirm, and a failover may choose one of the others"
-        yield Finding.fail("replicas", what, advice)
+        yield Finding.fail("replicas", f"{connected} are connected {place and f'to {place}'}".rstrip(), advice)
     else:
         yield Finding.ok("replicas", what)
 

@@ -1,6 +1,7 @@
 """A cluster of three primaries with a replica each loses nodes, moves slots and grows, under load.
 
-As with Sentinels, a replica that takes over may lack what was acknowledged last; without that, nothing may be lost.
+As with Sentinels, a replica that takes over may lack what was acknowledged last, unless replicas confirm; without that,
+nothing may be lost.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 
 from celery_agents.worker.store.redis.topology import slot_of
 
-from .failovers import ENV, act_all_the_while, first_step, judge_acts, submit_of_each_kind
+from .failovers import ENV, SLOTS, act_all_the_while, first_step, judge_acts, submit_of_each_kind
 from support.cluster import CLUSTER_MISSING, can_cluster
 from support.cluster_lab import ClusterLab
 from support.redis_keys import shard_of_session
@@ -25,12 +26,17 @@ _JOBS = 200  # of each kind
 _STOPPED_SECONDS = 27.0
 
 
-def disturb_cluster(directory: Path, fault: str) -> Verdict:
-    """One fault while jobs are under way, with clients that act all the while. Faults are named as in `_FAULTS`."""
+def disturb_cluster(directory: Path, fault: str, *, replicas: int = 0) -> Verdict:
+    """One fault while jobs are under way, with clients that act all the while. Faults are named as in `_FAULTS`.
+
+    Args:
+        replicas: `CELERY_AGENTS_REPLICAS`. From 1 on, an acknowledged act that is lost is a violation at each fault.
+    """
     if not can_cluster():
         pytest.skip(CLUSTER_MISSING)
     verdict = Verdict()
-    with ClusterLab(directory, agents="support.waiting_agents", env=ENV) as lab:
+    env = {**ENV, "CELERY_AGENTS_REPLICAS": str(replicas)}
+    with ClusterLab(directory, agents="support.waiting_agents", env=env) as lab:
         workers = [lab.worker() for _ in range(2)]
         more = {**lab.settings_env, "CELERY_AGENTS_BROKER_URL": lab.broker_url}
         serve = ServeProcess(lab.directory / "serve", lab.store_url, more)
@@ -42,7 +48,8 @@ def disturb_cluster(directory: Path, fault: str) -> Verdict:
             lab.group.wait_until_whole()
             lab.connect_again()
             lab.wait_for_jobs(180)
-        judge_acts(lab, acting, reading, verdict, forgets=fault in _FORGETTING)
+        loses = fault in _LOSING
+        judge_acts(lab, acting, reading, verdict, forgets=loses and not replicas, most_paid=SLOTS if loses else 0)
         verdict.counts["faults"] += 1
         ended = [process.name for process in (*workers, serve) if not process.alive]
         verdict.counts["processes_ended"] += len(ended)
@@ -90,8 +97,8 @@ def _move(lab: ClusterLab) -> list[float]:
 
 
 def _add(lab: ClusterLab) -> list[float]:
-    """A node joins, and the slots of a dozen shards move to it."""
-    node = lab.group.add_node()
+    """A node joins with a replica, and the slots of a dozen shards move to it."""
+    node = lab.group.add_node(replicas=1)
     sessions = [job.session_id for job in lab.jobs[-60:]]
     for slot in sorted({slot_of(shard_of_session(each).due) for each in sessions})[:12]:
         lab.group.move_slot(slot, node)
@@ -99,4 +106,5 @@ def _add(lab: ClusterLab) -> list[float]:
 
 
 _FAULTS: dict[str, Callable[[ClusterLab], list[float]]] = {"kill": _kill, "stop": _stop, "move": _move, "add": _add}
-_FORGETTING = frozenset({"kill", "stop"})
+# A primary is lost: without confirmations, what was acknowledged last may be lost with it.
+_LOSING = frozenset({"kill", "stop"})

@@ -45,7 +45,7 @@ _FORGOTTEN = {
 }
 # With confirmations: an answer that was journaled and not confirmed by a call with effects.
 _PAID_AGAIN = {"I4: ": "answers_paid_again"}
-_SLOTS = 200  # of both workers
+SLOTS = 200  # of both workers
 _ACTS_LOST = ("jobs_lost", "submits_lost", "answers_lost", "stops_lost", "deletions_undone")
 
 
@@ -77,7 +77,7 @@ def lose_primaries(directory: Path, fault: str, times: int = 1, *, replicas: int
                 lab.group.wait_until_settled()
                 lab.connect_again()  # one that was idle meanwhile may lead to the former primary
                 lab.wait_for_jobs(180, _known(lab, lab.jobs))
-        most_paid = None if apart else len(verdict.recoveries) * _SLOTS  # who is cut off asks the model all the while
+        most_paid = None if apart else len(verdict.recoveries) * SLOTS  # who is cut off asks the model all the while
         judge_acts(lab, acting, reading, verdict, forgets=not replicas, most_paid=most_paid)
         verdict.counts["faults"] += times
         ended = [process.name for process in (*workers, serve) if not process.alive]

@@ -124,7 +124,7 @@ class FlowVerbs(ReservationVerbs):
 
     def _change(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Change a limit or a pause, as a client's action."""
-        with self._context.acknowledging(self._context.shards[0]):
+        with self._context.acknowledging(self._context.fleet):
             return self._context.database.transaction(point, commands)
 
 

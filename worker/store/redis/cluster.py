@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import cached_property
@@ -19,7 +20,7 @@ from redis.exceptions import MovedError
 from ....config.redis_urls import ClusterUrl
 from ...concurrency import fibers
 from ...errors import StoreUnavailable
-from ..database import Command, Guard, Reply, SlotAway, SlotMoved, WatchedTransaction, Word
+from ..database import Command, Confirmation, Guard, Reply, SlotAway, SlotMoved, WatchedTransaction, Word
 from .connection import PlainSocket
 from .database import POOL_OPTIONS, RedisDatabase, raise_errors
 from .pools import make_pool
@@ -33,7 +34,13 @@ _THREADS: Final = 32
 
 
 def connect_cluster(
-    url: str, *, timeout_seconds: float, connections: int, name: str, plain_socket: PlainSocket | None = None
+    url: str,
+    *,
+    timeout_seconds: float,
+    connections: int,
+    name: str,
+    plain_socket: PlainSocket | None = None,
+    asks_primary: bool = False,
 ) -> ClusterDatabase:
     """Open pools of connections to the nodes of a cluster; nothing is sent yet. See `database.connect`.
 
@@ -47,7 +54,7 @@ def connect_cluster(
             named.server, timeout_seconds=timeout_seconds, max_connections=connections, client_name=name,
             host=place[0], port=place[1], **POOL_OPTIONS,
         )  # fmt: skip
-        return RedisDatabase(pool, plain_socket, is_node=True)
+        return RedisDatabase(pool, plain_socket, is_node=True, asks_primary=asks_primary)
 
     return ClusterDatabase(Topology(named, lambda place, command: ask_node(named, place, command)), open_node)
 
@@ -123,6 +130,17 @@ class ClusterDatabase:
         """The command that runs a script. See `Database.script_command`."""
         return self._node(keys[0]).script_command(name, keys, args)
 
+    def confirm(self, commands: Sequence[Command]) -> Confirmation:
+        """Write, and wait for the replicas of a node. See `ReplicatedDatabase.confirm`."""
+        with self._noticing():
+            return self._node(_first_key(commands)).confirm(commands)
+
+    def drop_connections(self, key: str) -> None:
+        """Close the connections to the node of a key. See `ReplicatedDatabase.drop_connections`."""
+        place = self._find(slot_of(key))
+        if place is not None:
+            self._node_at(place).drop_connections()
+
     def close(self) -> None:
         """Close the connections to all nodes."""
         for node in list(self._nodes.values()):
@@ -172,12 +190,16 @@ class ClusterDatabase:
 
         if len(groups) == 1:
             return send(next(iter(groups)))
-        sent = fibers.run_in_thread(lambda: [self._threads.submit(send, place) for place in groups])
+        sent = fibers.run_in_thread(lambda: [self._submit(send, place) for place in groups])
         replies: list[Reply] = [None] * len(commands)
         for indexes, future in zip(groups.values(), sent, strict=True):
             for index, reply in zip(indexes, fibers.result(future), strict=True):
                 replies[index] = reply
         return replies
+
+    def _submit(self, send: Callable[[Place], list[Reply]], place: Place) -> concurrent.futures.Future[list[Reply]]:
+        """Send in a thread, which notes the primaries that it uses for the caller."""
+        return self._threads.submit(contextvars.copy_context().run, send, place)
 
     @cached_property
     def _threads(self) -> concurrent.futures.ThreadPoolExecutor:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
 from redis.sentinel import MasterNotFoundError
 
 from ...errors import (
@@ -23,7 +30,7 @@ from ...errors import (
     StoreUnavailable,
 )
 from .. import fields
-from ..database import USED_PRIMARIES, Changed, Command, Confirmation, Guard, Reply, Word
+from ..database import USED_PRIMARIES, Changed, Command, Confirmation, Guard, Reply, SlotMoved, Word
 from ..primaries import REPLICATION, replication_id
 from .connection import PlainSocket, RedisConnection
 from .connections import RedisConnections
@@ -133,8 +140,11 @@ class RedisDatabase:
         Raises:
             StoreUnavailable: No answer; a command may have been carried out.
         """
-        with _Use(self) as wire:
-            return self._round_trip(point, wire, commands)
+        use = _Use(self)
+        with use as wire:
+            replies = self._round_trip(point, wire, commands)
+            use.did_nothing = self.is_node and all(isinstance(reply, MovedError) for reply in replies)
+        return replies
 
     def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one MULTI/EXEC. See `Database.transaction`."""
@@ -178,10 +188,12 @@ class RedisDatabase:
     def confirm(self, commands: Sequence[Command]) -> Confirmation:
         """Write, and wait for replicas, in one round trip. See `ReplicatedDatabase.confirm`."""
         with _Use(self, alone=True) as wire:
-            refused, *replies = self._round_trip("confirm", wire, [*commands, REPLICATION])
-            written, acknowledged, info = raise_errors(replies)
-            if not written:
-                raise _translate(refused) if isinstance(refused, Exception) else StoreUnavailable("nothing was written")
+            *written, acknowledged, info = self._round_trip("confirm", wire, [*commands, REPLICATION])
+            refusable, sure = written[::2], written[1::2]
+            if 1 not in sure:
+                raise_errors([*sure, *refusable])
+                raise StoreUnavailable("nothing was written")
+            raise_errors([acknowledged, info])
         lines = fields.info_lines(info)
         return Confirmation(
             acknowledged=acknowledged,
@@ -190,8 +202,9 @@ class RedisDatabase:
             primary=replication_id(info),
         )
 
-    def drop_connections(self) -> None:
+    def drop_connections(self, key: str = "") -> None:
         """Close all connections that are not in use."""
+        del key
         self._connections.drop()
 
     def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
@@ -229,26 +242,32 @@ class RedisDatabase:
 
 
 class _Use:
-    """A connection for a `with` block; errors of redis-py become errors of this package."""
+    """A connection for a `with` block; errors of redis-py become errors of this package.
 
-    __slots__ = ("_alone", "_connections", "_database", "_taken")
+    Attributes:
+        did_nothing: A node of a cluster has only told that another one serves the keys.
+    """
+
+    __slots__ = ("_alone", "_connections", "_database", "_taken", "did_nothing")
 
     def __init__(self, database: RedisDatabase, *, alone: bool = False) -> None:
         self._database = database
         self._connections = database._connections  # pyright: ignore[reportPrivateUsage]
         self._alone = alone
         self._taken: Any = None  # a `RedisConnection` while inside
+        self.did_nothing = False
 
     def __enter__(self) -> RedisConnection:
         try:
             self._taken = self._connections.take(alone=self._alone)
         except (RedisError, OSError) as error:
             raise self._find_wrong_url(error) or _unavailable(error) from error
-        if self._taken.primary and (used := USED_PRIMARIES.get()) is not None:
-            used.add(self._taken.primary)
         return self._taken
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        did_something = not (self.did_nothing or isinstance(error, SlotMoved))
+        if did_something and self._taken.primary and (used := USED_PRIMARIES.get()) is not None:
+            used.add(self._taken.primary)
         # Before these errors every reply was read, so the connection can be used again.
         if error is None or isinstance(error, (Changed, CeleryAgentsError, ResponseError)):
             self._connections.give(self._taken)
