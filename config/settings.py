@@ -367,8 +367,8 @@ class Settings(BaseSettings):
             )
         if self.broker_url is None and uses_cluster(self.redis_url):
             raise ValueError(
-                "redis_url names a cluster, which Celery cannot use as its broker; set CELERY_AGENTS_BROKER_URL to one "
-                "server, Sentinels or RabbitMQ, such as redis://host:6379/0"
+                "CELERY_AGENTS_REDIS_URL names a cluster, which Celery cannot use as its broker; set "
+                "CELERY_AGENTS_BROKER_URL to one server, Sentinels or RabbitMQ, such as redis://host:6379/0"
             )
         if self.replicas and self.replica_timeout_seconds >= self.redis_timeout_seconds:
             raise ValueError(

@@ -93,6 +93,8 @@ def session_lines(
         lines.append(
             f"history lost {age(moment(header.history_lost.at_ms))} ago: {clean(header.history_lost.describe())}"
         )
+    if header.confirmed is False:
+        lines.append("its end is not confirmed by a replica: a failover may forget it, and its result is not given yet")
     lines += [f"now: {clean(one_line(reason, _MAX_CHARACTERS))}"] if reason else []
     beside = beside or Beside()
     lines += [line for each in beside.requests if each.answer is not None for line in _answered_lines(each, text)]

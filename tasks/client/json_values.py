@@ -74,6 +74,7 @@ def header_value(header: Header) -> dict[str, Any]:
         "unoffered_since": moment(header.unoffered_since_ms) if header.unoffered_since_ms else None,
         "history_lost": f"{header.history_lost.describe()}." if header.history_lost is not None else None,
         "labels": dict(header.labels),
+        "confirmed": header.confirmed,
     }
 
 

@@ -66,6 +66,9 @@ class SessionReply(Reply):
         description="What Redis has lost of its history; null where nothing is known to be."
     )
     labels: dict[str, str] = Field(description="By which it is found.")
+    confirmed: bool | None = Field(
+        description="Whether replicas are known to have how it has ended; null: it has not, or no replica has to."
+    )
     reason: str = Field(
         description="Why it has not ended yet; in a listing and in a tree also why it failed or was stopped."
     )

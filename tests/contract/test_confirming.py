@@ -84,8 +84,8 @@ def bench(request: pytest.FixtureRequest, database: Database) -> ReplicatedBench
     return found
 
 
-def end(bench: Bench, *, failed: bool = False) -> None:
-    claimed = bench.claim()
+def end(bench: Bench, step: int = 1, *, failed: bool = False) -> None:
+    claimed = bench.claim(step)
     transition = step_transition(claimed, final=not failed, failed=failed)
     bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
 
@@ -182,7 +182,8 @@ def test_calls_of_others_need_no_confirmation(bench: ReplicatedBench) -> None:
 
 
 def safe(bench: Bench) -> int:
-    return int(bench.database("HGET", bench.store.context.keys(bench.session).session, "safe") or 0)
+    mark = bench.database("HGET", bench.store.context.keys(bench.session).session, "safe") or b"0"
+    return int(mark.split()[0])
 
 
 def test_an_end_is_safe_when_it_is_confirmed_and_its_readers_wait_for_nothing(bench: ReplicatedBench) -> None:
@@ -192,6 +193,7 @@ def test_an_end_is_safe_when_it_is_confirmed_and_its_readers_wait_for_nothing(be
     assert safe(bench) == bench.store.sessions.header(bench.session).version
     bench.replicated.says = MISSING
     asked = bench.replicated.asked
+    assert bench.store.sessions.header(bench.session).confirmed is True
     result = bench.store.sessions.outcome(bench.session, bench.execution)
     assert result is not None
     assert bench.replicated.asked == asked
@@ -203,9 +205,33 @@ def test_an_end_that_is_not_confirmed_is_given_to_no_program(bench: ReplicatedBe
     assert safe(bench) == 0
     with pytest.raises(NotConfirmed):
         bench.store.sessions.outcome(bench.session, bench.execution)
-    bench.store.sessions.header(bench.session)
+    assert bench.store.sessions.header(bench.session).confirmed is False
     bench.replicated.says = CONFIRMED
     assert bench.store.sessions.outcome(bench.session, bench.execution) is not None
+
+
+def test_what_is_read_without_waiting_says_whether_its_end_is_confirmed(bench: ReplicatedBench) -> None:
+    def confirmed() -> bool | None:
+        (listed,) = [each for each in bench.store.sessions.headers(limit=10)[0] if each.session_id == bench.session]
+        assert listed == bench.store.sessions.header(bench.session)
+        return listed.confirmed
+
+    assert confirmed() is None, "it has not ended"
+    end(bench, failed=True)
+    assert confirmed() is True
+    bench.store.sessions.label(bench.session, {"team": "a"})
+    assert confirmed() is True, "the end is the same"
+    bench.store.sessions.retry(bench.session, retry_transition(None, None))
+    assert confirmed() is None
+    bench.replicated.says = MISSING
+    end(bench, 2)
+    assert confirmed() is False, "another end of the same execution"
+
+
+def test_an_execution_that_a_client_stops_is_safe_when_the_stop_is_confirmed(bench: ReplicatedBench) -> None:
+    bench.store.sessions.stop(bench.session, bench.execution, stop_transition)
+    header = bench.store.sessions.header(bench.session)
+    assert (header.status, header.confirmed, safe(bench)) == ("stopped", True, header.version)
 
 
 def test_the_mark_of_an_earlier_version_is_none(bench: ReplicatedBench) -> None:

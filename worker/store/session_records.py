@@ -44,8 +44,6 @@ ACTIVE: Final = "active"
 """The status of a session that no action has changed."""
 SUSPENDED: Final = "suspended"
 SESSION_STATUS: Final = "session_status"
-SAFE: Final = "safe"
-"""The field of a session's hash with the version that is known to be confirmed."""
 FORKED_FROM: Final = "forked_from"
 DEFINITION: Final = "session_definition"
 
@@ -98,6 +96,7 @@ class Header:
         forked_from: The session that it is a fork of; "" for any other.
         history_lost: The end of its history that Redis has lost, as it was found last; None: nothing is known to be.
         labels: By which it is found; see `AgentClient.label`.
+        confirmed: Whether replicas are known to have how its execution has ended. None: it has not, or none have to.
     """
 
     session_id: str
@@ -116,6 +115,7 @@ class Header:
     forked_from: str = ""
     history_lost: HistoryLoss | None = None
     labels: Mapping[str, str] = NO_LABELS
+    confirmed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

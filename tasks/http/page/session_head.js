@@ -11,6 +11,7 @@ import { ActingAs, actor, go, linkTo } from "./state.js";
 
 export const WHY = "Why? It is shown wherever the session is.";
 export const SUSPENDED = "suspended on the page";
+const UNCONFIRMED = "Its end is not confirmed by a replica of Redis: a failover may forget it.";
 
 export function SessionHead({ view, feed, words, isChat }) {
   const { header } = view;
@@ -30,6 +31,7 @@ export function SessionHead({ view, feed, words, isChat }) {
       && html`<${ActingAs} />`}</div>`}</div>
     <${Problem} of=${unknown} />
     <${Problem} of=${header.history_lost && { message: header.history_lost }} />
+    <${Problem} of=${header.confirmed === false && { message: UNCONFIRMED }} />
     ${!isChat && header.status !== "unreadable" && html`<${Facts} view=${view} />`}`;
 }
 

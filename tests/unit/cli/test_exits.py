@@ -45,3 +45,7 @@ def test_every_error_of_the_tree_has_a_code_and_a_docstring_to_fall_back_on() ->
 def test_a_sentence_begins_large_ends_with_a_stop_and_says_what_to_do() -> None:
     assert sentence(errors.ActionRefused("it has ended")) == "It has ended."
     assert sentence(errors.StoreUnavailable()).endswith("`celery-agents doctor` tells more.")
+    assert sentence(errors.NotConfirmed("0 of 1 replicas have it")) == (
+        "Written, and not confirmed by a replica; ask again (0 of 1 replicas have it). `celery-agents doctor` says which "
+        "replicas are missing."
+    )

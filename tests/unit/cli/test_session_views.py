@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from celery_agents.tasks.cli.session_views import Beside, row, session_lines, step_lines, step_numbers
 from celery_agents.tasks.client.json_values import session_value
@@ -52,6 +53,14 @@ def _state() -> AgentState:
     second = AgentStep.from_inference(InferenceResponse(content=LONG, finish_reason=FinishReason.LENGTH), number=2)
     state = running().with_user_message("hello").with_current_step(first, now=at(1))
     return state.with_current_step(second, now=at(3)).with_execution_completed(now=at(4))
+
+
+def test_an_end_that_no_replica_is_known_to_have_is_told() -> None:
+    told = "its end is not confirmed by a replica: a failover may forget it, and its result is not given yet"
+    shown = {
+        confirmed: session_lines(replace(HEADER, confirmed=confirmed), _state(), "") for confirmed in (False, True)
+    }
+    assert (told in shown[False], told in shown[True]) == (True, False)
 
 
 def test_a_session_is_shown_step_by_step_with_its_calls() -> None:

@@ -44,7 +44,9 @@ def test_what_a_model_wrote_does_not_look_like_a_line_of_ours() -> None:
 
 def header() -> Any:
     fields = {"session_id": "s1", "agent": "a", "status": "completed", "version": 1, "created_ms": 0, "updated_ms": 0}
-    return SimpleNamespace(session_status="active", forked_from="", history_lost=None, labels={}, **fields)
+    return SimpleNamespace(
+        session_status="active", forked_from="", history_lost=None, labels={}, confirmed=None, **fields
+    )
 
 
 def test_a_line_is_one_line() -> None:

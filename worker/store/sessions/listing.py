@@ -15,6 +15,7 @@ from ..history_losses import LOST, HistoryLoss
 from ..keys import SessionKeys, ShardKeys
 from ..labels import LABELS, NO_LABELS, read_labels, session_of, sessions_range
 from ..requests.index import read_entry
+from ..safe_ends import SAFE, is_end_safe
 from ..session_records import Header, SessionState
 from .loading import missing_error
 
@@ -28,8 +29,11 @@ _COMPARED: Final = 2_000
 # so many times as many as are due in all, the listing of all is read instead.
 _MOST_READ: Final = 20_000
 _FEW_OTHERS: Final = 2
-_HEADER: Final = ("version", "agent", "status", "created", "updated", "session_status", "forked_from", LOST, LABELS)
-_CTL: Final = ("execution", "step", "unoffered", "not_before", *HOLD_FIELDS)
+_HEADER: Final = (
+    "version", "agent", "status", "created", "updated", "session_status", "forked_from", LOST, LABELS, SAFE,
+)  # fmt: skip
+_CTL: Final = ("execution", "step", "unoffered", "not_before", "retries", *HOLD_FIELDS)
+_ENDED: Final = frozenset((SessionState.COMPLETED, SessionState.STOPPED, SessionState.FAILED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ def read_headers(context: StoreContext, all_keys: Sequence[SessionKeys]) -> list
     return [
         _unreadable_header(keys.session_id, b"", replies)
         if isinstance(replies, StateUnreadable)
-        else _parse_header(keys.session_id, *replies)
+        else _parse_header(keys.session_id, *replies, confirms=context.settings.replicas > 0)
         for keys, replies in zip(all_keys, context.read_apart("headers", reads), strict=True)
     ]
 
@@ -293,27 +297,29 @@ def _with_times(
     ]
 
 
-def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply]) -> Header | None:
-    version, agent, status, created, updated, session_status, forked_from, lost, labels = session
+def _parse_header(session_id: str, session: Sequence[Reply], ctl: Sequence[Reply], *, confirms: bool) -> Header | None:
+    version, agent, status, created, updated, session_status, forked_from, lost, labels, safe = session
     if version is None:
         return None
     try:
+        state, execution_id = _session_state(fields.text(status)), fields.text(ctl[0])
         return Header(
             session_id=session_id,
             agent=fields.text(agent),
-            status=_session_state(fields.text(status)),
-            execution_id=fields.text(ctl[0]),
+            status=state,
+            execution_id=execution_id,
             step=fields.number(ctl[1]),
             version=fields.number(version),
             created_ms=fields.milliseconds(created),
             updated_ms=fields.milliseconds(updated),
             unoffered_since_ms=read_unoffered(fields.text(ctl[2]))[0],
             not_before_ms=fields.milliseconds(ctl[3]),
-            hold=(hold := read_hold(ctl[4:])),
+            hold=(hold := read_hold(ctl[5:])),
             session_status="suspended" if hold is not None else fields.text(session_status) or "active",
             forked_from=fields.text(forked_from),
             history_lost=HistoryLoss.read(lost),
             labels=read_labels(labels),
+            confirmed=is_end_safe(safe, execution_id, fields.number(ctl[4])) if confirms and state in _ENDED else None,
         )
     except StateUnreadable as error:
         return _unreadable_header(session_id, agent, error)

@@ -14,7 +14,8 @@ from ..events import parse_events
 from ..inbox import read_inbox
 from ..keys import failed_sinks_field, joined_field
 from ..records import Operation
-from ..session_records import SAFE, Result, StepFacts
+from ..safe_ends import SAFE, is_safe
+from ..session_records import Result, StepFacts
 from .loading import missing_error
 
 _ACTIVE: Final = frozenset(status.value for status in ExecutionStatus if not status.is_terminal())
@@ -73,7 +74,7 @@ class ReadVerbs(StorePart):
             raise missing_error(self._context, session_id)
         is_active = fields.text(current) == execution_id and fields.text(status) in _ACTIVE
         found = None if is_active else read_result(session_id, stored)
-        if found is not None and safe != version:
+        if found is not None and not is_safe(safe, version):
             self._context.confirm(keys.shard, used)
         return found
 

@@ -6,10 +6,11 @@ until a client resumes it; the running step is committed before.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Final
 
-from ...errors import ActionRefused, InvalidInput
+from ...errors import ActionRefused, InvalidInput, StoreFull, StoreUnavailable
 from ...moments import unix_ms
 from ...state.codec.join import read_head
 from ...state.execution.execution import ExecutionState
@@ -24,6 +25,7 @@ from ..inbox import read_inbox, trim_commands
 from ..journal import read_journal
 from ..keys import WAKE_CHANNEL
 from ..records import ActionResult, Hold, NextState, Snapshot, StepRef, Transition
+from ..safe_ends import mark_safe
 from ..session_records import SESSION_STATUS
 from ..waking import end_waiting, resumed_event, wake
 from .loading import require_head
@@ -45,7 +47,11 @@ class StopVerbs(StorePart):
         """
         scope = self._context.session(session_id)
         stopping = _Stop(scope=scope, execution_id=execution_id, transition=transition, by=by)
-        return scope.act_once(stopping.run, "be stopped")
+        result = scope.act_once(stopping.run, "be stopped")
+        if stopping.ended is not None and self._context.confirms_actions and self._context.confirmer is not None:
+            with contextlib.suppress(StoreUnavailable, StoreFull):  # who reads the result confirms it then
+                mark_safe(scope, result.version, stopping.ended)
+        return result
 
 
 @dataclass(slots=True)
@@ -54,6 +60,7 @@ class _Stop:
 
     Attributes:
         written: What the last attempt wrote, perhaps: its reply was lost. Set before it is written.
+        ended: The step with which it has ended the execution; None: it has not.
     """
 
     scope: SessionScope
@@ -61,13 +68,14 @@ class _Stop:
     transition: Transition
     by: str | None = None
     written: ActionResult | None = None
+    ended: StepRef | None = None
 
     def run(self) -> ActionResult:
         """Make one attempt."""
         try:
             return self._stop()
         except Changed:
-            self.written = None
+            self.written = self.ended = None
             raise
 
     def _stop(self) -> ActionResult:
@@ -146,6 +154,7 @@ class _Stop:
         waited = end_waiting(self.scope, control)
         commands = [*self._request_event(found), *trim, expire, *save.commands, *forgotten, *waited]
         commands += parent_answer.commands if parent_answer is not None else ()
+        self.ended = control.ref(self.scope.session_id)
         watched.commit("stop.exec", commands)
         return self.written
 

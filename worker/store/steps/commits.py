@@ -38,7 +38,7 @@ from ..records import (
     Transition,
 )
 from ..requests.index import remove_commands
-from ..session_records import SAFE
+from ..safe_ends import mark_safe
 from ..sessions.saving import SessionSave
 from ..sessions.watched_sessions import WatchedSession
 from .journals import StepJournal
@@ -90,15 +90,8 @@ class CommitVerbs(StorePart):
         if committed.next is None or committed.next.execution_id != claim.ref.execution_id:
             with contextlib.suppress(StoreUnavailable, StoreFull):  # who reads the result confirms it then
                 confirmer.confirm(scope.keys.shard, used)
-                mark_safe(scope, committed.version)
+                mark_safe(scope, committed.version, claim.ref)
         return committed
-
-
-def mark_safe(scope: SessionScope, version: int) -> None:
-    """Say that this version is confirmed, where it is still the stored one."""
-    keys = scope.keys
-    guards: list[Guard] = [(("HMGET", keys.session, "version"), (version,))]
-    scope.database.compare_and_apply("commit.safe", guards, [("HSET", keys.session, SAFE, version)])
 
 
 def commit_id(claim: Claim) -> str:
