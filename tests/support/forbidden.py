@@ -31,6 +31,8 @@ MAY: dict[str, list[tuple[Any, ...]]] = {
         ("CLIENT", "KILL", "TYPE", "normal"),
         ("RENAME", SESSION, "ca:y"),
     ],
+    "worker": [("CLUSTER", "NODES")],  # whether a cluster has as many replicas as have to confirm
+    "monitor": [("CLUSTER", "NODES")],
 }
 MAY_NOT: dict[str, list[tuple[Any, ...]]] = {
     "producer": [
