@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
+from pydantic_core import from_json
 
 from ...config.escaping import escape_json
 from ...worker.errors import SessionDeleted
+from ...worker.state.past.edits import ReplaceMessage, SetResult
 from ...worker.store.labels import read_pairs
 from .exits import ExitCode
 from .options import AsJson, By, OneSession, RedisUrl, SessionArgument, client_for, find_session, login, time_option
@@ -117,21 +120,64 @@ def label(
 
 def fork(
     session: SessionArgument,
+    at: Annotated[str | None, typer.Option(help="As this step has committed it: 7, or EXECUTION:7.")] = None,
+    message: Annotated[
+        list[str] | None, typer.Option(help="NUMBER=TEXT: another text for a message, from 1; repeatable.")
+    ] = None,
+    result: Annotated[
+        list[str] | None, typer.Option(help="CALL_ID=JSON: another result for a call; repeatable.")
+    ] = None,
+    go_on: Annotated[bool, typer.Option("--go-on", help="Its execution goes on from there.")] = False,
+    agent: Annotated[str | None, typer.Option(help="Another agent that goes on with it.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="A system prompt of its own.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, in place of the source's; repeatable.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="The same key makes one fork.")] = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
     """Copy a session and print the id of the copy.
 
-    The copy is the session as it stands after its last commit. The original goes on.
+    The copy is the session as it stands after its last commit, or as a step has committed it. The original goes on.
+    Effects that it has made behind the step are named on standard error: nothing undoes them.
 
     \b
-    Example:
+    Examples:
       celery-agents send "$(celery-agents fork 3f2a…)" "What if the order was lost?"
+      celery-agents fork 3f2a… --at 7 --result call_x='{"lost": true}' --go-on
     """
     client = client_for(redis_url)
-    made = client.fork(find_session(client, session), idempotency_key=key)
-    print(as_json({"session_id": made}) if json else made)
+    made = client.fork(
+        find_session(client, session),
+        at=at,
+        edit=[*_read_texts(message or ()), *_read_results(result or ())],
+        go_on=go_on,
+        agent=agent,
+        system_prompt=prompt,
+        labels=None if label is None else read_pairs("--label", label),
+        idempotency_key=key,
+    )
+    print(as_json(made.to_dict()) if json else made)
+    if not json:
+        for each in made.effects_after:
+            done = f"{each.tool} ({each.effect or 'effect not known'}) of step {each.step}"
+            print(clean(f"stays done: {done}, {each.outcome}"), file=sys.stderr)
+
+
+def _read_texts(given: Iterable[str]) -> Iterator[ReplaceMessage]:
+    for each in given:
+        number, equals, text = each.partition("=")
+        if not (equals and number.strip().isdecimal()):
+            raise typer.BadParameter(f"write NUMBER=TEXT instead of {each!r}", param_hint="--message")
+        yield ReplaceMessage(int(number), text)
+
+
+def _read_results(given: Iterable[str]) -> Iterator[SetResult]:
+    for each in given:
+        call_id, equals, value = each.partition("=")
+        try:
+            yield SetResult(call_id, from_json(value if equals else ""))
+        except ValueError:
+            raise typer.BadParameter(f"write CALL_ID=JSON instead of {each!r}", param_hint="--result") from None
 
 
 def clear(session: SessionArgument, json: AsJson = False, redis_url: RedisUrl = None) -> None:

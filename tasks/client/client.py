@@ -33,6 +33,7 @@ from ...worker.store.session_records import Header, StoredSession
 from ..housekeeping.receivers import read_receivers
 from .erasing import ErasingVerbs
 from .following import follow_session
+from .forking import ForkingVerbs
 from .holding import HoldingVerbs
 from .inputs import (
     check_agent_name,
@@ -66,7 +67,14 @@ _STOP_SECONDS: Final = 30.0
 
 
 class AgentClient(
-    ResolvingVerbs, HoldingVerbs, ErasingVerbs, SnapshotVerbs, ObservingVerbs, SpendingVerbs, ProviderVerbs
+    ResolvingVerbs,
+    HoldingVerbs,
+    ErasingVerbs,
+    ForkingVerbs,
+    SnapshotVerbs,
+    ObservingVerbs,
+    SpendingVerbs,
+    ProviderVerbs,
 ):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.
 

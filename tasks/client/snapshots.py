@@ -1,4 +1,4 @@
-"""The verbs of a client on whole sessions: fork, clear, snapshots to go on with; earlier states, traces to look at."""
+"""The verbs of a client on whole sessions: clear, snapshots to go on with; earlier states, traces to look at."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic import Field
 
 from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound
 from ...worker.state.values.frozen import FrozenMap
-from ...worker.state.values.ids import ChildSessionId, read_session_id
+from ...worker.state.values.ids import read_session_id
 from ...worker.store.labels import check_labels
 from ...worker.store.session_records import StoredSession
 from .connection import ClientConnection
-from .inputs import check_text, derive_id, read_address
+from .inputs import check_text, read_address
 from .job import Job
 from .verbs import Scope, verb
 
@@ -27,46 +27,13 @@ if TYPE_CHECKING:
 
 
 class SnapshotVerbs(ClientConnection):
-    """Forks and clears sessions; takes them elsewhere by snapshots, traces, and the store of the session runtime."""
+    """Clears sessions; takes them elsewhere by snapshots, traces, and the store of the session runtime."""
 
     def session_store(self) -> RedisSessionStore:
         """The sessions of the workers as a store of the session runtime; it uses this client's connections."""
         from ...worker.session.redis_store import RedisSessionStore
 
         return RedisSessionStore(self.store, self._publish)
-
-    @verb(
-        "POST", "/v1/sessions/{session_id}/fork", "fork_session", scope=Scope.ADMIN,
-        headers=("expected_version", "idempotency_key"), task=("session_id", "idempotency_key", "expected_version"),
-    )  # fmt: skip
-    def fork(
-        self, session_id: str, *, idempotency_key: str | None = None, expected_version: int | None = None
-    ) -> ChildSessionId:
-        """Copy a session as it stands after its last commit; the original goes on, and nothing of it changes.
-
-        The fork has the messages, the metadata, the parts and the definition, and no execution: send it a message.
-        Keyed effects happen again in it. It belongs to no tree, and is not deleted with its source.
-
-        Args:
-            idempotency_key: The same key makes one fork of this session, however often it is asked for.
-            expected_version: The version that the session must have. None: any.
-        Returns:
-            The id of the fork: `<root>.<32 hexadecimal digits>`.
-        Raises:
-            SessionNotFound: There is no such session, or it has expired.
-            SessionConflict: It has another version; nothing was written.
-            StateUnreadable: A part of it cannot be read; nothing was written.
-        """
-        source = read_session_id(session_id)
-        root = source.root if isinstance(source, ChildSessionId) else source
-        key = None if idempotency_key is None else f"{source}:{idempotency_key}"
-        fork_id = ChildSessionId.of(f"{root}.{derive_id(key, 'fork')}")
-        try:
-            self.store.sessions.fork(source, fork_id, version=expected_version)
-        except SessionConflict:
-            if idempotency_key is None or not self._is_fork(fork_id, source):
-                raise
-        return fork_id
 
     @verb(
         "POST", "/v1/sessions/{session_id}/clear", "clear_session", scope=Scope.ADMIN,
@@ -257,9 +224,3 @@ class SnapshotVerbs(ClientConnection):
             return []
         tools = cast("list[dict[str, Any]]", definition.get("tools") or [])
         return [str(each.get("name", "")) for each in tools]
-
-    def _is_fork(self, fork_id: str, source: str) -> bool:
-        try:
-            return self.store.sessions.header(fork_id).forked_from == source
-        except SessionNotFound:
-            return False

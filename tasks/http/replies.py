@@ -174,10 +174,24 @@ class StopReply(Reply):
     result: ResultReply | None
 
 
+class CallEffectReply(Reply):
+    """A call with an effect that a fork leaves as it is."""
+
+    execution_id: str
+    step: int
+    call_id: str
+    tool: str
+    effect: str = Field(description='keyed, lookup or unsafe; "" where it is not known.')
+    outcome: str = Field(description="ok, error or unknown.")
+
+
 class ForkReply(Reply):
     """A fork."""
 
     session_id: str
+    effects_after: list[CallEffectReply] = Field(
+        description="Calls with effects that its source has made behind the step that it was made of."
+    )
 
 
 class SnapshotReply(Reply):

@@ -30,6 +30,8 @@ T = TypeVar("T")
 WIRE: Final[Mapping[str, Any]] = {
     "bool": bool,
     "int": int,
+    "str | int | None": str | int | None,
+    "Sequence[Edit | Mapping[str, Any]]": list[dict[str, Any]],
     "str": str,
     "str | None": str | None,
     "str | Message": str,
@@ -83,9 +85,9 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "int": Writer(  # the session's version afterwards
         {204: None}, lambda _, version: Response(status_code=204, headers=_tag(version))
     ),
-    "ChildSessionId": Writer(
+    "Fork": Writer(
         {201: replies.ForkReply},
-        lambda call, fork: send({"session_id": fork}, 201, {"Location": call.url(f"/v1/sessions/{fork}")}),
+        lambda call, fork: send(fork.to_dict(), 201, {"Location": call.url(f"/v1/sessions/{fork}")}),
     ),
     "SessionSnapshot": Writer({200: replies.SnapshotReply}, lambda _, it: send(it.to_dict(), headers=_tag(it.version))),
     "AgentState": Writer({200: replies.StepStateReply}, lambda _, state: send({"state": state.to_dict()})),

@@ -85,6 +85,7 @@ def test_the_root_or_a_package_that_it_names_exports_what_its_signatures_name() 
         for each in (
             *celery_agents._MOVED,
             "tasks.client.erasing",
+            "tasks.client.forking",
             "tasks.client.pending",
             "tasks.client.spending",
             "flow",

@@ -101,6 +101,9 @@ from .parts.state_part import PartItem as PartItem
 from .parts.state_part import PartScope as PartScope
 from .parts.state_part import StatePart as StatePart
 from .parts.storage import PartList as PartList
+from .past.edits import Edit as Edit
+from .past.edits import ReplaceMessage as ReplaceMessage
+from .past.edits import SetResult as SetResult
 from .values.error_info import ErrorInfo as ErrorInfo
 from .values.field_types import utcnow as utcnow
 from .values.frozen import MAX_DEPTH as MAX_DEPTH

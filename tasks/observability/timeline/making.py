@@ -62,7 +62,7 @@ class _Steps:
         self._holds = hold_spans(stored.events)
         self._messages = message_spans(stored.events)
         self._children = ChildFacts.of(stored.events)
-        self._effects = _effects_of(stored.definition)
+        self._effects = effects_of(stored.definition)
 
     def make(self, number: int) -> TimelineStep | None:
         """Make a step; None where no worker had it before the execution ended."""
@@ -180,7 +180,7 @@ def _by_step(events: Sequence[Event]) -> dict[int, list[Event]]:
     return found
 
 
-def _effects_of(definition: Any) -> dict[str, str]:
+def effects_of(definition: Any) -> dict[str, str]:
     """Effect classes by the names of tools, of an agent's stored definition."""
     if not isinstance(definition, Mapping):
         return {}

@@ -78,8 +78,13 @@ class Message(Value):
         return self._with(metadata=FrozenDict.of({**self.metadata, **tags}))
 
     def with_content(self, content: str) -> Message:
-        """The same with another text; for messages of tools, which carry nothing of a provider."""
-        return self._with(content=content)
+        """The same with another text; the provider's data, which hold the former one, are dropped."""
+        return self._with(content=content, provider=None)
+
+    def as_result(self, content: str) -> Message:
+        """The result of the same call with another text, and no error."""
+        kept = {name: self.metadata[name] for name in self.metadata if name not in ("was_blocked", "is_from_outside")}
+        return self._with(content=content, is_error=False, metadata=FrozenDict.of(kept))
 
     def with_tool_calls(self, tool_calls: tuple[ToolCall, ...]) -> Message:
         """The same with other calls; the provider's data, which hold the former ones, are dropped."""
@@ -116,6 +121,10 @@ class Section(Value):
     def with_messages_added(self, messages: tuple[Message, ...]) -> Section:
         """Append messages."""
         return self._with(messages=self.messages + messages)
+
+    def with_stored(self, messages: tuple[Message, ...]) -> Section:
+        """Other messages of the same generation; for a session that was not stored yet."""
+        return self._with(messages=messages)
 
     def with_messages_replaced(self, messages: tuple[Message, ...]) -> Section:
         """Replace all messages and begin a new generation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -240,6 +241,16 @@ class ExecutionState(Value):
         if name in self.charged_calls:
             return self
         return self.with_charge(usage, cost)._with(charged_calls=(*self.charged_calls, name))
+
+    def with_steps(self, change: Callable[[AgentStep], AgentStep]) -> ExecutionState:
+        """The same with its steps that are done as `change` returns them."""
+        return self._with(step_executions=tuple(each.with_step(change(each.step)) for each in self.step_executions))
+
+    def with_id(self, execution_id: ExecutionId, now: datetime) -> ExecutionState:
+        """The same in another session; the time since its last step does not count."""
+        since = self.step_executions[-1].completed_at if self.step_executions else self.started_at or now
+        idle = max(0.0, (now - since).total_seconds())
+        return self._with(execution_id=execution_id, operation_id=None, waited_seconds=self.waited_seconds + idle)
 
     def with_parts(self, parts: StoredParts | None) -> ExecutionState:
         """Other parts of capabilities."""

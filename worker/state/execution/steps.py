@@ -149,6 +149,14 @@ class AgentStep(Value):
         object.__setattr__(shown, "_shown_by", state)
         return shown
 
+    def with_id(self, step_id: AgentStepId) -> AgentStep:
+        """The same under another id."""
+        return self._with(id=step_id)
+
+    def with_tool_executions(self, calls: tuple[ToolExecution, ...]) -> AgentStep:
+        """Replace the calls that were carried out."""
+        return self._with(tool_executions=calls)
+
     def with_outputs(self, messages: tuple[Message, ...], spans: tuple[Span, ...]) -> AgentStep:
         """The same with these messages, which the store has at these spans."""
         return self._with(output_messages=messages, outputs=spans)
@@ -177,7 +185,7 @@ class StepExecution(Value):
 
     def with_step(self, step: AgentStep) -> StepExecution:
         """Replace the step."""
-        return self._with(step=step)
+        return self if step is self.step else self._with(id=step.id, step=step)
 
     def with_claim(self, claim: str) -> StepExecution:
         """The same under this claim."""

@@ -162,6 +162,10 @@ class ToolExecution(Value):
         """
         return self.model_copy(update={"value": value, "error": error})
 
+    def with_result(self, value: Json) -> ToolExecution:
+        """The same as if the tool had returned this."""
+        return self.model_copy(update={"outcome": ToolOutcome.OK, "value": value, "error": None})
+
     def as_cache_hit(self) -> ToolExecution:
         """The same, marked as the recorded result of an equal call."""
         return self._with(idempotent_cache_hit=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,13 +12,14 @@ from ...errors import InvalidInput, NotKept, StoreUnavailable
 from ...state.agent_state import AgentState
 from ...state.codec.join import Head, read_head
 from ...state.conversation.messages import Message, Span
+from ...state.execution.steps import AgentStep, StepExecution
 from ...state.past.old_values import Position, position_of
 from ...state.past.past_states import OldValues, StoredPast, past_state
 from ...state.past.seen_requests import ModelRequest, seen_request
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..database import Command
-from ..packing import unpack, unpack_step
+from ..packing import read_steps, unpack, unpack_step
 from ..past import Past, read_old_values
 from .loading import missing_error, require_head
 
@@ -61,6 +62,25 @@ class PastReadVerbs(StorePart):
     def request_at(self, session_id: str, address: StepAddress) -> ModelRequest:
         """Read what the model saw in a step; raises as `state_at`, but the result names what is not kept of it."""
         return seen_request(session_id, *self._read_past(session_id, address, is_alone=True))
+
+    def steps_after(self, session_id: str, address: StepAddress) -> Iterator[tuple[str, AgentStep]]:
+        """Read the committed steps behind one, of its execution and of later ones, each with the id of its execution.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: One cannot be read.
+        """
+        keys, database = self._context.keys(session_id), self._context.database
+        (named,) = database.pipeline("past.executions", [("HGET", keys.session, "executions")])
+        names = fields.strings(named)
+        first = names.index(address.execution_id or names[-1])
+        lists: list[Command] = [
+            ("LRANGE", keys.steps(name), address.number if place == 0 else 0, -1)
+            for place, name in enumerate(names[first:])
+        ]
+        for name, entries in zip(names[first:], database.pipeline("past.steps", lists), strict=True):
+            for record in read_steps(database.pipeline, keys, entries):
+                yield name, StepExecution.from_json(record).step
 
     def _read_past(self, session_id: str, address: StepAddress, *, is_alone: bool) -> tuple[StoredPast, Position]:
         scope = self._context.session(session_id)

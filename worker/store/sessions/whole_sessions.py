@@ -7,7 +7,9 @@ session at the same time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ...errors import ActionRefused, SessionConflict, SessionDeleted
 from ...state.agent_state import AgentState
@@ -28,6 +30,11 @@ from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
 
 
+def without_execution(session: StoredSession) -> StoredSession:
+    """The session without its execution."""
+    return replace(session, state=session.state.for_next_execution())
+
+
 @dataclass(frozen=True, slots=True)
 class Saved:
     """A session as a write has stored it, with the step to publish.
@@ -39,6 +46,24 @@ class Saved:
 
     session: StoredSession
     publish: StepRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A fork as it is to be stored.
+
+    Attributes:
+        change: From the session that is copied to the fork; by default the same without its execution.
+        queue: Of the agent, where it is another one than the session's.
+        fingerprint: The same request has the same, and makes one fork; "" for a request that is made once.
+    """
+
+    change: Callable[[StoredSession], StoredSession] = without_execution
+    queue: str | None = ""
+    fingerprint: str = ""
+
+
+_IDLE: Final = Copy()
 
 
 class WholeSessionVerbs(StorePart):
@@ -68,8 +93,8 @@ class WholeSessionVerbs(StorePart):
         saving = _Saving(scope=self._context.session(session_id), session=session)
         return saving.scope.act_once(saving.run, "be saved")
 
-    def fork(self, session_id: str, fork_id: str, *, version: int | None = None) -> Saved:
-        """Copy a session at its last commit under an id below its root. Nothing of its execution is copied.
+    def fork(self, session_id: str, fork_id: str, copy: Copy = _IDLE, *, version: int | None = None) -> Saved:
+        """Store a copy of a session at its last commit under an id below its root.
 
         Args:
             version: The version that the session must have; None: any.
@@ -87,15 +112,14 @@ class WholeSessionVerbs(StorePart):
                 stored=source.version,
             )
         (queue,) = self._context.database.pipeline("fork.queue", [control_command(self._context.keys(session_id))])
-        copy = replace(
-            source,
-            state=source.state.for_next_execution(),
-            status=ACTIVE,
-            forked_from=session_id,
-            version=0,
-            created_ms=0,
+        fork = replace(copy.change(source), status=ACTIVE, forked_from=session_id, version=0, created_ms=0)
+        creation = _Creation(
+            scope=self._context.session(fork_id),
+            session=fork,
+            queue=copy.queue if fork.agent != source.agent else ControlFields.read(queue).queue,
+            operation_id=copy.fingerprint or unique_hex(),
         )
-        return self.create(fork_id, copy, queue=ControlFields.read(queue).queue)
+        return creation.scope.act_once(creation.run, "be created")
 
 
 @dataclass(slots=True)
