@@ -12,8 +12,9 @@ from typing import Any, Final
 from celery import Celery, bootsteps
 from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
 from celery.worker import state as worker_state
+from kombu.exceptions import OperationalError
 
-from ...config.brokers import takes_steps_itself
+from ...config.brokers import is_redis, shares_a_database, takes_steps_itself
 from ...config.celery import pool_name
 from ...config.logs import configure_logging
 from ...config.settings import Settings
@@ -21,7 +22,7 @@ from ...worker.errors import ConfigurationError, StoreUnavailable
 from ...worker.known_secrets import redact_known
 from ..housekeeping.sweeper import Sweeper, queue_length
 from ..observability.metrics import serve_metrics
-from ..observability.server_policy import check_mode, check_replicas, check_server
+from ..observability.server_policy import check_mode, check_replicas, check_server, describe_wrong_broker
 from ..own_app import OwnApp
 from ..producer import APP_NAME
 from ..runtime import LazyRuntime, Runtime
@@ -39,6 +40,7 @@ from .taken_queues import TakenQueues
 
 log = logging.getLogger(__name__)
 
+_BROKER_SECONDS: Final = 2
 _POLL_SECONDS: Final = 0.05
 _UNUSABLE: Final = 2  # as the command line has it for a wrong setting
 _WAIT_FOR_REDIS_SECONDS: Final = 1.0
@@ -97,7 +99,21 @@ class WorkerBootstep(bootsteps.StartStopStep):
             self._begin_later(parent)
         else:
             wait_for_redis(self._runtime())
+            self._check_broker()
             self._begin(parent)
+
+    def _check_broker(self) -> None:
+        """End a worker whose broker Celery cannot use; one that does not answer is waited for by Celery."""
+        if shares_a_database(self._settings) or not is_redis(self._settings.broker):
+            return
+        with self._app.connection_for_read() as connection:
+            try:
+                connection.ensure_connection(max_retries=1, timeout=_BROKER_SECONDS)
+                wrong = describe_wrong_broker(connection)
+            except (OperationalError, *connection.connection_errors):
+                return
+        if wrong:
+            raise refuse_to_start(wrong)
 
     def _take_queues(self) -> None:
         """Take our queues by consumers of our own, once they are opened."""
@@ -129,6 +145,8 @@ class WorkerBootstep(bootsteps.StartStopStep):
     def _is_store_ready(self) -> bool:
         try:
             examine_store(self._runtime())
+        except ConfigurationError as error:
+            raise refuse_to_start(error) from error
         except StoreUnavailable as error:
             log.warning("agents wait for their store; the other queues are consumed: %s", error)
             return False
@@ -237,6 +255,12 @@ def examine_store(runtime: Runtime) -> None:
     runtime.gate.refresh()  # before a step begins that people have paused
 
 
+def refuse_to_start(why: object) -> SystemExit:
+    """Log why this worker cannot start, and give what ends it without a traceback."""
+    log.critical("the worker cannot start: %s", why)
+    return SystemExit(_UNUSABLE)
+
+
 def wait_for_redis(runtime: Runtime) -> None:
     """Wait until the store answers, as Celery waits for its broker; end the worker where it cannot be used."""
     while True:
@@ -244,8 +268,7 @@ def wait_for_redis(runtime: Runtime) -> None:
             examine_store(runtime)
             return
         except ConfigurationError as error:
-            log.critical("the worker cannot start: %s", error)
-            raise SystemExit(_UNUSABLE) from error
+            raise refuse_to_start(error) from error
         except StoreUnavailable as error:
             log.warning("waiting for Redis: %s", error)
             worker_state.maybe_shutdown()  # SIGTERM only leaves a note as long as nothing is consumed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from ...config.redis_urls import uses_cluster
+from ...config.redis_urls import EXAMPLE, uses_cluster
 from ...config.settings import Settings
 from ...worker.errors import ConfigurationError
 from ...worker.store.redis.cluster_views import ask_members
@@ -20,6 +20,12 @@ REPLAY_ADVICE: Final = "let it do everything and nobody be it: user default off 
 _VALKEY_WITHOUT_CHECK: Final = (9, 1, 2)
 _REDIS_WITH_CHECK: Final = (7, 0)
 _LONGEST_LAG_SECONDS: Final = 10
+_OTHER_BROKERS: Final[Mapping[str, str]] = {
+    "cluster": "CELERY_AGENTS_BROKER_URL leads to a node of a Redis Cluster, which Celery cannot use; name one server, "
+    "Sentinels or RabbitMQ",
+    "sentinel": "CELERY_AGENTS_BROKER_URL leads to a Sentinel, which takes no messages; write it like "
+    f"{EXAMPLE}, where mymaster is the name of the primary",
+}
 _OTHER_MODES: Final[Mapping[str, str]] = {"cluster": NODE_OF_CLUSTER, "sentinel": SENTINEL}
 
 
@@ -89,6 +95,19 @@ def check_mode(facts: Mapping[str, str]) -> None:
     """
     if (advice := _OTHER_MODES.get(facts.get("redis_mode", ""))) is not None:
         raise ConfigurationError(advice)
+
+
+def describe_wrong_broker(connection: Any) -> str:
+    """Say why Celery cannot use a broker of Redis that answers; "": nothing is known against it.
+
+    Args:
+        connection: A kombu connection that is open.
+    """
+    try:
+        mode = connection.default_channel.client.info("server").get("redis_mode")
+    except connection.channel_errors:  # a user that may not ask
+        return ""
+    return _OTHER_BROKERS.get(mode, "")
 
 
 def find_problems(facts: Mapping[str, str]) -> Iterator[str]:

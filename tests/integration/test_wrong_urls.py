@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from support import fork_server
 from support.cluster import ClusterGroup
 from support.processes import TESTS
+from support.projects import EXISTING, Project
+from support.redis_server import RedisServer
 from support.sentinels import SENTINEL_MISSING, SentinelGroup, find_sentinel
 
 COMMANDS = (["worker"], ["doctor"], ["submit", "planned", "hello"], ["list"])
 
 
-def run_commands(env: Mapping[str, str]) -> dict[str, tuple[int, str]]:
+def run_commands(env: Mapping[str, str], commands: Sequence[Sequence[str]] = COMMANDS) -> dict[str, tuple[int, str]]:
     """Run the commands; exit code and output of each by its name."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_AGENTS_")}
     given = {**outside, "PYTHONPATH": str(TESTS), "CELERY_AGENTS_AGENTS": "support.agents", **env}
     done = {
         command[0]: fork_server.run([sys.executable, "-m", "celery_agents", *command], env=given)
-        for command in COMMANDS
+        for command in commands
     }
     return {name: (each.returncode, each.stdout + each.stderr) for name, each in done.items()}
 
@@ -66,6 +69,48 @@ def test_a_node_of_a_cluster_as_one_server(cluster: ClusterGroup, node: int) -> 
     )
     with cluster.nodes[node].client() as client:
         assert client.dbsize() == before
+
+
+BROKERS = [
+    ("cluster", "CELERY_AGENTS_BROKER_URL leads to a node of a Redis Cluster, which Celery cannot use"),
+    ("sentinel", "CELERY_AGENTS_BROKER_URL leads to a Sentinel, which takes no messages"),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("kind", "sentence"), BROKERS)
+def test_a_broker_that_is_no_server_of_its_own(
+    cluster: ClusterGroup, sentinel_port: int, redis_url: str, kind: str, sentence: str
+) -> None:
+    url = cluster.nodes[0].url() if kind == "cluster" else f"redis://127.0.0.1:{sentinel_port}/0"
+    found = run_commands(
+        {"CELERY_AGENTS_REDIS_URL": redis_url, "CELERY_AGENTS_BROKER_URL": url}, (["worker"], ["doctor"])
+    )
+    assert {name: (code, "Traceback" in text) for name, (code, text) in found.items()} == {
+        "worker": (2, False),
+        "doctor": (1, False),
+    }
+    for _, text in found.values():
+        assert sentence in " ".join(text.split())
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_of_an_existing_project_that_cannot_use_its_store_ends_with_the_sentence(
+    cluster: ClusterGroup, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    node = {"PROJ_BROKER": redis_server.url(), "CELERY_AGENTS_REDIS_URL": cluster.nodes[0].url()}
+    replicas = {"PROJ_BROKER": redis_server.url(), "CELERY_AGENTS_REPLICAS": "1"}  # without an append-only file
+    cases = [(node, "is a node of a Redis Cluster"), (replicas, "needs an append-only file on all servers")]
+    for env, sentence in cases:
+        worker = Project(tmp_path / "existing", EXISTING, env).celery("-A", "proj", "worker", "-P", "threads")
+        worker.start()
+        try:
+            assert worker.wait(30) == 2
+        finally:
+            worker.end()
+        assert "the worker cannot start: " in worker.text()
+        assert sentence in worker.text()
+        assert "Traceback" not in worker.text()
 
 
 @pytest.mark.timeout(120)

@@ -11,7 +11,14 @@ from ....worker.errors import CeleryAgentsError, ConfigurationError, StoreForbid
 from ....worker.redaction import describe_exception
 from ...broker_keys import queue_key
 from ...publishing import StepPublisher
-from ..server_policy import REPLAY_ADVICE, check_replay, describe_server, memory_share, parse_version
+from ..server_policy import (
+    REPLAY_ADVICE,
+    check_replay,
+    describe_server,
+    describe_wrong_broker,
+    memory_share,
+    parse_version,
+)
 from .findings import Finding, Installation
 
 _OLDEST_REDIS: Final = (6, 2)
@@ -115,10 +122,15 @@ def check_broker(installation: Installation) -> Iterator[Finding]:
         with app.connection_for_read() as connection:
             connection.ensure_connection(max_retries=1, timeout=5)
             is_apart = not shares_a_database(settings)
-            is_replica = is_apart and is_redis(settings.broker) and _is_replica(connection)
+            is_other_redis = is_apart and is_redis(settings.broker)
+            wrong = describe_wrong_broker(connection) if is_other_redis else ""
+            is_replica = is_other_redis and not wrong and _is_replica(connection)
     except Exception as error:  # noqa: BLE001 - whatever a broker's client raises
         advice = "start the broker, or correct CELERY_AGENTS_BROKER_URL"
         yield Finding.fail("broker", describe_exception(error).message, advice)
+        return
+    if wrong:
+        yield Finding.fail("broker", wrong, "workers do not start before that is corrected")
         return
     if is_replica:
         advice = "point CELERY_AGENTS_BROKER_URL at the primary, or at Sentinels that know it"
