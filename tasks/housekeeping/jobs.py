@@ -210,9 +210,11 @@ def _find_problems(runtime: Runtime) -> Iterator[str]:
     try:
         facts = runtime.store.housekeeping.server_facts()
         runtime.redis_memory_share = memory_share(facts)
-        yield from find_problems(facts)
+        replicas = runtime.settings.replicas
+        yield from find_problems(facts, replicas=0 if runtime.store.context.fleet.is_apart else replicas)
         for place, found in runtime.store.housekeeping.node_facts().items():
-            problems = [str(found)] if isinstance(found, StoreUnavailable) else find_problems(found)
+            is_away = isinstance(found, StoreUnavailable)
+            problems = [str(found)] if is_away else find_problems(found, replicas=replicas)
             yield from (f"{place}: {problem}" for problem in problems)
         key = runtime.publisher.queue_key("")
         loss = check_replay(facts, lambda: runtime.store.housekeeping.unreplayable_commands(key))

@@ -110,8 +110,12 @@ def describe_wrong_broker(connection: Any) -> str:
     return _OTHER_BROKERS.get(mode, "")
 
 
-def find_problems(facts: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each thing by which a running Redis may lose sessions or refuses them."""
+def find_problems(facts: Mapping[str, str], *, replicas: int = 0) -> Iterator[str]:
+    """Yield a sentence for each thing by which a running Redis may lose sessions or refuses them.
+
+    Args:
+        replicas: How many have to confirm.
+    """
     try:
         check_eviction_policy(facts)
     except ConfigurationError as error:
@@ -120,6 +124,11 @@ def find_problems(facts: Mapping[str, str]) -> Iterator[str]:
         yield "Redis cannot write its append-only file; look at its disk and log"
     if facts.get("role") == "slave":
         yield "Redis has become a replica; point CELERY_AGENTS_REDIS_URL at the primary, or at Sentinels that know it"
+    elif (follow := following_replicas(facts)) < replicas:
+        yield (
+            f"{follow} of the {replicas} replicas that have to confirm follow; start them: actions are refused, and "
+            "effects wait"
+        )
 
 
 def following_replicas(facts: Mapping[str, str]) -> int:

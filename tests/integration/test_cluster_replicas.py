@@ -9,7 +9,10 @@ from functools import partial
 import pytest
 
 from celery_agents.flow import ProviderLimit
+from celery_agents.tasks.app import create_app
+from celery_agents.tasks.housekeeping.jobs import Inspection
 from celery_agents.tasks.observability.doctor.checks import examine
+from celery_agents.tasks.runtime import LazyRuntime
 from celery_agents.worker.errors import NotConfirmed
 from celery_agents.worker.store.redis.topology import slot_of
 
@@ -138,6 +141,14 @@ def test_doctor_looks_at_each_node_and_a_number_that_does_not_fit_is_refused(lab
         wait_until(lambda: any(level == "fail" for level, _ in replicas_doctor(lab)), "doctor misses it", 20)
         said = next(said for level, said in replicas_doctor(lab) if level == "fail")
         assert said.startswith(f"0 of the 1 that have to confirm follow 127.0.0.1:{port}: start them")
+        settings = lab.client.settings.model_copy(update={"agents": "support.agents"})
+        runtime = LazyRuntime(create_app(settings), settings)
+        try:
+            Inspection(runtime).run(())
+            (problem,) = runtime().facts["problems"]
+            assert problem.startswith(f"127.0.0.1:{port}: 0 of the 1 replicas that have to confirm follow; start them")
+        finally:
+            runtime.close()
     finally:
         replica.start()
         lab.group.wait_until_whole()

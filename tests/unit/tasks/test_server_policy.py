@@ -57,3 +57,20 @@ def test_what_the_user_default_may_not_give_is_lost_at_a_restart(facts: dict[str
 def test_a_server_has_its_own_name() -> None:
     assert describe_server({"redis_version": "7.0.15"}) == "7.0.15"
     assert describe_server({"redis_version": "7.2.4", "valkey_version": "9.1.2"}) == "7.2.4 (Valkey 9.1.2)"
+
+
+@pytest.mark.parametrize(
+    ("facts", "problems"),
+    [
+        ({"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=9,lag=0"}, []),
+        (
+            {"connected_slaves": "1", "slave0": "ip=h,port=1,state=wait_bgsave,offset=0,lag=0"},
+            ["0 of the 1 replicas that have to confirm follow; start them: actions are refused, and effects wait"],
+        ),
+    ],
+)
+def test_replicas_that_have_to_confirm_and_do_not_follow_are_a_problem(
+    facts: dict[str, str], problems: list[str]
+) -> None:
+    assert list(find_problems({**GOOD, **facts}, replicas=1)) == problems
+    assert list(find_problems({**GOOD, **facts})) == []
