@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -16,8 +16,16 @@ from .options import (
     AsJson,
     By,
     Cursor,
+    OfAgent,
+    OfLabel,
+    OfStatus,
     RedisUrl,
     SessionArgument,
+    Since,
+    Until,
+    WaitsFor,
+    WithError,
+    WithText,
     client_for,
     find_session,
     login,
@@ -41,9 +49,6 @@ MaxTokens = Annotated[int | None, typer.Option(min=0, help="Budget: most tokens.
 MaxCost = Annotated[float | None, typer.Option(min=0, help="Budget: most US dollars.")]
 MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Budget: most seconds.")]
 Labels = Annotated[list[str] | None, typer.Option("--label", help="KEY=VALUE, by which it is found; repeat it.")]
-Asked = Literal["approval", "question", "external"]
-Status = Literal["pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"]
-
 _STOP_SECONDS: Final = 30.0
 
 
@@ -219,14 +224,14 @@ def show(
 
 
 def list_(
-    status: Annotated[Status | None, typer.Option(help="Only sessions that are this.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only sessions of this agent.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="Only with this label, KEY=VALUE; repeat it.")] = None,
-    text: Annotated[str | None, typer.Option(help="Only where the first message, at its beginning, has this.")] = None,
-    error: Annotated[str | None, typer.Option(help="Only those that failed with an error that contains this.")] = None,
-    waits_for: Annotated[Asked | None, typer.Option(help="Only those that wait for this.")] = None,
-    since: Annotated[timedelta | None, time_option("Changed within the last 1h, 7d, …")] = None,
-    until: Annotated[timedelta | None, time_option("Not changed within the last 1h, 7d, …")] = None,
+    status: OfStatus = None,
+    agent: OfAgent = None,
+    label: OfLabel = None,
+    text: WithText = None,
+    error: WithError = None,
+    waits_for: WaitsFor = None,
+    since: Since = None,
+    until: Until = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most sessions.")] = 50,
     cursor: Cursor = None,
     json: AsJson = False,

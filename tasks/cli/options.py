@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -37,6 +37,16 @@ SessionArgument = Annotated[
 ]
 OneSession = Annotated[str | None, typer.Argument(metavar="SESSION", help="Id of one session, or its beginning.")]
 By = Annotated[str | None, typer.Option(help="Who asks, for the events; default: the login name.")]
+
+# The filter of a listing.
+Status = Literal["pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"]
+Asked = Literal["approval", "question", "external"]
+OfStatus = Annotated[Status | None, typer.Option(help="Only sessions that are this.")]
+OfAgent = Annotated[str | None, typer.Option(help="Only sessions of this agent.")]
+OfLabel = Annotated[list[str] | None, typer.Option(help="Only with this label, KEY=VALUE; repeat it.")]
+WithText = Annotated[str | None, typer.Option(help="Only where the first message, at its beginning, has this.")]
+WithError = Annotated[str | None, typer.Option(help="Only those that failed with an error that contains this.")]
+WaitsFor = Annotated[Asked | None, typer.Option(help="Only those that wait for this.")]
 
 
 def login() -> str | None:
@@ -73,6 +83,10 @@ def time_option(text: str, *names: str) -> Any:
         names: As they are typed; without any, that of the parameter.
     """
     return typer.Option(*names, parser=duration, metavar="DURATION", help=text)
+
+
+Since = Annotated[timedelta | None, time_option("Changed within the last 1h, 7d, …")]
+Until = Annotated[timedelta | None, time_option("Not changed within the last 1h, 7d, …")]
 
 
 def settings_for(redis_url: str | None, **overrides: Any) -> Settings:

@@ -42,6 +42,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "Jobs": "job_commands",
     "People": "request_commands",
     "Sessions": "session_commands",
+    "Many": "bulk_commands",
     "Providers": "provider_commands",
     "Operation": "operation_commands",
 }

@@ -261,6 +261,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     timeline = _run_in_thread(AgentClient.timeline)
     waiting = _run_in_thread(AgentClient.waiting)
     costs = _run_in_thread(AgentClient.costs)
+    act_on_many = _run_in_thread(AgentClient.act_on_many)
     pause = _run_in_thread(AgentClient.pause)
     unpause = _run_in_thread(AgentClient.unpause)
     pauses = _run_in_thread(AgentClient.pauses)

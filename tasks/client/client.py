@@ -31,18 +31,16 @@ from ...worker.store.live.streams import StreamPosition
 from ...worker.store.records import InboxKind, Operation
 from ...worker.store.session_records import Header, StoredSession
 from ..housekeeping.receivers import read_receivers
+from .bulk import BulkVerbs
 from .erasing import ErasingVerbs
 from .following import follow_session
 from .forking import ForkingVerbs
-from .holding import HoldingVerbs
 from .inputs import (
     check_agent_name,
     check_budget,
     check_caller,
-    check_kind,
     check_listing,
     check_model,
-    check_part,
     check_seconds,
     check_text,
     derive_id,
@@ -53,7 +51,7 @@ from .inputs import (
     read_transcript,
 )
 from .job import Job, Result
-from .listing import Filter, Page, iterate_headers, read_page
+from .listing import Filter, Page, iterate_headers, read_filter, read_page
 from .observing import ObservingVerbs
 from .pending import ResolvingVerbs
 from .providers import ProviderVerbs
@@ -68,7 +66,7 @@ _STOP_SECONDS: Final = 30.0
 
 class AgentClient(
     ResolvingVerbs,
-    HoldingVerbs,
+    BulkVerbs,
     ErasingVerbs,
     ForkingVerbs,
     SnapshotVerbs,
@@ -458,21 +456,11 @@ class AgentClient(
             cursor: From the page before.
         """
         check_listing(status, limit)
-        return read_page(
-            self.store,
-            Filter(
-                status=status,
-                agent=agent,
-                labels=check_labels(label),
-                text=check_part("text", text),
-                error=check_part("error", error),
-                waits_for=check_kind(waits_for),
-                oldest_ms=read_time_ms("since", since, may_be_far=True),
-                newest_ms=read_time_ms("until", until, may_be_far=True),
-            ),
-            limit,
-            cursor,
-        )
+        wanted = read_filter(
+            status=status, agent=agent, label=label, text=text, error=error, waits_for=waits_for, since=since,
+            until=until,
+        )  # fmt: skip
+        return read_page(self.store, wanted, limit, cursor)
 
     @verb("GET", "/v1/agents", "list_agents", scope=Scope.READ, reads_session=False)
     def agents(self) -> dict[str, dict[str, Any]]:

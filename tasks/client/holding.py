@@ -56,7 +56,7 @@ class HoldingVerbs(TreeVerbs):
             ActionRefused: It is parked, or it is being stopped.
             InvalidInput: `until` has no timezone, is too far away, or is given where nothing runs.
         """
-        _check_reason(reason)
+        check_reason(reason)
         check_caller(by)
         until_ms = self._check_end_of_hold(until)
         session = read_session_id(session_id)
@@ -122,7 +122,7 @@ class HoldingVerbs(TreeVerbs):
         Yields:
             The id of each session; it is held when its id is yielded.
         """
-        _check_reason(reason)
+        check_reason(reason)
         check_caller(by)
         sessions = self._active_sessions(agent, status)
         return self._act_on_each(sessions, lambda each: self.suspend(each, reason=reason, by=by), dry_run)
@@ -175,6 +175,7 @@ class HoldingVerbs(TreeVerbs):
         ]
 
 
-def _check_reason(reason: object) -> None:
+def check_reason(reason: object) -> None:
+    """Check the reason of a hold."""
     if not isinstance(reason, str) or not reason.strip():
         raise InvalidInput("reason", reason, "say why it is held; it is shown wherever somebody asks.")

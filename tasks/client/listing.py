@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from ...worker.store.labels import check_labels
 from ...worker.store.pages import PageOf
 from ...worker.store.session_records import Header
 from ...worker.store.sessions.listing import WAITS_FOR, Wanted
 from ...worker.store.store import Store
-from .inputs import read_cursor
+from .inputs import check_kind, check_part, read_cursor, read_time_ms
 
 INDEXES: Final = {"failed": "failed", "pending": "active", "in_progress": "active", "waiting": "active"}
 """The index that holds all sessions with a status; the other statuses have none."""
@@ -82,6 +83,22 @@ class Filter:
             and self.agent in (None, header.agent)
             and self.labels.items() <= header.labels.items()
         )
+
+
+def read_filter(
+    *, label: Any = None, text: Any = None, error: Any = None, waits_for: Any = None, since: Any = None,
+    until: Any = None, **others: Any,
+) -> Filter:  # fmt: skip
+    """Read the filter of a listing as callers give it; `others` are status and agent."""
+    return Filter(
+        labels=check_labels(label),
+        text=check_part("text", text),
+        error=check_part("error", error),
+        waits_for=check_kind(waits_for),
+        oldest_ms=read_time_ms("since", since, may_be_far=True),
+        newest_ms=read_time_ms("until", until, may_be_far=True),
+        **others,
+    )
 
 
 def _contains(text: str | None, part: str) -> bool:

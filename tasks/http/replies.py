@@ -88,6 +88,25 @@ class ErasureReply(Reply):
     left: dict[str, str] = Field(description="Sessions that are still there, each with the reason.")
 
 
+class ActOutcomeReply(Reply):
+    """The outcome of one session of many."""
+
+    session_id: str
+    agent: str
+    outcome: str = Field(description="done, unchanged, refused or planned.")
+    reason: str = Field(description='Why it was refused; "" otherwise.')
+    cost: float | None = Field(description="US dollars that a planned retry may cost at most; null when not known.")
+
+
+class ActReply(Reply):
+    """The outcomes of one act on many sessions."""
+
+    act: str
+    counts: dict[str, int] = Field(description="How many sessions have each outcome.")
+    outcomes: list[ActOutcomeReply] = Field(description="The last updated first.")
+    more: bool = Field(description="There are more than the limit.")
+
+
 class CostSumReply(Reply):
     """A sum of costs."""
 

@@ -44,6 +44,7 @@ WIRE: Final[Mapping[str, Any]] = {
     "Mapping[str, str]": dict[str, str],
     "float | None": float | None,
     "Mapping[str, str | None]": dict[str, str | None],
+    "Mapping[str, str | None] | None": dict[str, str | None] | None,
     "Sequence[Message]": list[TranscriptMessage],
     "GivenAnswer | Mapping[str, Any]": dict[str, Any],
 }
@@ -109,6 +110,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
         {200: replies.LimitsReply}, lambda _, buckets: send({"limits": [bucket_value(each) for each in buckets]})
     ),
     "Erasure": Writer({200: replies.ErasureReply}, lambda _, erasure: send(erasure.to_dict())),
+    "ActReport": Writer({200: replies.ActReply}, lambda _, report: send(report.to_dict())),
     "CostReport": Writer({200: replies.CostsReply}, lambda _, report: send(report.to_dict())),
     "dict[str, str]": Writer({200: replies.LabelsReply}, lambda _, labels: send({"labels": labels})),
     "dict[str, dict[str, Any]]": Writer({200: replies.NamedReply}, lambda _, facts: send(facts)),

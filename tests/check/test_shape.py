@@ -27,6 +27,7 @@ LONGEST_FILE: Final = 600
 # A name with a dot is that of one class's method.
 MANY_PARAMETERS: Final = frozenset(
     {
+        "act_on_many",
         "fork",
         "list",
         "submit",
