@@ -14,6 +14,7 @@ from kombu import Connection, Queue
 from celery_agents import AgentClient
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
+from celery_agents.tasks.consumer.exits import FORCE_MARGIN_SECONDS
 from celery_agents.tasks.housekeeping.callbacks import CallbackCaller
 from celery_agents.tasks.observability.doctor.checks import examine
 from celery_agents.worker.errors import StoreUnavailable
@@ -313,6 +314,30 @@ def test_a_redis_that_refuses_everything_for_a_while_ends_no_worker(tmp_path: Pa
         assert verdict.counts["deliveries_again"] == 0
         assert worker.alive
         assert lab.client.store.housekeeping.list_dead(3) == []
+
+
+@pytest.mark.long  # it waits for a worker's drain
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("refusal", ["NOREPLICAS", "READONLY", "no answer"])
+def test_a_worker_that_is_to_end_ends_in_time_whatever_redis_says(tmp_path: Path, refusal: str) -> None:
+    with Lab(tmp_path / "lab", env={"CELERY_AGENTS_DRAIN_SECONDS": "1"}) as lab:
+        worker = lab.worker()
+        for _ in range(5):
+            lab.submit(["keyed", "unsafe"], ["keyed"], after=0.3)
+        wait_until(lambda: lab.ledger.deliveries().total() >= 5, "the work is under way", 20)
+        if refusal == "no answer":
+            lab.server.pause()
+        else:
+            _refuse(lab.server, refusal, is_on=True)
+        began = time.monotonic()
+        worker.terminate()
+        assert worker.wait(20) == 0
+        assert time.monotonic() - began < 1 + FORCE_MARGIN_SECONDS + 1
+        lab.server.resume()
+        _refuse(lab.server, refusal, is_on=False)
+        lab.worker()
+        lab.wait_for_jobs(30)
+        assert not lab.verdict().violations
 
 
 def _refuse(server: RedisServer, refusal: str, *, is_on: bool) -> None:
