@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ...config.settings import SettingsError
 from ..local.dev_stack import DATA_FOLDER, DevStack, flower_is_installed, http_is_installed
 from .exits import ExitCode
 from .named_app import refuse_app
@@ -121,6 +122,8 @@ def up(
 
     refuse_app("up", "run the project's workers with celery -A as before")
     settings = settings_for(None, agents=agents, concurrency=concurrency)
+    if settings.replicas:
+        raise SettingsError("the Redis of celery-agents up has no replica to wait for; unset CELERY_AGENTS_REPLICAS")
     offered = settings.agents or _DEMO_AGENTS
     drain_seconds = min(settings.drain_seconds, _RELOAD_DRAIN_SECONDS) if reload else settings.drain_seconds
     environment = {

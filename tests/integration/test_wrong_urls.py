@@ -30,9 +30,9 @@ def run_commands(env: Mapping[str, str], commands: Sequence[Sequence[str]] = COM
     return {name: (each.returncode, each.stdout + each.stderr) for name, each in done.items()}
 
 
-def expect_a_sentence(env: Mapping[str, str], *words: str) -> None:
+def expect_a_sentence(env: Mapping[str, str], *words: str, commands: Sequence[Sequence[str]] = COMMANDS) -> None:
     """Each command ends with exit code 2, the words and no traceback."""
-    found = run_commands(env)
+    found = run_commands(env, commands)
     wrong = {
         name: (code, text)
         for name, (code, text) in found.items()
@@ -92,6 +92,11 @@ def test_a_broker_that_is_no_server_of_its_own(
     }
     for _, text in found.values():
         assert sentence in " ".join(text.split())
+
+
+@pytest.mark.timeout(30)
+def test_replicas_that_the_embedded_redis_of_up_does_not_have() -> None:
+    expect_a_sentence({"CELERY_AGENTS_REPLICAS": "1"}, "unset CELERY_AGENTS_REPLICAS", commands=(["up"],))
 
 
 @pytest.mark.timeout(60)
