@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_a_run_is_watched_approved_with_a_change_and_recovered_after_a_kill(
         expect(details.get_by_text(text).first).to_be_visible()
     take_picture(page, "session")
 
-    page.get_by_role("button", name="Fork").click()
+    page.get_by_role("button", name="Fork", exact=True).click()
     page.wait_for_url(lambda url: url.startswith(f"{served.url}/sessions/{job.session_id}."))
     expect(page.get_by_role("log", name="Messages").get_by_text("Good news")).to_be_visible()
     assert watched.complaints == []
@@ -279,6 +280,32 @@ def test_the_request_of_a_step_is_read_and_compared_with_that_of_another(
     page.keyboard.press("Enter")
     expect(panel.get_by_role("alert")).to_contain_text("7")
     assert [each for each in watched.complaints if "422" not in each] == []
+
+
+def test_a_fork_goes_on_with_another_result(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = completed(desk, "Where is order 4916?")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    page.get_by_role("row").get_by_role("button", name="track_parcel").click()
+    page.get_by_role("button", name="Fork with another result…").click()
+    given = page.get_by_role("dialog").get_by_label("Result of track_parcel")
+    expect(given).to_have_value(re.compile('"delivered": "2026-11-23"'))
+    given.fill('{"lost": true}')
+    take_picture(page, "fork")
+    page.get_by_role("button", name="Fork, and go on").click()
+    page.wait_for_url(lambda url: url.startswith(f"{served.url}/sessions/{job.session_id}."))
+    expect(page.get_by_text("completed").first).to_be_visible()
+    page.get_by_role("tab", name="What the model saw").click()
+    panel = page.get_by_role("tabpanel")
+    expect(panel.get_by_text('{"lost":true}')).to_be_visible()
+    panel.get_by_label("Request of step").fill("2")
+    page.keyboard.press("Enter")
+    expect(panel.get_by_text('{"lost":true}')).to_be_visible()
+    said = [each.content for each in desk.client.show(job.session_id).state.messages]
+    assert not any("lost" in each for each in said)
+    assert watched.complaints == []
 
 
 # --- what it looks like, and what it withstands ---------------------------------------------------------------------------

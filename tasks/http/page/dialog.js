@@ -32,20 +32,22 @@ function Frame({ title, close, children }) {
  * Ask before something happens that cannot be taken back.
  *
  * @param {object} question title, text (what will happen), action (the word on the button), field (label of a text
- *   that is asked for too; optional)
+ *   that is asked for too; optional), initial (what of lines of text is there already; optional)
  * @returns the text of the field ("" without one), or null when it was refused
  */
 export const ask = (question) => show(Question, question);
 
-function Question({ text, action, field, close }) {
-  const [given, setGiven] = useState("");
+function Question({ text, action, field, initial, close }) {
+  const [given, setGiven] = useState(initial ?? "");
+  const onInput = (event) => setGiven(event.target.value);
   const submit = (event) => {
     event.preventDefault();
     close(given);
   };
   return html`<form onSubmit=${submit}><p>${text}</p>
     ${field && html`<label class="field"><span class="label">${field}</span>
-      <input value=${given} onInput=${(event) => setGiven(event.target.value)} /></label>`}
+      ${initial === undefined ? html`<input value=${given} onInput=${onInput} />`
+        : html`<textarea rows="8" value=${given} onInput=${onInput}></textarea>`}</label>`}
     <div class="actions"><button class="button go" type="submit">${action}</button>
       <button class="button" type="button" onClick=${() => close(null)}>Cancel</button></div></form>`;
 }

@@ -1,10 +1,11 @@
 // What a span holds, read when it is opened: arguments as asked and as approved, result, error, facts of the call.
-import { get, parseExact, sessionPath } from "./api.js";
+import { get, newKey, parseExact, Refusal, request, sessionPath, tokenClaims } from "./api.js";
+import { ask } from "./dialog.js";
 import { brief, callText, count, duration, exactTime, firstLine, inert, money } from "./format.js";
-import { html } from "./html.js";
+import { html, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Copy, Glyph, Json, Long, Problem } from "./parts.js";
-import { linkTo } from "./state.js";
+import { go, linkTo } from "./state.js";
 
 const OUTCOMES = {
   ok: "completed", error: "failed", unknown: "lost", lost: "lost", void: "lost", open: "waiting", answered: "completed",
@@ -19,8 +20,8 @@ const EFFECTS = {
 export function SpanDetails({ span, session, step, tool }) {
   const read = async (signal) => {
     const query = { data: "true", first_step: step.number, limit: 1 };
-    const { steps } = await get(sessionPath(session, "/timeline"), query, signal);
-    return steps[0]?.spans.find((each) => each.id === span.id)?.data ?? {};
+    const { steps, execution_id: execution } = await get(sessionPath(session, "/timeline"), query, signal);
+    return { execution, ...steps[0]?.spans.find((each) => each.id === span.id)?.data };
   };
   const { value: data, problem } = usePolled(read, [session, step.status, step.number, span.id, span.ended_at], 0);
   const link = new URL(`${linkTo("sessions", session)}#${span.id}`, location.href).href;
@@ -36,7 +37,47 @@ export function SpanDetails({ span, session, step, tool }) {
     ${data && html`<div class="two"><div><${Content} data=${data} /></div>
       <dl class="facts">${factsOf({ span, data, step, session }).map(([fact, value]) =>
         html`<dt>${fact}</dt><dd dir="auto">${value}</dd>`)}</dl></div>`}
+    ${data?.call_id && span.outcome && step.status === "committed" && tokenClaims() === null
+      && html`<${ForkHere} ...${{ session, data }} name=${span.name} step=${step.number} />`}
   </section>`;
+}
+
+/** A copy of the session that goes on behind a step as if a tool had returned something else. */
+function ForkHere({ session, step, name, data: { execution, call_id: call, value } }) {
+  const [problem, setProblem] = useState(null);
+  const key = useRef(null);
+  const fork = async () => {
+    const text = `A copy of this session goes on behind step ${step} with what you write. Effects behind it happen`
+      + " again in the copy, and those that have happened stay. This session is not changed.";
+    const initial = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+    const field = `Result of ${firstLine(name, 120)}, JSON or text`;
+    const given = await ask({ title: "Fork with another result?", text, field, initial, action: "Fork, and go on" });
+    if (given === null) return;
+    key.current ??= newKey(); // the same one after a failure: it makes one fork
+    const body = { at: `${execution}:${step}`, edit: [{ call_id: call, value: asValue(given, value) }], go_on: true };
+    try {
+      const { session_id: made } = await request("POST", sessionPath(session, "/fork"), { body, key: key.current });
+      key.current = null;
+      go(linkTo("sessions", made));
+    } catch (refusal) {
+      if (!(refusal instanceof Refusal)) throw refusal;
+      if (!refusal.isTemporary) key.current = null; // another text is another fork
+      setProblem(refusal);
+    }
+  };
+  return html`<p class="after"><button class="button" type="button" onClick=${fork}>
+      Fork with another result…</button></p>
+    <${Problem} of=${problem} />`;
+}
+
+/** What was written as a result: a text where the tool has returned one, or where it is no JSON. */
+function asValue(text, before) {
+  if (typeof before === "string") return text;
+  try {
+    return parseExact(text);
+  } catch {
+    return text;
+  }
 }
 
 const isGiven = (each) => each !== undefined && each !== null && each !== "";
