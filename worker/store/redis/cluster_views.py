@@ -33,13 +33,14 @@ def ask_members(url: str) -> ClusterMembers | None:
     named = ClusterUrl.parse(url)
     for place in named.nodes:
         try:
-            return _count(ask_node(named, place, ("CLUSTER", "NODES")).decode())
+            return parse_members(ask_node(named, place, ("CLUSTER", "NODES")).decode())
         except (RedisError, OSError):
             continue
     return None
 
 
-def _count(text: str) -> ClusterMembers:
+def parse_members(text: str) -> ClusterMembers:
+    """Count the members in the reply to CLUSTER NODES."""
     serving: list[bool] = []
     for words in (line.split() for line in text.splitlines()):
         if not _STRANGERS.intersection(words[2].split(",")):
