@@ -83,7 +83,7 @@ class SpendingVerbs(StorePart):
     def costs(self, headers: Sequence[Header]) -> tuple[list[ExecutionCost], list[str]]:
         """Read the costs of the executions that are kept, and the ids of the sessions that cannot be read."""
         all_keys = [self._context.keys(each.session_id) for each in headers]
-        heads: list[list[Command]] = [[("HMGET", keys.session, "executions", "head")] for keys in all_keys]
+        heads: list[list[Command]] = [[("HMGET", keys.session, "executions", "head", "first")] for keys in all_keys]
         found, unread = list[ExecutionCost](), list[str]()
         for header, replies in zip(headers, self._context.read_apart("costs.heads", heads), strict=True):
             try:
@@ -94,7 +94,12 @@ class SpendingVerbs(StorePart):
                 unread.append(header.session_id)
         return found, unread
 
-    def _costs_of(self, header: Header, executions: bytes | None, head: bytes | None) -> Iterator[ExecutionCost]:
+    def _costs_of(
+        self, header: Header, executions: bytes | None, head: bytes | None, first: bytes | None
+    ) -> Iterator[ExecutionCost]:
+        # A session that begins with a message has no steps of another one. Times of steps follow an estimate of Redis's
+        # clock: its first step may seem older than the session.
+        oldest_ms = 0 if first else header.created_ms
         keys, database = self._context.keys(header.session_id), self._context.database
         names = fields.strings(executions)
         if not names:
@@ -105,7 +110,7 @@ class SpendingVerbs(StorePart):
         latest: Any = stored.get("state", {}).get("execution") or {}
         for name, records, end in zip(names, entries, ends, strict=True):
             steps = [StepExecution.from_json(each) for each in read_steps(database.pipeline, keys, records)]
-            own = [each for each in steps if unix_ms(each.completed_at) >= header.created_ms]
+            own = [each for each in steps if unix_ms(each.completed_at) >= oldest_ms]
             if not own:
                 continue  # a snapshot has brought its steps: they belong to the session that they come from
             uses = _uses(own)
