@@ -21,7 +21,7 @@ from ...worker.store.database import Command, Reply
 from ...worker.store.redis.database import RedisDatabase
 from ...worker.unique import unique_hex
 from .garbage_collection import MessageGarbage
-from .queue_fetcher import FetchedElement, QueueFetcher
+from .queue_fetcher import BLOCK_SECONDS, FetchedElement, QueueFetcher
 from .refusals import REDELIVERY, refusals
 
 log = logging.getLogger(__name__)
@@ -207,23 +207,53 @@ class ControlFetcher(QueueFetcher):
         self._records = records
         self._visibility_seconds = visibility_seconds
         self._restore = restore
-        self._may_run_scripts = True
+        self._may_run_scripts = self._may_wait = True
         self._looked_at = self._restored_at = float("-inf")
         self._record = unique_hex()
 
     def _fetch(self, queues: Mapping[str, Sequence[str]], wanted: int) -> list[FetchedElement]:
-        """Take what lies in the queues. While they are empty, a BRPOP waits, which leaves no record by itself."""
+        """Take what lies in the queues, or what comes within a second."""
         del wanted
-        if self._may_run_scripts:
-            for queue, keys in queues.items():
-                if (taken := self._take(queue, keys)) is not None:
-                    return [taken]
+        if self._may_run_scripts and (taken := self._take_with_record(queues)) is not None:
+            return taken
         popped = [each._replace(record=unique_hex()) for each in super()._fetch(queues, 1)]
         for each in popped:
             self._records.add(each)
         return popped
 
-    def _take(self, queue: str, keys: Sequence[str]) -> FetchedElement | None:
+    def _take_with_record(self, queues: Mapping[str, Sequence[str]]) -> list[FetchedElement] | None:
+        """Take a message and leave a record in one script; None: Redis refuses that, or to wait without popping."""
+        for _ in range(2):
+            for queue, keys in queues.items():
+                taken = self._take(queue, keys)
+                if taken is None or taken:
+                    return taken
+            if (has_come := self._wait(queues)) is None:
+                return None
+            if not has_come:
+                break
+        return []
+
+    def _wait(self, queues: Mapping[str, Sequence[str]]) -> bool | None:
+        """Wait for the next message, and leave it where it is: popped, it would be lost with a worker that is killed.
+
+        Of several lists the first is waited for; another one, with messages of another priority, is looked at after
+        `BLOCK_SECONDS` at the latest.
+
+        Returns:
+            Whether one has come; None where Redis refuses to wait so.
+        """
+        if not self._may_wait:
+            return None
+        key = next(iter(queues.values()))[0]
+        (reply,) = self._database.exchange([("BLMOVE", key, key, "RIGHT", "RIGHT", BLOCK_SECONDS)])
+        if isinstance(reply, Exception):
+            self._may_wait = _FORBIDDEN.search(str(reply)) is None
+            return None
+        return reply is not None
+
+    def _take(self, queue: str, keys: Sequence[str]) -> list[FetchedElement] | None:
+        """Take a message of a queue, if there is one; None: Redis refuses the script."""
         now = time.monotonic()
         looks = now - self._looked_at >= _LOOK_SECONDS
         if now - self._restored_at >= _LOOK_SECONDS:
@@ -243,9 +273,9 @@ class ControlFetcher(QueueFetcher):
         if looks and not is_again:
             self._looked_at = time.monotonic()
         if data is None:
-            return None
+            return []
         self._record = unique_hex()
-        return FetchedElement(queue=queue, key=keys[0], data=data, record=record, is_redelivered=bool(is_again))
+        return [FetchedElement(queue=queue, key=keys[0], data=data, record=record, is_redelivered=bool(is_again))]
 
     def _give_back(self, elements: Sequence[FetchedElement]) -> None:
         self._records.give_back(elements)

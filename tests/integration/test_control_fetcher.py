@@ -118,6 +118,25 @@ def test_a_message_that_comes_to_an_idle_worker_is_taken_at_once_and_has_a_recor
     assert redis_client.zcard(INDEX) == 1
 
 
+def test_a_message_that_comes_to_an_idle_worker_is_not_lost_with_the_reply_that_tells_it(
+    new_worker: Callable[..., Worker], redis_server: RedisServer, redis_client: redis.Redis
+) -> None:
+    """As when the worker is killed at that moment."""
+    proxy = FaultProxy(redis_server.port).start()
+    try:
+        worker = new_worker(redis_server.url(port=proxy.port))
+        for name in ("a", "b", "c"):
+            wait_until(lambda: waits_in_redis(redis_client), "it waits in Redis", LIMIT_SECONDS)
+            proxy.swallow_reply(commands={"BRPOP", "BLMOVE"})
+            redis_client.lpush(QUEUE, name)
+            wait_until(lambda name=name: name in worker.names, f"{name} is taken", LIMIT_SECONDS)
+        assert worker.names == ["a", "b", "c"]
+        assert sorted(redis_client.hvals(HASH)) == ["a", "b", "c"]
+        worker.end()
+    finally:
+        proxy.end()
+
+
 def test_what_a_killed_worker_held_is_taken_again_after_the_visibility_timeout_and_not_before(
     new_worker: Callable[..., Worker], redis_client: redis.Redis
 ) -> None:
