@@ -1,4 +1,4 @@
-"""Waiting, children, limits and replicas hold in every interleaving of their models, and breaking any rule of them is noticed."""
+"""Waiting, children, limits, replicas and the archive hold in every interleaving; breaking any rule is noticed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
-MODELS = ("waiting", "children", "limits", "replicas")
+MODELS = ("waiting", "children", "limits", "replicas", "archive")
 
 
 def part(model: str, module: str) -> Any:

@@ -1,0 +1,94 @@
+"""Search every interleaving of the model of the archive: `cd tests && python -m model.archive.explore --help`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from ..command_line import show_searches
+from ..search import Goal, Rules, Search, search
+from .events import EVENTS
+from .values import IDLE, MOVERS, RESTORERS, TOMBSTONE, VALID, Config, Moves, State, canonical, initial, readable
+from .world import moves_of_mover, moves_of_restorer, moves_of_world
+
+_ROWS = ("pending", "valid", "tombstone")
+
+
+def successors(state: State, config: Config) -> Moves:
+    """Every next state, with the event that leads there."""
+    for number in MOVERS:
+        yield from moves_of_mover(state, config, number)
+    for number in RESTORERS:
+        yield from moves_of_restorer(state, config, number)
+    yield from moves_of_world(state, config)
+
+
+def explore(config: Config, *, limit: int | None = None) -> Search[State, Config]:
+    """Search one configuration, or up to `limit` of its states."""
+    return search(RULES, config, limit=limit)
+
+
+def violations(state: State, config: Config) -> Iterator[str]:
+    """The invariants that this state breaks, by name."""
+    shown = readable(state)
+    if state.redis.is_deleted:
+        is_done = not state.redis.outbox
+        if is_done and state.row is not None and state.row.kind != TOMBSTONE:
+            yield "A3: a deleted session stays in the archive"
+    elif shown is None:
+        yield "A1: a session is in neither place"
+    elif shown != state.accepted:
+        yield "A2: a session lacks what it had accepted, and would do it again"
+
+
+def _has_ended(state: State, config: Config) -> bool:
+    del config
+    if any(actor.at != IDLE for actor in state.actors):
+        return False
+    if state.redis.is_deleted:
+        return not state.redis.outbox
+    return state.redis.session is None and state.row is not None and state.row.kind == VALID
+
+
+def _happens_by_itself(event: str) -> bool:
+    return event.startswith(("move.", "house.", "redis.", "delete.t", "delete.e", "restore.w", "restore.ref"))
+
+
+def _describe(state: State) -> str:
+    row = "no row" if state.row is None else f"row {_ROWS[state.row.kind]} {list(state.row.history)}"
+    return f"{state.redis} · {row} · accepted {list(state.accepted)}"
+
+
+RULES: Final = Rules(
+    initial=initial,
+    successors=successors,
+    violations=violations,
+    change_violations=lambda before, after: iter(()),
+    canonical=canonical,
+    goals=(Goal("A4: a session can never be archived", _has_ended, _happens_by_itself),),
+    events=EVENTS,
+    describe=_describe,
+)
+
+CONFIGURATIONS: Final[dict[str, Config]] = {
+    "messages": Config(messages=2),
+    "messages, a deletion": Config(messages=1, delete=True),
+    "messages, a loss": Config(messages=2, crashes=0, losses=1),
+    "a deletion, a loss": Config(messages=1, delete=True, crashes=0, losses=1),
+}
+
+
+def configurations(*, large: bool = False) -> Iterator[tuple[str, Config]]:
+    """The configurations of a whole run, each with its name."""
+    del large
+    yield from CONFIGURATIONS.items()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Search, print, and say by the exit code whether everything holds."""
+    return show_searches("model.archive.explore", "the model of the archive", configurations, explore, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
