@@ -91,7 +91,7 @@ reference: $(VENV)/installed-dev
 
 # --upgrade in ARGS takes the newest versions that pyproject.toml allows.
 lock: $(VENV)/installed-dev
-	$(LOCK) --extra flower --extra http --extra llm --extra mcp --extra metrics --extra tracing --output-file deploy/docker/requirements.txt $(ARGS)
+	$(LOCK) --extra archive --extra flower --extra http --extra llm --extra mcp --extra metrics --extra tracing --output-file deploy/docker/requirements.txt $(ARGS)
 	$(LOCK) --extra all --extra dev --output-file tests/requirements.txt $(ARGS)
 
 faults: $(VENV)/installed-dev

@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from support.cluster import CLUSTER_MISSING, ClusterGroup, can_cluster
 from support.fault_proxy import FaultProxy
 from support.http_service import ServiceProcess
 from support.ledger import Ledger
+from support.postgresql import POSTGRESQL_MISSING, PostgresqlServer, find_programs
 from support.provider import Provider
 from support.redis_keys import immortal_keys
 from support.redis_server import RedisServer, known_binaries
@@ -103,6 +105,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     with ClusterGroup(tmp_path_factory.mktemp("cluster"), replicas=0, binary=binary) as group:
         _of_the_session.extend(node.process for node in group.nodes)
         yield group
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """A PostgreSQL that tests share; each takes a database of its own."""
+    if find_programs() is None:
+        pytest.skip(POSTGRESQL_MISSING)
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as folder, PostgresqlServer(Path(folder)) as server:
+        _of_the_session.append(server.process)
+        yield server
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@
     │   ├── StoreForbidden          this Redis user may not do that
     │   └── NotConfirmed            written, and too few replicas have it yet
     ├── StoreFull                   the store refuses writes for want of memory
+    ├── ArchiveUnavailable          the archive does not answer, or refuses
     ├── StateUnreadable             stored data that are damaged or incomplete
     │   ├── StateTooNew             stored by a newer version of this package
     │   └── InvalidSessionFile      a session's file that is damaged
@@ -237,6 +238,10 @@ class NotConfirmed(StoreUnavailable):
 
 class StoreFull(CeleryAgentsError):
     """The store refuses writes because its memory is full."""
+
+
+class ArchiveUnavailable(CeleryAgentsError):
+    """The archive does not answer, refuses, or has no space. A write may have happened; asking again is safe."""
 
 
 WRONG_TYPE = "redis"

@@ -118,6 +118,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "config worker.capabilities worker.capability worker.drivers worker.errors worker.guards worker.hooks "
         "worker.mcp worker.pydantic_agents worker.state worker.tools"
     ),
+    "worker.archive": "config worker.errors",
     "worker.capabilities": (
         "worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
         "worker.lazy_names worker.recent worker.redaction worker.requests worker.run_state worker.state worker.tools "
@@ -184,8 +185,10 @@ HOME = {
     "kombu": ("tasks", "config"),
     "billiard": ("tasks",),
     "redis": ("worker.store",),
-    "backports": ("worker.store",),
-    "compression": ("worker.store",),
+    "backports": ("worker.archive", "worker.store"),
+    "compression": ("worker.archive", "worker.store"),
+    "sqlalchemy": ("worker.archive",),
+    "psycopg": ("worker.archive",),
     "pydantic_ai": ("worker.drivers", "worker.pydantic_agents", "tasks.client.pydantic_runs", "demo"),
     "openai": ("worker.drivers",),
     "anthropic": ("worker.drivers",),
@@ -217,8 +220,10 @@ OPTIONAL = {
     "openai",
     "opentelemetry",
     "prometheus_client",
+    "psycopg",
     "pydantic_ai",
     "pytest",
+    "sqlalchemy",
     "tornado",
 }
 

@@ -11,6 +11,7 @@ import pytest
 from celery_agents.worker import errors
 from celery_agents.worker.errors import (
     ActionRefused,
+    ArchiveUnavailable,
     CeleryAgentsError,
     ClaimLost,
     ConfigurationError,
@@ -64,6 +65,7 @@ EXAMPLES: tuple[CeleryAgentsError, ...] = (
     StoreForbidden(),
     NotConfirmed("0 of 1 replicas have it"),
     StoreFull(),
+    ArchiveUnavailable(),
     StateUnreadable("steps[3]", "Field required"),
     InvalidSessionFile("sessions/s1.json", "its first line is no header of a session"),
     NotKept("metadata/plan", 3),

@@ -1,0 +1,83 @@
+"""Sums of what executions have cost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, assert_never
+
+from sqlalchemy import ColumnElement, Float, Text, cast, distinct, func, select
+from sqlalchemy.sql import case
+
+from .rows import CostBy, CostSum
+from .storing import ArchivePart, clean
+from .tables import costs, session_labels
+
+_DAY_MS: Final = 24 * 3600 * 1000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# An execution is named by its session's row as well: a fork or a session that was taken elsewhere has the same id.
+_EXECUTION: Final = cast(costs.c.id, Text) + ":" + costs.c.execution_id
+_MOST: Final = 10_000
+
+
+class CostVerbs(ArchivePart):
+    """Adding up costs."""
+
+    def costs(
+        self, by: CostBy, *, label: str = "", since_ms: int | None = None, until_ms: int | None = None
+    ) -> list[CostSum]:
+        """Add up what executions have cost, the most expensive first; 10 000 sums at most.
+
+        Args:
+            by: By a label: sessions without it are left out.
+            label: Its key.
+            since_ms, until_ms: Bounds of the end of an execution (Redis ms), both inclusive.
+        """
+        name = _name(by)
+        query: Any = select(name.label("name"), *_SUMS).select_from(costs)
+        if by is CostBy.LABEL:
+            query = query.join(session_labels, session_labels.c.id == costs.c.id)
+            query = query.where(session_labels.c.key == clean(label))
+        if since_ms is not None:
+            query = query.where(costs.c.ended_ms >= since_ms)
+        if until_ms is not None:
+            query = query.where(costs.c.ended_ms <= until_ms)
+        query = query.group_by(name).order_by(_SUMS[3].desc(), name).limit(_MOST)
+        with self._database.reading() as connection:
+            return [
+                CostSum(
+                    name=_show_day(row.name) if by is CostBy.DAY else row.name,
+                    executions=row.executions,
+                    steps=int(row.steps),
+                    tokens=int(row.tokens),
+                    cost=row.dollars,
+                    unpriced=row.unpriced,
+                )
+                for row in connection.execute(query)
+            ]
+
+
+_SUMS: Final = (
+    func.count(distinct(_EXECUTION)).label("executions"),
+    func.sum(costs.c.steps).label("steps"),
+    func.sum(cast(costs.c.tokens, Float)).label("tokens"),  # a sum of integers may be larger than any integer
+    func.coalesce(func.sum(costs.c.cost), 0.0).label("dollars"),
+    func.count(distinct(case((costs.c.cost.is_(None), _EXECUTION)))).label("unpriced"),
+)
+
+
+def _name(by: CostBy) -> ColumnElement[Any]:
+    match by:
+        case CostBy.AGENT:
+            return costs.c.agent
+        case CostBy.MODEL:
+            return costs.c.model
+        case CostBy.DAY:
+            return costs.c.ended_ms - costs.c.ended_ms % _DAY_MS
+        case CostBy.LABEL:
+            return session_labels.c.value
+        case _ as never:
+            assert_never(never)
+
+
+def _show_day(start_ms: int) -> str:
+    return f"{_EPOCH + timedelta(milliseconds=start_ms):%Y-%m-%d}"
