@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .archive_urls import ArchiveUrl
 from .networks import AllowedNetworks
 from .redis_urls import (
     CLUSTERS,
@@ -36,7 +37,7 @@ _INJECTED: Final = re.compile(r"^CELERY_AGENTS_(.*_)?(SERVICE_HOST|SERVICE_PORT.
 _DEMO: Final = re.compile(r"^CELERY_AGENTS_DEMO_")
 
 
-_URLS: Final = ("redis_url", "broker_url")
+_URLS: Final = ("redis_url", "broker_url", "archive_url")
 
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """The name that an agent gives its queue."""
@@ -191,6 +192,27 @@ class Settings(BaseSettings):
     retention_seconds: float | None = Field(
         604_800.0, description="Life of a session's keys once no execution is active. None: for ever."
     )
+    archive_url: str | None = Field(
+        None,
+        description="Where sessions go that ended long ago: sqlite:///<file> or postgresql://…; the same for workers, "
+        "clients and the HTTP interface. Sessions that ended stay in Redis until they are stored there. None: there is "
+        "no archive.",
+    )
+    archive_after_seconds: float = Field(
+        86_400.0, ge=0, description="A session moves to the archive so long after its end."
+    )
+    archive_per_second: float = Field(
+        50.0, gt=0, description="Sessions that all workers together move to the archive a second."
+    )
+    archive_settle_seconds: float = Field(
+        60.0,
+        ge=0,
+        description="A row of the archive is replaced or deleted only when what allows it has been in Redis for so "
+        "long. Longer than what Redis may lose in a crash or a failover: a second with an append-only file.",
+    )
+    archive_days: float | None = Field(
+        None, gt=0, description="The archive forgets a session so many days after its last change. None: never."
+    )
     journal_seconds: float = Field(60.0, gt=0, description="Life of a step's journal after its commit.")
     compression: bool = Field(
         True,
@@ -308,6 +330,13 @@ class Settings(BaseSettings):
             raise ValueError(f"{_hide_password(value)!r} has no usable port; write it like redis://host:6379/0")
         return url
 
+    @field_validator("archive_url")
+    @classmethod
+    def _check_archive(cls, value: str | None) -> str | None:
+        if value is not None:
+            ArchiveUrl.parse(value)
+        return value
+
     @field_validator("webhook_allow")
     @classmethod
     def _check_allowed(cls, value: str) -> str:
@@ -402,7 +431,13 @@ class Settings(BaseSettings):
         """Values that must not be seen: secrets, and URLs whose passwords are."""
         named = (name for name in type(self).model_fields if "secret" in name)
         tokens = (entry.strip().partition(":")[0] for entry in (self.http_token_secrets or "").split(","))
-        return (self.redis_url, self.broker_url, *(getattr(self, name) for name in named), *(t for t in tokens if t))
+        return (
+            self.redis_url,
+            self.broker_url,
+            self.archive_url,
+            *(getattr(self, name) for name in named),
+            *(t for t in tokens if t),
+        )
 
     @property
     def agent_modules(self) -> tuple[str, ...]:

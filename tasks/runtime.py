@@ -32,6 +32,7 @@ from .agent_modules import import_agents
 from .broker_keys import broker_key_types
 from .consumer.internals import missing_internals, plain_socket
 from .consumer.refusals import refusals
+from .housekeeping.archiving import ArchiveProgress
 from .housekeeping.callbacks import CallbackCaller
 from .observability.liveness import Liveness
 from .observability.observers import Observers
@@ -89,6 +90,7 @@ class Runtime:
         queues: Names of the queues of steps that the worker takes; "" is the common one.
         problems: Sentences about Redis that the housekeeping job `inspection` found last.
         histories_lost: How many sessions this worker has found whose history Redis has lost, "behind" or "gone".
+        archive_progress: How far this worker is with moving sessions to the archive.
         redis_memory_share: The part of Redis's memory limit that was used then; 0 without a limit.
     """
 
@@ -110,6 +112,7 @@ class Runtime:
         self.problems: tuple[str, ...] = ()
         self.redis_memory_share = 0.0
         self.histories_lost = {"behind": 0, "gone": 0}
+        self.archive_progress = ArchiveProgress()
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, settings, publish=self.publisher.publish)

@@ -42,6 +42,15 @@ CHILD_POINTS: Final[dict[str, str]] = {
 }
 """The crash points of a step that waits for children, and of their ends."""
 
+ARCHIVE_POINTS: Final[dict[str, str]] = {
+    "a0": "the row of a session is stored, and pending",
+    "a1": "the session is removed from Redis, and its row still pending",
+    "a2": "the row is valid, and the mark has no life yet",
+    "a3": "a session is restored from its row",
+    "a4": "the row of a deleted session is a tombstone, and its entry in the outbox still there",
+}
+"""The crash points of moving sessions to the archive, restoring and deleting them."""
+
 Handler = Callable[[str], None]
 
 
@@ -74,7 +83,7 @@ def arm(plan: str) -> None:
 
 def _parse(plan: str) -> Handler:
     parts = plan.split(":")
-    points = [*POINTS, *WAITING_POINTS, *CHILD_POINTS]
+    points = [*POINTS, *WAITING_POINTS, *CHILD_POINTS, *ARCHIVE_POINTS]
     if len(parts) not in (3, 4) or parts[0] not in points:
         raise ValueError(f"crash plan {plan!r}: write point:probability:seed[:stop=<seconds>], point one of {points}")
     wanted, probability, seed = parts[0], float(parts[1]), int(parts[2])

@@ -12,6 +12,7 @@
     ├── UnknownAgent                no worker offers an agent of this name
     ├── UnknownTool                 the agent has no tool of this name
     ├── SessionNotFound
+    │   ├── SessionArchived         it is in the archive, which this process does not know
     │   ├── SessionDeleted          it was deleted
     │   └── SessionExpired          its retention is over
     ├── SessionConflict             the session was saved by someone else, or exists already
@@ -185,6 +186,23 @@ class SessionExpired(SessionNotFound):
         super().__init__(
             session_id, f"Session {session_id!r} has expired: its retention is over and its data are gone."
         )
+
+
+class SessionArchived(SessionNotFound):
+    """The session is in the archive, and this process has no URL of it.
+
+    Attributes:
+        mark: What its row in the archive has to equal.
+        created_ms: When it was created (Redis ms).
+    """
+
+    def __init__(self, session_id: str, mark: str = "", created_ms: int = 0) -> None:
+        super().__init__(
+            session_id,
+            f"Session {session_id!r} is in the archive. Set CELERY_AGENTS_ARCHIVE_URL here, as the workers have it.",
+        )
+        self.mark = mark
+        self.created_ms = created_ms
 
 
 class SessionDeleted(SessionNotFound):

@@ -1,4 +1,4 @@
-"""Commands for who runs workers: doctor, health, workers, costs, upgrade-data."""
+"""Commands for who runs workers: doctor, health, workers, costs, upgrade-data, archive."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, assert_never
 
 import typer
 
 from ...config.escaping import escape_line
 from ...config.settings import shown_queues
 from ...worker.errors import StoreForbidden, StoreUnavailable
+from ...worker.moments import moment
+from ...worker.store.labels import read_pairs
 from .exits import ExitCode
 from .named_app import AppOption, choose_app, chosen_app
 from .options import AsJson, RedisUrl, client_for, settings_for, time_option
@@ -23,7 +26,7 @@ from .views import as_json, clean, one_line, plural, print_table, print_values
 if TYPE_CHECKING:
     from celery import Celery
 
-    from ...worker.store.sessions.spending import CostSum
+    from ...worker.archive.rows import ArchiveFacts, CostSum
     from ..observability.doctor.findings import Finding
 
 _WIDTH: Final = 110
@@ -173,6 +176,62 @@ def upgrade_data(json: AsJson = False, redis_url: RedisUrl = None) -> None:
     changed = client_for(redis_url).upgrade_data()
     text = "Sessions are stored in the new form from now on." if changed else "They were so already."
     print(as_json({"changed": changed}) if json else text)
+
+
+class ArchiveAction(StrEnum):
+    """The things that `archive` does."""
+
+    NOW = "now"
+    STATUS = "status"
+    EXPORT = "export"
+
+
+def archive(
+    action: Annotated[ArchiveAction, typer.Argument(help="What to do.", show_default=False)],
+    older_than: Annotated[
+        timedelta | None, time_option("now: sessions last changed so long ago; default: the workers' setting.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="export: only this agent's sessions.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="export: only those with KEY=VALUE; repeatable.")] = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Move ended sessions to the archive now, count what it holds, or export it.
+
+    Workers move sessions by themselves; `now` does not wait for them. `export` writes a line of JSON for each session.
+    The archive is that of CELERY_AGENTS_ARCHIVE_URL.
+
+    \b
+    Examples:
+      celery-agents archive status
+      celery-agents archive now --older-than 1h
+      celery-agents archive export --agent helpdesk > sessions.jsonl
+    """
+    client = client_for(redis_url)
+    match action:
+        case ArchiveAction.STATUS:
+            facts = client.archive_status()
+            print(as_json(asdict(facts)) if json else _describe_archive(facts))
+        case ArchiveAction.NOW:
+            run = client.archive_now(older_than=older_than)
+            left = [clean(f"{name} stays: {why}") for name, why in run.unreadable.items()]
+            later = [f"{plural(run.later, 'session')} later: try again in a minute"] if run.later else []
+            lines = [f"{plural(run.moved, 'session')} moved to the archive", *later, *left]
+            print(as_json(run.to_dict()) if json else "\n".join(lines))
+            if run.unreadable:
+                raise typer.Exit(ExitCode.FAILED)
+        case ArchiveAction.EXPORT:
+            for session in client.export_archive(agent=agent, label=read_pairs("--label", label or ())):
+                print(as_json(session))
+        case _ as never:
+            assert_never(never)
+
+
+def _describe_archive(facts: ArchiveFacts) -> str:
+    bounds = [None if each is None else moment(each) for each in (facts.oldest_ms, facts.newest_ms)]
+    between = "" if None in bounds else f", last changed between {bounds[0]:%Y-%m-%d} and {bounds[1]:%Y-%m-%d}"
+    pending = f", {facts.pending} on their way" if facts.pending else ""
+    return f"{plural(facts.sessions, 'session')}{pending}, {facts.size} bytes of documents{between}"
 
 
 def _read_app(name: str | None, redis_url: str | None) -> tuple[Celery | None, Any]:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from ...config.settings import SettingsError
-from ..local.dev_stack import DATA_FOLDER, DevStack, flower_is_installed, http_is_installed
+from ..local.dev_stack import DATA_FOLDER, DevStack, archive_environment, flower_is_installed, http_is_installed
 from .exits import ExitCode
 from .named_app import refuse_app
 from .options import RedisUrl, settings_for
@@ -130,6 +130,7 @@ def up(
         "CELERY_AGENTS_AGENTS": offered,
         "CELERY_AGENTS_CONCURRENCY": str(settings.concurrency),
         "CELERY_AGENTS_DRAIN_SECONDS": str(drain_seconds),
+        **archive_environment(settings, data_dir),
     }
     watcher = FileWatcher(Path.cwd()) if reload else None
     _prepare_folder(data_dir)

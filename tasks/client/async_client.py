@@ -278,6 +278,9 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     workers = _run_in_thread(AgentClient.workers)
     wait_for_agent = _run_in_thread(AgentClient.wait_for_agent)
     upgrade_data = _run_in_thread(AgentClient.upgrade_data)
+    archive_now = _run_in_thread(AgentClient.archive_now)
+    archive_status = _run_in_thread(AgentClient.archive_status)
+    export_archive = _get_each(AgentClient.export_archive)
 
     def stream(
         self, session_id: str, after: str | None = None, *, timeout: float | None = None

@@ -31,6 +31,7 @@ from ...worker.store.live.streams import StreamPosition
 from ...worker.store.records import InboxKind, Operation
 from ...worker.store.session_records import Header, StoredSession
 from ..housekeeping.receivers import read_receivers
+from .archiving import ArchivingVerbs
 from .bulk import BulkVerbs
 from .erasing import ErasingVerbs
 from .following import follow_session
@@ -73,6 +74,7 @@ class AgentClient(
     ObservingVerbs,
     SpendingVerbs,
     ProviderVerbs,
+    ArchivingVerbs,
 ):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.
 
@@ -447,8 +449,9 @@ class AgentClient(
         Args:
             status: pending, in_progress, waiting, completed, stopped, failed, parked or unreadable.
             label: With all of these labels, such as `{"customer": "42"}`.
-            text: Whose first message contains this in its first 200 characters, in whatever case.
-            error: That failed, with an error that contains this, in whatever case.
+            text: Whose first message contains this in its first 200 characters, in whatever case. Of sessions in the
+                archive: in which all words that begin so occur, wherever they were said.
+            error: That failed, with an error that contains this, in whatever case; in the archive, these words.
             waits_for: With an open request of this kind: approval, question or external.
             since: Updated at or after this time.
             until: Updated at or before this time.

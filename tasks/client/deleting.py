@@ -12,7 +12,7 @@ from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, Sessi
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.session_records import Header
 from .inputs import TIME_ADVICE, check_agent_name, check_caller, check_listing, check_seconds, read_time_ms
-from .listing import Filter, iterate_headers
+from .listing import Filter, iterate_all
 from .trees import ACTIVE, TreeVerbs
 from .verbs import verb
 
@@ -98,7 +98,7 @@ class DeletingVerbs(TreeVerbs):
 
     def _ended_before(self, before_ms: int, agent: str | None, status: str | None) -> Generator[str]:
         wanted = Filter(status=status, agent=agent, newest_ms=before_ms - 1)
-        for header in list(iterate_headers(self.store, wanted)):
+        for header in list(iterate_all(self.store, wanted)):
             if header.status not in ACTIVE and not self.is_child(header):
                 yield header.session_id
 

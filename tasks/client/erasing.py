@@ -10,10 +10,9 @@ from pydantic import Field
 
 from ...worker.errors import InvalidInput, SessionNotFound
 from ...worker.store.labels import check_labels
-from ...worker.store.sessions.listing import read_headers
 from .deleting import DeletingVerbs
 from .inputs import check_caller, check_seconds
-from .listing import Filter, iterate_headers
+from .listing import Filter, iterate_all
 from .verbs import BY, LONGEST_SECONDS, verb
 
 _SECONDS: Final = 30.0
@@ -73,7 +72,7 @@ class ErasingVerbs(DeletingVerbs):
         check_seconds(timeout)
         erased, left = dict[str, None](), dict[str, str]()
         while True:
-            found = [each.session_id for each in iterate_headers(self.store, Filter(labels=labels))]
+            found = [each.session_id for each in iterate_all(self.store, Filter(labels=labels))]
             ids = [each for name in found if name not in left for each in (name, *self._forks_of(name))]
             if not ids:
                 break
@@ -94,8 +93,7 @@ class ErasingVerbs(DeletingVerbs):
         """Ids of the forks of a session and of those below it, and of their forks; a source comes before its forks."""
         root = session.partition(".")[0]
         below = self.store.sessions.find_matching(f"{root}.", _ALL)
-        headers = read_headers(self.store.context, [self.store.context.keys(each) for each in below])
-        sources = {each.session_id: each.forked_from for each in headers if each is not None}
+        sources = {each.session_id: each.forked_from for each in self.store.sessions.headers_of(below)}
         tree, forks = {session, *self._members_below(session)}, dict[str, None]()
         while new := [name for name, source in sources.items() if source in tree and name not in forks]:
             forks |= dict.fromkeys(new)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ...worker.errors import SessionExpired, SessionNotFound, StoreForbidden, StoreUnavailable
+from ...worker.errors import SessionArchived, SessionExpired, SessionNotFound, StoreForbidden, StoreUnavailable
 from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
 from ...worker.store.live.streams import Entry, StreamPosition, entry_order, moved_on
 from ...worker.store.store import Store
@@ -185,6 +185,8 @@ def follow_session(
             if items or reader.is_quiet:
                 yield items
             has_all = reader.is_quiet
+        except SessionArchived:
+            raise
         except SessionNotFound as error:
             raise SessionExpired(session_id) from error
         except StoreUnavailable:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 
-from ...worker.errors import NotConfirmed, SessionDeleted, SessionExpired, SessionNotFound, StoreUnavailable
+from ...worker.errors import (
+    NotConfirmed,
+    SessionArchived,
+    SessionDeleted,
+    SessionExpired,
+    SessionNotFound,
+    StoreUnavailable,
+)
 from ...worker.store.event_records import EXECUTION_ENDS, Event
 from ...worker.store.live.streams import StreamPosition
 from ...worker.store.session_records import Result
@@ -143,7 +150,7 @@ class Job:
                 self._store.sessions.header(self.session_id)
                 return None
             return self._store.sessions.outcome(self.session_id, execution_id)
-        except SessionDeleted:
+        except (SessionArchived, SessionDeleted):
             raise
         except SessionNotFound as error:  # it was there when this job was made
             raise SessionExpired(self.session_id) from error

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import merge
 from typing import Any, Final
 
+from ...worker.archive.rows import Search
+from ...worker.store.archiving.reaching import header_of
 from ...worker.store.labels import check_labels
 from ...worker.store.pages import PageOf
 from ...worker.store.session_records import Header
@@ -15,6 +18,8 @@ from .inputs import check_kind, check_part, read_cursor, read_time_ms
 
 INDEXES: Final = {"failed": "failed", "pending": "active", "in_progress": "active", "waiting": "active"}
 """The index that holds all sessions with a status; the other statuses have none."""
+NEVER_ARCHIVED: Final = ("pending", "in_progress", "waiting", "parked", "unreadable")
+"""Sessions with these statuses stay in Redis."""
 _BATCH: Final = 200
 
 
@@ -55,6 +60,24 @@ class Filter:
     waits_for: str | None = None
     oldest_ms: int | None = None
     newest_ms: int | None = None
+
+    @property
+    def search(self) -> Search | None:
+        """The search of the archive; None: no session there can match."""
+        if self.waits_for is not None or self.status in NEVER_ARCHIVED:
+            return None
+        if self.error is not None and self.status not in (None, "failed"):
+            return None
+        return Search(
+            status="failed" if self.error is not None else self.status,
+            agent=self.agent,
+            labels=self.labels,
+            text=self.text or "",
+            error=self.error or "",
+            since_ms=self.oldest_ms,
+            until_ms=self.newest_ms,
+            limit=_BATCH,
+        )
 
     @property
     def index(self) -> str:
@@ -113,7 +136,7 @@ def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> P
     """
     listed = read_cursor(cursor)
     found: list[Header] = []
-    for header in iterate_headers(store, wanted, listed[0] if listed is not None else None):
+    for header in iterate_all(store, wanted, listed[0] if listed is not None else None):
         if listed is not None and (header.updated_ms, header.session_id) >= listed:
             continue
         if len(found) == limit:
@@ -123,10 +146,34 @@ def read_page(store: Store, wanted: Filter, limit: int, cursor: str | None) -> P
     return Page(items=tuple(found), unread=len(store.context.unread))
 
 
+def iterate_all(store: Store, wanted: Filter, newest_ms: int | None = None) -> Iterator[Header]:
+    """Read the sessions that match, in Redis and in the archive, newest first, each session once.
+
+    Args:
+        newest_ms: See `iterate_headers`.
+    """
+    hot = iterate_headers(store, wanted, newest_ms)
+    if store.archived is None or (search := wanted.search) is None:
+        return hot
+    if newest_ms is not None:
+        search = replace(search, until_ms=min(newest_ms, newest_ms if search.until_ms is None else search.until_ms))
+    archived = map(header_of, store.archived.search(search))
+    return _each_once(merge(hot, archived, key=lambda header: (header.updated_ms, header.session_id), reverse=True))
+
+
+def _each_once(headers: Iterable[Header]) -> Iterator[Header]:
+    """Leave out sessions that have moved, or were restored, while they were listed."""
+    seen: set[str] = set()
+    for header in headers:
+        if header.session_id not in seen:
+            seen.add(header.session_id)
+            yield header
+
+
 def iterate_headers(
     store: Store, wanted: Filter, newest_ms: int | None = None, *, index: str | None = None
 ) -> Generator[Header]:
-    """Read the sessions that match in batches, newest first, each session once.
+    """Read the sessions in Redis that match in batches, newest first, each session once.
 
     Args:
         newest_ms: Begin at this update time (inclusive). None: at that of the filter.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
 from pydantic import Field
 
+from ...worker.archive.rows import CostBy, CostSum
 from ...worker.errors import InvalidInput
 from ...worker.moments import moment
 from ...worker.store.labels import check_labels
 from ...worker.store.session_records import Header
-from ...worker.store.sessions.listing import read_headers
-from ...worker.store.sessions.spending import CostBy, CostSum, ExecutionCost, add_up
+from ...worker.store.sessions.spending import ExecutionCost, add_up, join_sums, sum_of
 from .connection import ClientConnection
 from .inputs import read_time_ms
 from .listing import Filter, iterate_headers
@@ -82,17 +82,25 @@ class SpendingVerbs(ClientConnection):
                 for each in found
                 if (oldest is None or each.at_ms >= oldest) and (newest is None or each.at_ms <= newest)
             ]
-        sums = add_up((each, name_of(each, labels)) for each, labels in costs)
+        archived = self._archived_sums(by, oldest, newest)
+        sums = join_sums([*add_up((each, name_of(each, labels)) for each, labels in costs), *archived])
+        (total,) = join_sums([sum_of("", [each for each, _ in costs]), *(replace(each, name="") for each in archived)])
         if by == CostBy.DAY:
             sums.sort(key=lambda each: each.name)
-        return CostReport(sums=tuple(sums), total=CostSum.of("", [each for each, _ in costs]), unread=tuple(unread))
+        return CostReport(sums=tuple(sums), total=total, unread=tuple(unread))
+
+    def _archived_sums(self, by: str, since_ms: int | None, until_ms: int | None) -> list[CostSum]:
+        if self.store.archived is None:
+            return []
+        kind, _, label = by.partition(":")
+        return self.store.archived.costs(CostBy(kind), label, since_ms, until_ms)
 
     def _labels_of(self, headers: Sequence[Header]) -> dict[str, Mapping[str, str]]:
         """The labels of sessions; those of a child are its root's."""
         below = {each.session_id: each.session_id.partition(".")[0] for each in headers if not each.labels}
         roots = sorted(set(below.values()) - set(below))
-        found = read_headers(self.store.context, [self.store.context.keys(root) for root in roots])
-        labels = {each.session_id: each.labels for each in (*headers, *found) if each is not None}
+        found = self.store.sessions.headers_of(roots)
+        labels = {each.session_id: each.labels for each in (*headers, *found)}
         return labels | {child: labels[root] for child, root in below.items() if root in labels}
 
 

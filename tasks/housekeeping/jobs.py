@@ -20,6 +20,7 @@ from ...worker.store.keys import ShardKeys
 from ..observability.server_policy import REPLAY_ADVICE, check_replay, find_problems, memory_share
 from ..publishing import oldest_queued_ms
 from ..runtime import Runtime
+from .archiving import SessionMover
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[],
         Prune(runtime),
         Inspection(runtime),
         Histories(runtime),
+        Archiving(runtime),
     ]
 
 
@@ -195,6 +197,28 @@ class Histories(HousekeepingJob):
             )  # fmt: skip
         if found.gone:
             log.error("Redis has lost %d sessions: %s", len(found.gone), ", ".join(found.gone[:_SHOWN]))
+
+
+class Archiving(HousekeepingJob):
+    """Moves sessions that ended long ago to the archive, in threads of its own: a database may take its time."""
+
+    name = "archive"
+    interval_seconds = 1.0
+    is_of_server = True
+
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        super().__init__(runtime)
+        self._movers: dict[ShardKeys, SessionMover] = {}
+
+    def run(self, shards: Sequence[ShardKeys]) -> None:
+        """Begin a pass over the shards, unless one is under way or there is no archive."""
+        runtime = self._runtime()
+        if not shards or runtime.store.archiver is None:
+            return
+        mover = self._movers.get(shards[0])
+        if mover is None:
+            mover = self._movers[shards[0]] = SessionMover(runtime.store.archiver, runtime.archive_progress)
+        mover.begin(shards, self.interval_seconds)
 
 
 def _is_pure(runtime: Runtime, agent: str, tool: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import quote
 
 from ...config.settings import Settings
 from .child_processes import Child
@@ -144,6 +145,13 @@ class DevStack:
         """This process's environment, but with the stack's Redis as store and as broker."""
         inherited = {name: value for name, value in os.environ.items() if name != "CELERY_AGENTS_BROKER_URL"}
         return {**inherited, "CELERY_AGENTS_REDIS_URL": self.redis.url, **self.environment}
+
+
+def archive_environment(settings: Settings, data: Path) -> dict[str, str]:
+    """The archive of a stack: that of its settings, else a file in its data folder, where the extra is installed."""
+    if settings.archive_url is not None or importlib.util.find_spec("sqlalchemy") is None:
+        return {}
+    return {"CELERY_AGENTS_ARCHIVE_URL": f"sqlite:///{quote(str((data / 'history.db').resolve()))}"}
 
 
 def flower_is_installed() -> bool:

@@ -32,6 +32,7 @@ class ReadyStack:
         agents: Names of the agents.
         http_url: Of the HTTP interface; None without it.
         credentials: `user:password` of Flower; None without Flower.
+        archive_url: Of the archive in the data folder; None where there is none, or the environment names another.
     """
 
     agents: tuple[str, ...]
@@ -43,6 +44,7 @@ class ReadyStack:
     http_url: str | None
     flower_url: str | None
     credentials: str | None
+    archive_url: str | None = None
 
     def lines(self, *, elsewhere: bool, reload: bool) -> list[str]:
         """Write the block that says what runs and what to do next.
@@ -65,6 +67,9 @@ class ReadyStack:
         if reload:
             parts["Reload"] = "the worker restarts when a Python file below this folder changes"
         export = [f"export CELERY_AGENTS_REDIS_URL={self.redis_url}"] if elsewhere else []
+        if self.archive_url is not None:
+            parts["Archive"] = f"{self.archive_url}  (sessions move there a day after their end)"
+            export.append(f"export CELERY_AGENTS_ARCHIVE_URL={self.archive_url}")
         commands = [*export, f'celery-agents submit {self.agents[0]} "your question" --wait', "celery-agents list"]
         return [
             "",
@@ -137,6 +142,7 @@ class Development:
             http_url=stack.http_url,
             flower_url=stack.flower_url,
             credentials=credentials,
+            archive_url=stack.environment.get("CELERY_AGENTS_ARCHIVE_URL"),
         )
 
     def run(self) -> NoReturn:

@@ -204,6 +204,10 @@ class _GaugeCollector:
                 len(runtime.problems),
             ),
             "redis_memory_share": ("The part of Redis's memory limit that is used", runtime.redis_memory_share),
+            "archive_behind_seconds": (
+                "For how long the oldest session should have been in the archive already, where this worker moves them",
+                max(runtime.archive_progress.behind.values(), default=0.0),
+            ),
             "slots_abandoned": ("Slots lost to plain functions that do not end", runtime.keeper.abandoned),
             **self._read_backlog(runtime),
         }
@@ -271,6 +275,10 @@ def _count_losses(runtime: Runtime) -> Iterator[Any]:
         (
             "refused", "What came from the broker and was not taken", "source",
             {source: refusals.counts.get(source, 0) for source in SOURCES},
+        ),
+        (
+            "archived", "Sessions that this worker has moved to the archive, or cannot read (failed)", "outcome",
+            {"moved": runtime.archive_progress.moved, "failed": runtime.archive_progress.failed},
         ),
         ("live_dropped", "Pieces of live text that were not written", "", {"": runtime.live.dropped}),
         (

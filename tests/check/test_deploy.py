@@ -33,7 +33,7 @@ FORCED = 5.0  # after the drain, until a worker with a function that does not en
 BOOKKEEPING = {
     "slots", "slots_busy", "slots_abandoned", "due_sessions", "overdue_sessions", "due_age_seconds", "delayed_steps",
     "problems", "refused_total", "redis_memory_share", "unoffered_sessions", "queue_length", "open_requests",
-    "open_request_age_seconds",
+    "open_request_age_seconds", "archive_behind_seconds",
 }  # fmt: skip
 
 # The fields of KEDA's own definition that we use; the whole of it is in no package.
@@ -200,6 +200,7 @@ ALERTED: dict[str, str | None] = {
     "check_dead": "CeleryAgentsStepsParked", "check_refused": "CeleryAgentsRefusedMessages",
     "check_unacked": "CeleryAgentsRefusedMessages", "check_providers": "CeleryAgentsProviderHeld",
     "check_writes": "CeleryAgentsRedisProblem", "check_histories": "CeleryAgentsHistoryLost",
+    "check_archive": "CeleryAgentsArchiveBehind",
     # Steps that wait for replicas are put off, which CeleryAgentsStepsPutOff tells; callers hear NotConfirmed.
     "check_confirmations": "CeleryAgentsStepsPutOff",
     # No worker waits for a Sentinel while the others agree; the log of each worker says when none names a primary.
@@ -260,6 +261,7 @@ def test_queries_ask_for_what_workers_count() -> None:
     labels: dict[str, set[str]] = {
         "celery_agents_refused_total": {"source"}, "celery_agents_queue_length": {"queue"},
         "celery_agents_unoffered_sessions": {"agent"}, "celery_agents_histories_lost_total": {"kind"},
+        "celery_agents_archived_total": {"outcome"},
         "celery_agents_provider_held": {"model", "endpoint", "group", "why"},
     }  # fmt: skip
     known |= set(labels)

@@ -69,8 +69,8 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.flow worker.known_secrets worker.moments worker.requests worker.secret_values worker.state worker.store"
     ),
     "tasks.client": (
-        "config tasks.housekeeping tasks.observability tasks.producer tasks.publishing worker.capabilities "
-        "worker.concurrency worker.engine worker.errors worker.flow worker.moments worker.pydantic_agents "
+        "config tasks.housekeeping tasks.observability tasks.producer tasks.publishing worker.archive "
+        "worker.capabilities worker.concurrency worker.engine worker.errors worker.flow worker.moments worker.pydantic_agents "
         "worker.requests worker.session worker.state worker.store"
     ),
     "tasks.consumer": (
@@ -156,7 +156,8 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.state": "worker.errors worker.lazy_names",
     "worker.store": (
-        "config worker.concurrency worker.crash_points worker.errors worker.flow worker.lazy_names worker.moments "
+        "config worker.archive worker.concurrency worker.crash_points worker.errors worker.flow worker.lazy_names "
+        "worker.moments "
         "worker.redaction worker.state worker.tools worker.unique"
     ),
     "worker.tool_schemas": "worker.state",

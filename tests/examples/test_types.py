@@ -84,6 +84,7 @@ def test_the_root_or_a_package_that_it_names_exports_what_its_signatures_name() 
         importlib.import_module(f"celery_agents.{each}")
         for each in (
             *celery_agents._MOVED,
+            "tasks.client.archiving",
             "tasks.client.bulk",
             "tasks.client.erasing",
             "tasks.client.forking",

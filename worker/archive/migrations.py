@@ -13,7 +13,8 @@ _FIRST: Final = (
     """CREATE TABLE sessions (
         id {id}, session_id {name} NOT NULL, created_ms BIGINT NOT NULL, revision BIGINT NOT NULL, state TEXT NOT NULL,
         mark TEXT NOT NULL, agent {name} NOT NULL, status {name} NOT NULL, reason TEXT NOT NULL, error TEXT NOT NULL,
-        execution_id TEXT NOT NULL, parent_id {name} NOT NULL, forked_from {name} NOT NULL, version BIGINT NOT NULL,
+        execution_id TEXT NOT NULL, root_id {name} NOT NULL,
+        parent_id {name} NOT NULL, forked_from {name} NOT NULL, version BIGINT NOT NULL,
         updated_ms BIGINT NOT NULL, expires_ms BIGINT, first_words TEXT NOT NULL, labels TEXT NOT NULL,
         steps BIGINT NOT NULL, tokens BIGINT NOT NULL, cost {real}, size BIGINT NOT NULL,
         UNIQUE (session_id, created_ms))""",
@@ -31,7 +32,8 @@ _FIRST: Final = (
     "CREATE INDEX session_labels_value ON session_labels (key, value, id)",
     """CREATE TABLE costs (
         id BIGINT NOT NULL REFERENCES sessions ON DELETE CASCADE, execution_id {name} NOT NULL, model {name} NOT NULL,
-        agent {name} NOT NULL, ended_ms BIGINT NOT NULL, steps BIGINT NOT NULL, tokens BIGINT NOT NULL, cost {real},
+        agent {name} NOT NULL, ended_ms BIGINT NOT NULL, steps BIGINT NOT NULL, tokens BIGINT NOT NULL,
+        cost {real} NOT NULL, is_unpriced BIGINT NOT NULL,
         PRIMARY KEY (id, execution_id, model))""",
     "CREATE INDEX costs_ended ON costs (ended_ms)",
 )

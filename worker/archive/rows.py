@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class RowState(StrEnum):
     """The states of a row.
 
     Attributes:
-        PENDING: Its document is stored, and the session may still be in Redis. It is shown where a mark in Redis
-            names it.
+        PENDING: Its document is stored, and the session may still be in Redis, or be there again. It is shown where a
+            mark in Redis names it.
         VALID: The session is not in Redis.
         TOMBSTONE: The session was deleted. The row keeps a slow worker from storing it again, and has no document.
     """
@@ -58,8 +59,9 @@ class ExecutionCost:
     """The use that an execution has made of one model.
 
     Attributes:
-        ended_ms: When the execution ended (Redis ms).
-        cost: US dollars; None when the price is not known.
+        ended_ms: When its last step was committed (Redis ms).
+        cost: US dollars, of the answers whose price is known.
+        is_priced: The price of all of them is known.
     """
 
     execution_id: str
@@ -68,7 +70,8 @@ class ExecutionCost:
     ended_ms: int
     steps: int = 0
     tokens: int = 0
-    cost: float | None = None
+    cost: float = 0.0
+    is_priced: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +198,7 @@ class Page:
 
 
 class CostBy(StrEnum):
-    """By what costs are added up; by a label, see `label:<key>`."""
+    """By what costs are added up; by a label, see `AgentClient.costs`."""
 
     AGENT = "agent"
     MODEL = "model"
@@ -208,9 +211,11 @@ class CostSum:
     """A sum of costs.
 
     Attributes:
-        name: The agent, the model, the day in UTC as `2026-09-21`, or the value of the label.
-        cost: US dollars of those whose price is known.
-        unpriced: Executions of which the price of a model is not known.
+        name: The agent, the model, the day in UTC as `2026-09-21`, or the value of the label; "" for none.
+        executions: Each counted once.
+        steps, tokens: Committed steps, and tokens of all kinds.
+        cost: US dollars, of the answers whose price is known.
+        unpriced: Executions with an answer whose price is not known.
     """
 
     name: str
@@ -219,6 +224,10 @@ class CostSum:
     tokens: int
     cost: float
     unpriced: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON values."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

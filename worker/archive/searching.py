@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, func, select, tuple_
@@ -28,6 +28,7 @@ from .tables import session_labels, sessions
 from .words import words
 
 _MOST: Final = 1_000
+_MOST_NAMED: Final = 100_000
 _newer = sessions.alias("newer")
 _IS_NEWEST: Final = (
     ~select(_newer.c.id)
@@ -56,6 +57,21 @@ class ReadVerbs(ArchivePart):
         with self._database.reading() as connection:
             return [_parse(row) for row in connection.execute(wanted)]
 
+    def of_ids(self, session_ids: Sequence[str]) -> list[FoundSession]:
+        """Read the sessions that have these ids, each the newest one with its id, in no order."""
+        wanted = _COLUMNS.where(sessions.c.session_id.in_(list(session_ids)), _IS_SESSION, _IS_NEWEST)
+        with self._database.reading() as connection:
+            return [_parse(row) for row in connection.execute(wanted)]
+
+    def named(self, prefix: str, *, limit: int = _MOST_NAMED) -> list[FoundSession]:
+        """Read the sessions whose ids begin with a text, in the order of their ids; each the newest one with its id."""
+        wanted = _COLUMNS.where(_IS_SESSION, _IS_NEWEST).order_by(sessions.c.session_id).limit(limit)
+        if prefix:
+            beyond = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+            wanted = wanted.where(sessions.c.session_id >= prefix, sessions.c.session_id < beyond)
+        with self._database.reading() as connection:
+            return [_parse(row) for row in connection.execute(wanted)]
+
     def document(self, key: SessionKey) -> tuple[StoredRow, bytes]:
         """Read the document of a session.
 
@@ -72,9 +88,14 @@ class ReadVerbs(ArchivePart):
             raise SessionNotFound(key.session_id)
         return read_row(found), documents.unpack(key.name, found.body, found.plain_size)
 
-    def pending(self, *, limit: int = 100) -> list[FoundSession]:
-        """Read pending rows: their writer has not ended its work, or never will."""
-        wanted = _COLUMNS.where(sessions.c.state == RowState.PENDING.value).order_by(sessions.c.id).limit(limit)
+    def pending(self, *, limit: int = 100, after: int = 0) -> list[FoundSession]:
+        """Read pending rows: their writer has not ended its work, or never will, or a client has restored them.
+
+        Args:
+            after: Begin behind this place.
+        """
+        wanted = _COLUMNS.where(sessions.c.state == RowState.PENDING.value, sessions.c.id > after)
+        wanted = wanted.order_by(sessions.c.id).limit(limit)
         with self._database.reading() as connection:
             return [_parse(row) for row in connection.execute(wanted)]
 

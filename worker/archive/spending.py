@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 
@@ -10,7 +11,7 @@ from sqlalchemy.sql import case
 
 from .rows import CostBy, CostSum
 from .storing import ArchivePart, clean
-from .tables import costs, session_labels
+from .tables import costs, session_labels, sessions
 
 _DAY_MS: Final = 24 * 3600 * 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,20 +24,31 @@ class CostVerbs(ArchivePart):
     """Adding up costs."""
 
     def costs(
-        self, by: CostBy, *, label: str = "", since_ms: int | None = None, until_ms: int | None = None
+        self,
+        by: CostBy,
+        *,
+        label: str = "",
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        without: Sequence[int] = (),
     ) -> list[CostSum]:
         """Add up what executions have cost, the most expensive first; 10 000 sums at most.
 
         Args:
-            by: By a label: sessions without it are left out.
+            by: By a label: that of the session at the root of a tree counts for those below.
             label: Its key.
-            since_ms, until_ms: Bounds of the end of an execution (Redis ms), both inclusive.
+            since_ms, until_ms: Bounds of the last step of an execution (Redis ms), both inclusive.
+            without: Places of sessions that do not count.
         """
         name = _name(by)
         query: Any = select(name.label("name"), *_SUMS).select_from(costs)
         if by is CostBy.LABEL:
-            query = query.join(session_labels, session_labels.c.id == costs.c.id)
-            query = query.where(session_labels.c.key == clean(label))
+            query = query.join(sessions, sessions.c.id == costs.c.id)
+            query = query.outerjoin(_roots, _is_root)
+            labelled = (session_labels.c.id == _roots.c.id) & (session_labels.c.key == clean(label))
+            query = query.outerjoin(session_labels, labelled)
+        if without:
+            query = query.where(costs.c.id.not_in(without))
         if since_ms is not None:
             query = query.where(costs.c.ended_ms >= since_ms)
         if until_ms is not None:
@@ -56,12 +68,19 @@ class CostVerbs(ArchivePart):
             ]
 
 
+_roots = sessions.alias("roots")
+_newer = sessions.alias("newer")
+_is_root = (_roots.c.session_id == sessions.c.root_id) & ~(
+    select(_newer.c.id)
+    .where(_newer.c.session_id == _roots.c.session_id, _newer.c.created_ms > _roots.c.created_ms)
+    .exists()
+)
 _SUMS: Final = (
     func.count(distinct(_EXECUTION)).label("executions"),
     func.sum(costs.c.steps).label("steps"),
     func.sum(cast(costs.c.tokens, Float)).label("tokens"),  # a sum of integers may be larger than any integer
-    func.coalesce(func.sum(costs.c.cost), 0.0).label("dollars"),
-    func.count(distinct(case((costs.c.cost.is_(None), _EXECUTION)))).label("unpriced"),
+    func.sum(costs.c.cost).label("dollars"),
+    func.count(distinct(case((costs.c.is_unpriced == 1, _EXECUTION)))).label("unpriced"),
 )
 
 
@@ -74,7 +93,7 @@ def _name(by: CostBy) -> ColumnElement[Any]:
         case CostBy.DAY:
             return costs.c.ended_ms - costs.c.ended_ms % _DAY_MS
         case CostBy.LABEL:
-            return session_labels.c.value
+            return func.coalesce(session_labels.c.value, "")
         case _ as never:
             assert_never(never)
 

@@ -75,6 +75,15 @@ class StoreVerbs(ArchivePart):
             )
             return changed.rowcount == 1
 
+    def make_pending(self, key: SessionKey, *, seen: int) -> bool:
+        """Say of a row that its session may be in Redis again; False where the row has changed since."""
+        is_mine = (sessions.c.revision == seen) & (sessions.c.state != RowState.TOMBSTONE)
+        with self._database.writing() as connection:
+            changed = connection.execute(
+                update(sessions).where(is_of(key), is_mine).values(state=RowState.PENDING, revision=seen + 1)
+            )
+            return changed.rowcount == 1
+
     def bury(self, key: SessionKey, *, expires_ms: int) -> None:
         """Make the row of a deleted session a tombstone, also where there is none; nothing else is left of it.
 
@@ -151,6 +160,7 @@ def _insert_costs(connection: Connection, row: int, found: Sequence[ExecutionCos
             "steps": each.steps,
             "tokens": min(each.tokens, _LARGEST),
             "cost": each.cost,
+            "is_unpriced": int(not each.is_priced),
         }
         for each in found
     ]
@@ -169,6 +179,7 @@ def _values(session: ArchivedSession, *, size: int, revision: int) -> dict[str, 
         "reason": clean(session.reason),
         "error": clean(session.error[:_ERROR_CHARS]),
         "execution_id": session.execution_id,
+        "root_id": session.key.session_id.partition(".")[0],
         "parent_id": session.parent_id,
         "forked_from": session.forked_from,
         "version": session.version,

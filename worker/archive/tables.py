@@ -25,6 +25,7 @@ sessions: Final = Table(
     Column("reason", Text),
     Column("error", Text),
     Column("execution_id", Text),
+    Column("root_id", Text),
     Column("parent_id", Text),
     Column("forked_from", Text),
     Column("version", BigInteger),
@@ -67,6 +68,7 @@ costs: Final = Table(
     Column("steps", BigInteger),
     Column("tokens", BigInteger),
     Column("cost", Float),
+    Column("is_unpriced", BigInteger),
 )
 
 session_words: Final = Table(

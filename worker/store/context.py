@@ -278,8 +278,18 @@ class StoreContext:
         return journal_ms if retention_ms is None else min(journal_ms, retention_ms)
 
     @cached_property
+    def settle_ms(self) -> int:
+        """How long a write has to be in Redis to be on its disk and its replicas, where no crash takes it back."""
+        return round(self.settings.archive_settle_seconds * 1000)
+
+    @cached_property
+    def ended_ms(self) -> int | None:
+        """How long the keys of a session live after its end; None: for ever, or until the archive has it."""
+        return self.retention_ms if self.settings.archive_url is None else None
+
+    @cached_property
     def retention_ms(self) -> int | None:
-        """How long a session's keys live after its last execution; None: for ever."""
+        """How long a session, or its mark, lives after its last execution; None: for ever."""
         seconds = self.settings.retention_seconds
         return None if seconds is None else round(seconds * 1000)
 

@@ -25,6 +25,7 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:{k}:unoffered` | zset | permanent | `<agent> <sid>` of sessions whose agent no live worker offers, score 0 |
 | `ca:{k}:requests` | zset | permanent | open requests → when asked; wait, answer, expiry and every end |
 | `ca:{k}:children` | zset | permanent | children of all trees, score 0; the wait that makes one, pruned by the sweep |
+| `ca:{k}:archive` | zset | permanent | `<sid> <created>` of deleted sessions → when the archive may forget them |
 | `ca:{k}:labels` | zset | permanent | labels of sessions and sessions of labels, score 0; see `labels` |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
@@ -56,7 +57,7 @@ WAKE_CHANNEL: Final = "ca:wake:"
 # A pub/sub channel that tells all workers of a change of `FleetKeys.flow`. No worker has this name.
 FLOW_CHANNEL: Final = "ca:wake:flow"
 PERMANENT: Final = re.compile(
-    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|dead|server|lost))$"
+    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|archive|dead|server|lost))$"
 )
 
 
@@ -159,8 +160,8 @@ class ShardKeys:
     """Keys that the sessions of one shard share."""
 
     __slots__ = (
-        "callbacks", "children", "confirm", "dead", "delayed", "due", "ending", "failed", "indexes", "labels", "lost",
-        "prefix", "primary", "requests", "sessions", "shard", "sweeper", "unoffered",
+        "archive", "callbacks", "children", "confirm", "dead", "delayed", "due", "ending", "failed", "indexes",
+        "labels", "lost", "prefix", "primary", "requests", "sessions", "shard", "sweeper", "unoffered",
     )  # fmt: skip
 
     def __init__(self, shard: int) -> None:
@@ -175,6 +176,7 @@ class ShardKeys:
         self.requests = self.prefix + "requests"
         self.children = self.prefix + "children"
         self.labels = self.prefix + "labels"
+        self.archive = self.prefix + "archive"
         self.dead = self.prefix + "dead"
         self.sweeper = self.prefix + "sweeper"
         self.primary = self.prefix + "server"
@@ -228,6 +230,11 @@ class SessionKeys:
 def callback_note(session_id: str, execution_id: str, kind: str, retries: int) -> str:
     """The outbox entry for one end of an execution; the end after a retry has another one."""
     return f"{session_id} {execution_id} {kind} {retries}"
+
+
+def archive_note(session_id: str, created_ms: int) -> str:
+    """The entry of the archive's outbox for a session that was deleted."""
+    return f"{session_id} {created_ms}"
 
 
 def request_note(session_id: str, execution_id: str, kind: str, about: tuple[str, str]) -> str:

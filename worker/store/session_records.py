@@ -97,6 +97,7 @@ class Header:
         history_lost: The end of its history that Redis has lost, as it was found last; None: nothing is known to be.
         labels: By which it is found; see `AgentClient.label`.
         confirmed: Whether replicas are known to have how its execution has ended. None: it has not, or none have to.
+        is_archived: It is in the archive, and not in Redis.
     """
 
     session_id: str
@@ -116,6 +117,7 @@ class Header:
     history_lost: HistoryLoss | None = None
     labels: Mapping[str, str] = NO_LABELS
     confirmed: bool | None = None
+    is_archived: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

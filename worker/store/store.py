@@ -6,9 +6,14 @@ The methods of such a class are the verbs; each is in the file of its group, wit
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from ...config.redis_urls import uses_cluster
 from ...config.settings import Settings
+from ..archive.archive import open_archive
+from .archiving.moving import Archiver
+from .archiving.reaching import ArchivedSessions
+from .archiving.through import ThroughArchive, TreesThroughArchive
 from .cache import SessionCache
 from .children.trees import Trees
 from .clock import RedisClock
@@ -54,6 +59,9 @@ from .steps.leases import LeaseVerbs
 from .steps.step_requests import StepRequestVerbs
 from .steps.waits import WaitVerbs
 from .tool_lists import ToolLists
+
+if TYPE_CHECKING:
+    from ..archive.sql_archive import Archive
 
 
 class StepStore(ClaimVerbs, JournalVerbs, StepRequestVerbs, WaitVerbs, CommitVerbs, LeaseVerbs, ParkVerbs):
@@ -121,6 +129,8 @@ class Store:
         live: Text that is written while a step runs.
         flow: Limits and pauses, and reservations of requests to providers.
         trees: Sessions with those that their agents have started.
+        archived: Sessions in the archive, which the verbs of the other parts reach; None without an archive.
+        archiver: What moves sessions there; None without one.
         context: What the parts share.
     """
 
@@ -152,10 +162,23 @@ class Store:
         self.live = LiveText(self.context)
         self.flow = Flow(self.context)
         self.trees = Trees(self.context)
+        self.archived: ArchivedSessions | None = None
+        self.archiver: Archiver | None = None
+
+    def reach(self, archive: Archive) -> None:
+        """Let the verbs of this store reach the sessions in an archive."""
+        found = self.archived = ArchivedSessions(self.context, archive)
+        self.archiver = Archiver(self.context, archive)
+        self.trees = TreesThroughArchive(self.context, found)
+        self.sessions = cast("SessionActions", ThroughArchive(self.sessions, found))
+        self.requests = cast("RequestActions", ThroughArchive(self.requests, found))
+        self.live = cast("LiveText", ThroughArchive(self.live, found))
 
     def close(self) -> None:
         """Close the connections of the database; a later call opens new ones."""
         self.context.database.close()
+        if self.archived is not None:
+            self.archived.archive.close()
 
 
 def redis_store(
@@ -189,6 +212,8 @@ def redis_store(
         chosen, settings, clock=RedisClock(), publisher=publisher or Publisher(),
         confirmer=confirmer, confirms_actions=confirms_actions,
     )  # fmt: skip
+    if settings.archive_url is not None:
+        store.reach(open_archive(settings.archive_url))
     chosen.on_lost = store.context.forget_server
     return store
 

@@ -36,6 +36,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     stored_data.check_key_types,
     stored_data.check_entries,
     stored_data.check_histories,
+    stored_data.check_archive,
     server.check_broker,
     workers.check_workers,
     workers.check_builds,

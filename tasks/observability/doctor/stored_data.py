@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from ....config.brokers import shares_a_database
 from ....config.celery import is_our_queue
+from ....worker.errors import CeleryAgentsError
 from ....worker.redaction import redact
 from ...broker_keys import broker_key_types, record_keys, unacked_key
 from ...consumer.kombu_records import examine_unacked, names_another_queue
@@ -52,6 +53,19 @@ def check_histories(installation: Installation) -> Iterator[Finding]:
         yield Finding.warn("histories lost", f"{count - len(found)} more sessions", "look for the event history_lost")
     if not count:
         yield Finding.ok("histories", "no session is known to have lost its end")
+
+
+def check_archive(installation: Installation) -> Iterator[Finding]:
+    """The archive answers, where there is one."""
+    if installation.store.archived is None:
+        return
+    try:
+        facts = installation.store.archived.archive.facts()
+    except CeleryAgentsError as error:
+        advice = "sessions that ended stay in Redis meanwhile; start the database, or correct CELERY_AGENTS_ARCHIVE_URL"
+        yield Finding.fail("archive", redact(str(error)), advice)
+        return
+    yield Finding.ok("archive", f"{facts.sessions} sessions, {facts.size} bytes")
 
 
 def check_unacked(installation: Installation) -> Iterator[Finding]:

@@ -166,7 +166,11 @@ def billed(archive: Archive) -> Archive:
     )
     archive.store(entry("a", labels={"customer": "42"}, costs=first), seen=0)
     archive.store(
-        entry("b", labels={"customer": "7"}, costs=(cost("e3", agent="sales", ended_ms=3 * DAY_MS - 1, cost=None),)),
+        entry(
+            "b",
+            labels={"customer": "7"},
+            costs=(cost("e3", agent="sales", ended_ms=3 * DAY_MS - 1, cost=0.0, is_priced=False),),
+        ),
         seen=0,
     )
     archive.store(entry("c"), seen=0)
@@ -192,12 +196,25 @@ def test_costs_by_day_of_utc(billed: Archive) -> None:
     ]  # fmt: skip
 
 
-def test_costs_by_a_label_leave_out_sessions_without_it(billed: Archive) -> None:
+def test_costs_by_a_label_name_sessions_without_it_by_nothing(billed: Archive) -> None:
     assert [(each.name, each.executions) for each in billed.costs(CostBy.LABEL, label="customer")] == [
         ("42", 2),
         ("7", 1),
     ]
-    assert billed.costs(CostBy.LABEL, label="tier") == []
+    (sum_of_all,) = billed.costs(CostBy.LABEL, label="tier")
+    assert (sum_of_all.name, sum_of_all.executions) == ("", 3)
+
+
+def test_costs_by_a_label_are_those_of_the_root_for_sessions_below(archive: Archive) -> None:
+    archive.store(entry("a", labels={"customer": "42"}, costs=(cost("e1"),)), seen=0)
+    archive.store(entry(f"a.{'0' * 32}", costs=(cost("e2"),)), seen=0)
+    (found,) = archive.costs(CostBy.LABEL, label="customer")
+    assert (found.name, found.executions, found.cost) == ("42", 2, 1.0)
+
+
+def test_costs_leave_out_what_is_in_redis_again(billed: Archive) -> None:
+    found = billed.search(Search(labels={"customer": "42"})).sessions
+    assert [each.name for each in billed.costs(CostBy.AGENT, without=[each.place for each in found])] == ["sales"]
 
 
 def test_costs_of_a_time(billed: Archive) -> None:

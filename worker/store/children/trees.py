@@ -54,13 +54,13 @@ class TreeNode:
 
 
 @dataclass(slots=True)
-class _Member:
+class Member:
     """A session of a tree as it is stored."""
 
     header: Header
     parent: ParentLink | None
     execution: ExecutionState | None
-    below: list[_Member] = field(default_factory=list["_Member"])
+    below: list[Member] = field(default_factory=list["Member"])
 
 
 class Trees(StorePart):
@@ -119,12 +119,12 @@ class Trees(StorePart):
         )
         return read_link(found)
 
-    def _read(self, names: Sequence[str]) -> list[_Member | None]:
+    def _read(self, names: Sequence[str]) -> list[Member | None]:
         all_keys = [self._context.keys(name) for name in names]
         headers = read_headers(self._context, all_keys)
         commands: list[Command] = [("HMGET", keys.session, "parent", "head") for keys in all_keys]
         replies = self._context.database.pipeline("tree.read", commands)
-        members: list[_Member | None] = []
+        members: list[Member | None] = []
         for header, (parent, head) in zip(headers, replies, strict=True):
             if header is None:
                 members.append(None)
@@ -134,11 +134,11 @@ class Trees(StorePart):
                 execution = read_head(head).state.execution if head is not None else None
             except StateUnreadable:  # its header says so
                 link, execution = None, None
-            members.append(_Member(header, link, execution))
+            members.append(Member(header, link, execution))
         return members
 
 
-def _node(member: _Member) -> TreeNode:
+def _node(member: Member) -> TreeNode:
     """The node of a session, with what its children have used and its execution is not charged for yet."""
     ordered = sorted(member.below, key=_order)
     children = tuple(map(_node, ordered))
@@ -156,7 +156,7 @@ def _node(member: _Member) -> TreeNode:
     )
 
 
-def _order(member: _Member) -> tuple[int, int, int, int]:
+def _order(member: Member) -> tuple[int, int, int, int]:
     link = member.parent
     assert link is not None
     return member.header.created_ms, link.step, link.index, link.round

@@ -321,8 +321,9 @@ class MemoryDatabase:
                 return None
             args = args[1:]
         limit = int(args[2]) if args[0] == "MAXLEN" else None
-        words = [_bytes(word) for word in args[args.index("*") + 1 :]]
-        entry_id = self._write(key, Stream).add(self._now(), words, limit)
+        at = 0 if limit is None else 3
+        words = [_bytes(word) for word in args[at + 1 :]]
+        entry_id = self._write(key, Stream).add(self._now(), words, limit, _bytes(args[at]))
         self.grown.notify_all()
         return stream_id(entry_id)
 

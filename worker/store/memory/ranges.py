@@ -28,9 +28,12 @@ class Stream(list[tuple[tuple[int, int], list[bytes]]]):
 
     last = (0, 0)
 
-    def add(self, now_ms: int, words: list[bytes], limit: int | None) -> tuple[int, int]:
-        """Append an entry, and keep no more than `limit`; its id."""
-        self.last = (now_ms, 0) if now_ms > self.last[0] else (self.last[0], self.last[1] + 1)
+    def add(self, now_ms: int, words: list[bytes], limit: int | None, wanted: bytes = b"*") -> tuple[int, int]:
+        """Append an entry, with the wanted id or the next one, and keep no more than `limit`; its id."""
+        if wanted != b"*":
+            self.last = _parse_stream_id(wanted.decode())
+        else:
+            self.last = (now_ms, 0) if now_ms > self.last[0] else (self.last[0], self.last[1] + 1)
         self.append((self.last, words))
         if limit is not None:
             self.trim(limit)

@@ -20,7 +20,8 @@ from ..labels import NO_LABELS, index_commands, label_words
 from ..records import ActionResult, Hold, InboxKind, NextState, Operation, Snapshot, Transition
 from ..session_records import ACTIVE, SESSION_STATUS, SUSPENDED
 from ..waking import begin_waiting
-from .loading import MARK, is_unused
+from .archive_marks import ArchiveMark
+from .loading import ARCHIVED, MARK, is_unused
 from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
 
@@ -95,21 +96,29 @@ class _Submission:
 
     def _submit_by_watch(self) -> ActionResult:
         scope, keys = self.scope, self.scope.keys
-        reads: list[Command] = [("HMGET", keys.session, "version", MARK, "fingerprint", "first"), scope.clock.now()]
+        wanted = ("version", MARK, "fingerprint", "first", ARCHIVED)
+        reads: list[Command] = [("HMGET", keys.session, *wanted), scope.clock.now()]
         with scope.database.watch("submit.read", (keys.session, keys.ctl), reads) as watched:
-            (version, mark, stored, first), now = watched.replies
-            if version is None and mark is not None:
+            (version, mark, stored, first, archived), now = watched.replies
+            if version is None and mark is not None and archived is None:
                 raise SessionDeleted(scope.session_id)
-            if version is None:
+            if version is None and mark is None:
                 result, commands = self._prepare(scope.clock.milliseconds(now))
                 watched.commit("submit.exec", commands)
                 return result
-        if fields.text(stored) != self.fingerprint:
+        if version is None:
+            known = ArchiveMark.read(fields.text(archived))
+            return self._answer_again(known.fingerprint, known.first, known.version)
+        return self._answer_again(fields.text(stored), fields.text(first), fields.number(version))
+
+    def _answer_again(self, fingerprint: str, first: str, version: int) -> ActionResult:
+        """The answer where the session exists."""
+        if fingerprint != self.fingerprint:
             raise IdempotencyMismatch(
-                f"session {scope.session_id} was submitted before with another agent, message or budget; "
+                f"session {self.scope.session_id} was submitted before with another agent, message or budget; "
                 "use another idempotency key, or repeat the request exactly"
             )
-        return ActionResult("again", fields.text(first), fields.number(version))
+        return ActionResult("again", first, version)
 
     def _prepare(self, now_ms: int) -> tuple[ActionResult, list[Command]]:
         """Make the answer and the commands of the first version."""

@@ -3,31 +3,30 @@
     WATCH session, ctl → runs nothing? → MULTI HDEL all but the mark, DEL, ZREM …, life of the mark · EXEC
 
 A session of which an execution runs or waits is not deleted: it has to be stopped first. One that is parked is; a
-parent that waits for it is told, in the same transaction, that it failed.
+parent that waits for it is told, in the same transaction, that it failed. Where the archive may have a row of the
+session, the transaction leaves an entry in the archive's outbox.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Final
 
-from ...errors import ActionRefused, SessionConflict, StoreFull
+from ...errors import ActionRefused, SessionConflict
 from ...state.execution.answers import AnswerRecord, AnswerVerb
 from .. import fields
 from ..bookkeeping import read_link
 from ..children.ending import ParentAnswer, tell_parent
 from ..context import SessionScope, StorePart
-from ..control import LONGEST_WAIT_MS, read_unoffered, unoffered_member
-from ..database import Command, Guard, Reply, WatchedTransaction
-from ..keys import callback_note
-from ..labels import labels_range, removal
+from ..control import LONGEST_WAIT_MS
+from ..database import Command, WatchedTransaction
+from ..keys import archive_note
 from ..records import ActionResult
-from .loading import MARK, missing_error
-from .parking import key_names, key_reads
+from .archive_marks import ArchiveMark
+from .loading import ARCHIVED, MARK, missing_error
+from .removing import RemovableSession
 
-_CTL: Final = ("phase", "unoffered", "execution", "claim")
-_NAMES_AT_ONCE: Final = 1_000
 _DELETED: Final = "no worker could carry its session on, and somebody has deleted it"
 
 
@@ -38,7 +37,8 @@ class DeleteVerbs(StorePart):
         """Delete everything of a session of which no execution runs or waits; callbacks not made yet are not made.
 
         A mark stays for the retention (30 days where sessions stay for ever): as long as it is there, the id is not
-        used again. A parked child answers its parent. Sessions below this one stay as they are.
+        used again. A parked child answers its parent. Sessions below this one stay as they are. A session in the
+        archive is deleted there by the workers, in a minute or two.
 
         Args:
             version: The version that the session must have; None: any.
@@ -69,157 +69,61 @@ class _Deletion:
     def run(self) -> ActionResult:
         """Make one attempt."""
         scope, keys = self.scope, self.scope.keys
-        reads: list[Command] = [
-            ("HGETALL", keys.session),
-            ("HMGET", keys.ctl, *_CTL),
-            scope.clock.now(),
-            ("ZRANGEBYLEX", keys.shard.labels, *labels_range(scope.session_id)),
-            *key_reads(scope),
-        ]
-        with scope.database.watch("delete.read", (keys.session, keys.ctl), reads) as watched:
-            found = _Found.parse(scope, watched.replies)
+        with scope.database.watch("delete.read", (keys.session, keys.ctl), RemovableSession.reads(scope)) as watched:
+            found = RemovableSession.parse(scope, watched.replies)
             if found.is_gone:
+                if found.is_archived:
+                    return self._delete_archived(found, watched)
                 if found.is_marked:
                     return self.written or ActionResult("again", "", 0)
                 raise missing_error(scope.context, scope.session_id)
-            self._check(found)
+            self._check(found, found.version)
             parent_answer = _tell_parent(scope, found, watched)
-            commands = list(_delete_commands(scope, found, watched))
+            commands = [*_leave_mark(found), *found.remove_keys(watched), *_tell_archive(found)]
             self.written = ActionResult("changed", "", found.version, publish=parent_answer.publish)
-            try:
-                watched.commit("delete.exec", [*commands, *parent_answer.commands])
-            except StoreFull:
-                if parent_answer.commands:  # an answer needs memory
-                    raise
-                self._delete_when_full(found, commands)
+            commands += parent_answer.commands
+            found.apply(watched, "delete.exec", commands, needs=bool(parent_answer.commands))
             return self.written
 
-    def _delete_when_full(self, found: _Found, commands: Sequence[Command]) -> None:
-        """Delete by a script: a Redis at its memory limit takes no MULTI, and none of these commands needs memory."""
-        keys = self.scope.keys
-        stored = [found.values.get(each, b"") for each in (b"version", b"lineage")]
-        guards: list[Guard] = [
-            (("HMGET", keys.session, "version", "lineage"), stored),
-            (("HMGET", keys.ctl, *_CTL), [each or b"" for each in found.control]),
-        ]
-        if self.scope.database.compare_and_apply("delete.full", guards, commands) is None:
-            raise StoreFull("Redis is at its memory limit, and the session changed or is too large; try again")
+    def _delete_archived(self, found: RemovableSession, watched: WatchedTransaction) -> ActionResult:
+        """Delete a session of which the archive has everything."""
+        version = ArchiveMark.read(fields.any_text(found.values[ARCHIVED.encode()])).version
+        self._check(found, version)
+        self.written = ActionResult("changed", "", version)
+        watched.commit("delete.archived", [*_leave_mark(found), *_tell_archive(found)])
+        return self.written
 
-    def _check(self, found: _Found) -> None:
+    def _check(self, found: RemovableSession, version: int) -> None:
         if found.phase in ("run", "wait"):
             raise ActionRefused(
                 f"an execution of session {self.scope.session_id} runs or waits; stop it, and delete the session then"
             )
-        if self.wanted is not None and self.wanted != found.version:
+        if self.wanted is not None and self.wanted != version:
             raise SessionConflict(
-                f"session {self.scope.session_id} is at version {found.version}, and the request names version "
+                f"session {self.scope.session_id} is at version {version}, and the request names version "
                 f"{self.wanted}; look at it again before it is deleted",
                 expected=self.wanted,
-                stored=found.version,
+                stored=version,
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A session as a deletion finds it; parts of it may be damaged.
-
-    Attributes:
-        values: The session's hash.
-        control: The control fields `_CTL`.
-        key_names: The keys that belong to it, besides journals of committed steps.
-        labels: Its members of the index of labels.
-    """
-
-    values: Mapping[bytes, bytes]
-    control: Sequence[bytes | None]
-    key_names: tuple[str, ...]
-    now_ms: int
-    labels: list[bytes]
-
-    @classmethod
-    def parse(cls, scope: SessionScope, replies: Sequence[Reply]) -> _Found:
-        """Parse what a deletion reads first."""
-        flat, control, now, labels, *keys = replies
-        return cls(
-            values=dict(zip(flat[::2], flat[1::2], strict=True)),
-            control=control,
-            key_names=tuple(key_names(scope, keys)),
-            now_ms=scope.clock.milliseconds(now),
-            labels=labels,
-        )
-
-    @property
-    def phase(self) -> str:
-        """ "run", "wait", "end" or "parked"; "" where the session has no control fields."""
-        return fields.any_text(self.control[0])
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether there is nothing to delete."""
-        return b"version" not in self.values and not self.phase
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether a deletion has left its mark."""
-        return MARK.encode() in self.values
-
-    @property
-    def version(self) -> int:
-        """The session's version; 0 where it cannot be read."""
-        return fields.or_else(fields.number, self.values.get(b"version"), 0)
-
-    @property
-    def executions(self) -> tuple[str, ...]:
-        """Executions whose steps are kept; none where they cannot be read."""
-        return fields.or_else(fields.strings, self.values.get(b"executions"), ())
+def _leave_mark(found: RemovableSession) -> Iterator[Command]:
+    """Leave the deletion mark of the session's hash, with its life."""
+    yield from found.forget_fields(MARK)
+    retention_ms = found.scope.context.retention_ms
+    yield ("PEXPIRE", found.scope.keys.session, LONGEST_WAIT_MS if retention_ms is None else retention_ms)
 
 
-def _delete_commands(scope: SessionScope, found: _Found, watched: WatchedTransaction) -> Iterator[Command]:
-    """Remove everything, and give the mark its life."""
-    keys, shard, name = scope.keys, scope.keys.shard, scope.session_id
-    gone = [each for each in found.values if each != MARK.encode()]
-    for start in range(0, len(gone), _NAMES_AT_ONCE):
-        yield ("HDEL", keys.session, *gone[start : start + _NAMES_AT_ONCE])
-    retention_ms = scope.context.retention_ms
-    yield ("PEXPIRE", keys.session, LONGEST_WAIT_MS if retention_ms is None else retention_ms)
-    names = [each for each in found.key_names if each != keys.session] + _journals(scope, found, watched)
-    for start in range(0, len(names), _NAMES_AT_ONCE):
-        yield ("DEL", *names[start : start + _NAMES_AT_ONCE])
-    for index in (shard.sessions, shard.due, shard.delayed, shard.failed, shard.ending, shard.children):
-        yield ("ZREM", index, name)
-    yield from removal(shard, name, found.labels)
-    agent = read_unoffered(fields.any_text(found.control[1]))[1]
-    if agent:
-        yield ("ZREM", shard.unoffered, unoffered_member(agent, name))
-    notes = list(_callback_notes(scope, found))
-    if notes:
-        yield ("ZREM", shard.callbacks, *notes)
+def _tell_archive(found: RemovableSession) -> Iterator[Command]:
+    """Have a worker delete the row of the archive, once Redis cannot lose the deletion any more."""
+    scope = found.scope
+    if found.is_archived or scope.settings.archive_url is not None:
+        created_ms = fields.or_else(fields.milliseconds, found.values.get(MARK.encode()), 0)
+        note = archive_note(scope.session_id, created_ms)
+        yield ("ZADD", scope.keys.shard.archive, found.now_ms + scope.context.settle_ms, note)
 
 
-def _journals(scope: SessionScope, found: _Found, watched: WatchedTransaction) -> list[str]:
-    """The journals of the executions that are kept; those of their committed steps live for `journal_seconds`."""
-    if not found.executions:
-        return []
-    lengths: list[Command] = [("LLEN", scope.keys.steps(each)) for each in found.executions]
-    counts = watched.pipeline("delete.steps", lengths)
-    return [
-        scope.keys.journal(execution_id, step)
-        for execution_id, count in zip(found.executions, counts, strict=True)
-        for step in range(1, count + 2)
-    ]
-
-
-def _callback_notes(scope: SessionScope, found: _Found) -> Iterator[str]:
-    """The entries of the outbox about ends of the session's executions."""
-    wanted = _object(found.values.get(b"notify"))
-    for execution_id in found.executions:
-        record = _object(found.values.get(f"e:{execution_id}".encode()))
-        kinds: Any = wanted.get(str(record.get("operation_id")))
-        for kind in kinds if isinstance(kinds, dict) else ():  # pyright: ignore[reportUnknownVariableType]
-            yield callback_note(scope.session_id, execution_id, str(kind), record.get("retries", 0))  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _tell_parent(scope: SessionScope, found: _Found, watched: WatchedTransaction) -> ParentAnswer:
+def _tell_parent(scope: SessionScope, found: RemovableSession, watched: WatchedTransaction) -> ParentAnswer:
     """The answer to a parent that waits for a parked child; an ended child has answered."""
     # Where it is damaged, no parent can be told; the request's expiry ends it.
     link = fields.or_else(read_link, found.values.get(b"parent"), None)
@@ -227,8 +131,3 @@ def _tell_parent(scope: SessionScope, found: _Found, watched: WatchedTransaction
         return ParentAnswer([])
     answer = AnswerRecord(verb=AnswerVerb.FAIL, reason=_DELETED, at_ms=found.now_ms)
     return tell_parent(scope, link, lambda _: (answer, []), found.now_ms, watched)
-
-
-def _object(raw: bytes | None) -> dict[str, Any]:
-    found = fields.or_else(lambda given: fields.read_json(given, "a record"), raw or b"{}", None)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}

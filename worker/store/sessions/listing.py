@@ -80,6 +80,11 @@ class ListVerbs(StorePart):
             raise missing_error(self._context, session_id)
         return found
 
+    def headers_of(self, session_ids: Sequence[str]) -> list[Header]:
+        """Read what a listing shows of sessions, in order; those that do not exist are left out."""
+        found = read_headers(self._context, [self._context.keys(each) for each in session_ids])
+        return [each for each in found if each is not None]
+
     def headers(
         self,
         *,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ...errors import SessionDeleted, SessionNotFound, StateUnreadable, StoreUnavailable
+from ...errors import SessionArchived, SessionDeleted, SessionNotFound, StateUnreadable, StoreUnavailable
 from ...state.agent_state import AgentState
 from ...state.codec.join import Head, read_head
 from ...state.conversation.messages import DEFAULT
@@ -281,11 +281,19 @@ def _read_all(scope: SessionScope, head: Head, size: int, watched: WatchedTransa
 MARK: Final = "created"
 """The one field of a session that was deleted; any other session has it next to `version`."""
 
+ARCHIVED: Final = "archived"
+"""The field with the mark of a session in the archive, next to `MARK` and nothing else.
+
+A session that was restored has it too: its row is still in the archive."""
+
 
 def missing_error(context: StoreContext, session_id: str) -> SessionNotFound:
-    """The error for a session that has no version: it was deleted, or there is none."""
-    (mark,) = context.database.pipeline("session.mark", [("HGET", context.keys(session_id).session, MARK)])
-    return SessionDeleted(session_id) if mark is not None else SessionNotFound(session_id)
+    """The error for a session that has no version: it was archived, it was deleted, or there is none."""
+    read: Command = ("HMGET", context.keys(session_id).session, MARK, ARCHIVED)
+    ((created, archived),) = context.database.pipeline("session.mark", [read])
+    if archived is not None:
+        return SessionArchived(session_id, fields.text(archived), fields.milliseconds(created))
+    return SessionDeleted(session_id) if created is not None else SessionNotFound(session_id)
 
 
 def is_unused(keys: SessionKeys) -> Guard:

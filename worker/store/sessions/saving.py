@@ -287,7 +287,7 @@ class SessionSave:
                 yield ("HDEL", self.scope.keys.session, joined_field(known), fingerprint_field(known))
 
     def _set_lives(self, executions: Sequence[str]) -> Iterator[Command]:
-        """Give no key of a session a TTL while an execution is active, and all of them when none is."""
+        """Give all keys of a session a TTL when no execution is active, unless the archive is to take it; else none."""
         keys, before, after = self.scope.keys, self.before, self.next_state.state
         if self.bookkeeping.parent is not None:
             pass  # its parent decides what its failure means, and retries it
@@ -295,14 +295,12 @@ class SessionSave:
             yield ("ZADD", keys.shard.failed, self.now_ms, keys.session_id)
         elif before is not None and before.status is ExecutionStatus.FAILED:
             yield ("ZREM", keys.shard.failed, keys.session_id)
-        retention_ms = self.scope.context.retention_ms
-        if retention_ms is None:
-            return
-        if not is_active(after):
+        ended_ms = self.scope.context.ended_ms
+        if not is_active(after) and ended_ms is not None:
             for name in self._living_keys(executions):
-                yield ("PEXPIRE", name, retention_ms)
-            yield ("ZADD", keys.shard.ending, self.now_ms + retention_ms, keys.session_id)
-        elif before is not None and not is_active(before):
+                yield ("PEXPIRE", name, ended_ms)
+            yield ("ZADD", keys.shard.ending, self.now_ms + ended_ms, keys.session_id)
+        elif self.scope.context.retention_ms is not None and before is not None and not is_active(before):
             for name in self._living_keys(executions):
                 yield ("PERSIST", name)
             yield ("ZREM", keys.shard.ending, keys.session_id)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import dataclass
 from math import fsum
 from typing import Any, Final
 
+from ...archive.rows import CostSum
 from ...errors import StateUnreadable
 from ...moments import unix_ms
 from ...state.execution.children import child_ids
@@ -22,15 +22,6 @@ from ..packing import read_steps
 from ..session_records import Header
 
 _LEAST: Final = 1e-9  # dollars: less is the rounding of a sum
-
-
-class CostBy(StrEnum):
-    """By what costs are added up; by a label, see `AgentClient.costs`."""
-
-    AGENT = "agent"
-    MODEL = "model"
-    DAY = "day"
-    LABEL = "label"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,40 +167,39 @@ def _execution_costs(
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostSum:
-    """A sum of costs.
+def sum_of(name: str, costs: Sequence[ExecutionCost]) -> CostSum:
+    """Add up these costs."""
+    return CostSum(
+        name=name,
+        executions=len({each.execution for each in costs}),
+        steps=sum(each.steps for each in costs),
+        tokens=sum(each.tokens for each in costs),
+        cost=fsum(each.cost for each in costs),
+        unpriced=len({each.execution for each in costs if not each.is_priced}),
+    )
 
-    Attributes:
-        name: The agent, the model, the day in UTC as `2026-09-21`, or the value of the label. "" where there is none.
-        executions: Each counted once.
-        steps, tokens: Committed steps, and tokens of all kinds.
-        cost: US dollars, of the answers whose price is known.
-        unpriced: Executions with an answer whose price is not known.
-    """
 
-    name: str
-    executions: int
-    steps: int
-    tokens: int
-    cost: float
-    unpriced: int
+def join_sums(sums: Iterable[CostSum]) -> list[CostSum]:
+    """Join sums of different sessions that have the same name, the most expensive first."""
+    groups = defaultdict[str, list[CostSum]](list)
+    for each in sums:
+        groups[each.name].append(each)
+    return sorted((_join(name, group) for name, group in groups.items()), key=_by_cost)
 
-    @classmethod
-    def of(cls, name: str, costs: Sequence[ExecutionCost]) -> CostSum:
-        """Add up these costs."""
-        return cls(
-            name=name,
-            executions=len({each.execution for each in costs}),
-            steps=sum(each.steps for each in costs),
-            tokens=sum(each.tokens for each in costs),
-            cost=fsum(each.cost for each in costs),
-            unpriced=len({each.execution for each in costs if not each.is_priced}),
-        )
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return asdict(self)
+def _join(name: str, sums: Sequence[CostSum]) -> CostSum:
+    return CostSum(
+        name=name,
+        executions=sum(each.executions for each in sums),
+        steps=sum(each.steps for each in sums),
+        tokens=sum(each.tokens for each in sums),
+        cost=fsum(each.cost for each in sums),
+        unpriced=sum(each.unpriced for each in sums),
+    )
+
+
+def _by_cost(each: CostSum) -> tuple[float, int, str]:
+    return -each.cost, -each.tokens, each.name
 
 
 def add_up(costs: Iterable[tuple[ExecutionCost, str]]) -> list[CostSum]:
@@ -217,7 +207,4 @@ def add_up(costs: Iterable[tuple[ExecutionCost, str]]) -> list[CostSum]:
     groups = defaultdict[str, list[ExecutionCost]](list)
     for each, name in costs:
         groups[name].append(each)
-    return sorted(
-        (CostSum.of(name, group) for name, group in groups.items()),
-        key=lambda each: (-each.cost, -each.tokens, each.name),
-    )
+    return sorted((sum_of(name, group) for name, group in groups.items()), key=_by_cost)

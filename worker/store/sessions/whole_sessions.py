@@ -25,7 +25,8 @@ from ..labels import NO_LABELS, index_commands, label_words
 from ..records import NextState, StepRef
 from ..session_records import ACTIVE, StoredSession
 from ..waking import begin_waiting
-from .loading import MARK, LoadVerbs
+from .archive_marks import ArchiveMark
+from .loading import ARCHIVED, MARK, LoadVerbs
 from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
 
@@ -134,15 +135,21 @@ class _Creation:
     def run(self) -> Saved:
         """Make one attempt."""
         scope, keys = self.scope, self.scope.keys
-        reads: list[Command] = [("HMGET", keys.session, "version", MARK, "fingerprint"), scope.clock.now()]
+        wanted = ("version", MARK, "fingerprint", ARCHIVED)
+        reads: list[Command] = [("HMGET", keys.session, *wanted), scope.clock.now()]
         with scope.database.watch("create.read", (keys.session, keys.ctl), reads) as watched:
-            (version, mark, fingerprint), now = watched.replies
+            (version, mark, fingerprint, archived), now = watched.replies
             if version is not None and fields.text(fingerprint) != self.operation_id:
                 raise _exists(scope.session_id, self.session.version, fields.number(version))
-            now_ms = scope.clock.milliseconds(now) if version is None else fields.milliseconds(mark)
+            now_ms = scope.clock.milliseconds(now) if mark is None else fields.milliseconds(mark)
             stored = replace(self.session, version=1, created_ms=now_ms, updated_ms=now_ms)
             if version is not None:  # its reply was lost
                 return Saved(stored)
+            if archived is not None:
+                known = ArchiveMark.read(fields.text(archived))
+                if known.fingerprint == self.operation_id:
+                    return Saved(stored)
+                raise _exists(scope.session_id, self.session.version, known.version)
             if mark is not None:
                 raise SessionDeleted(scope.session_id)
             extra = ("agent", stored.agent, "fingerprint", self.operation_id, "first", "", MARK, now_ms)
@@ -158,9 +165,9 @@ class _Creation:
                 queue=self.queue,
             ).prepare()
             commands = [*index_commands(keys, NO_LABELS, stored.labels), *save.commands]
-            retention_ms = scope.context.retention_ms
-            if not is_active(stored.state) and retention_ms is not None:  # its control fields are made last
-                commands.append(("PEXPIRE", keys.ctl, retention_ms))
+            ended_ms = scope.context.ended_ms
+            if not is_active(stored.state) and ended_ms is not None:  # its control fields are made last
+                commands.append(("PEXPIRE", keys.ctl, ended_ms))
             if self.queue is None:
                 commands += begin_waiting(scope, stored.agent, since_ms=now_ms, ref=save.next)
             watched.commit("create.exec", commands)

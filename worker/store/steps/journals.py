@@ -378,7 +378,7 @@ class StepJournal:
         return (fields.text(execution), fields.number(step)) != here or fields.text(phase) == "end"
 
     def _is_kept(self, place: Sequence[bytes | None], status: bytes | None) -> bool:
-        """Whether a retry may need the journal, which then lives as long as the session: here, for ever."""
+        """Whether a retry may need the journal, which then lives as long as the session: here, without an end."""
         here = (self.claim.ref.execution_id, self.claim.ref.step)
         is_last = (fields.text(place[0]), fields.number(place[1])) == here
-        return self.scope.context.retention_ms is None and is_last and fields.text(status) in _RETRIED
+        return self.scope.context.ended_ms is None and is_last and fields.text(status) in _RETRIED

@@ -1,0 +1,540 @@
+"""Moving sessions to the archive, restoring, reading and deleting them, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.archive.archive import open_archive
+from celery_agents.worker.archive.rows import RowState, Search, SessionKey
+from celery_agents.worker.engine import operation_transition, retry_transition
+from celery_agents.worker.errors import (
+    IdempotencyMismatch,
+    SessionArchived,
+    SessionConflict,
+    SessionDeleted,
+    SessionExpired,
+    SessionNotFound,
+    StateUnreadable,
+    StoreUnavailable,
+)
+from celery_agents.worker.store.archiving.documents import Document, read_document
+from celery_agents.worker.store.archiving.moving import Archiver, MoveOutcome
+from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.labels import sessions_range
+
+from support.asking import failing_transition
+from support.random_past import Past
+from support.store import Bench, an_operation, step_transition
+from support.wait import wait_until
+
+pytestmark = pytest.mark.leaves_keys("sessions that ended stay until the archive has them")
+
+
+class Lab:
+    """A bench with an archive."""
+
+    def __init__(self, database: Database, url: str, **settings: Any) -> None:
+        self.bench = Bench(database, archive_url=url, **settings)
+        self.archive = open_archive(url)
+        self.store = self.bench.another()
+        self.store.reach(self.archive)
+        assert self.store.archiver is not None
+        self.archiver: Archiver = self.store.archiver
+
+    @property
+    def session(self) -> str:
+        return self.bench.session
+
+    @property
+    def key(self) -> SessionKey:
+        created = self.bench.database("HGET", self.names.session, "created")
+        return SessionKey(self.session, int(created))
+
+    @property
+    def names(self) -> Any:
+        return self.bench.store.context.keys(self.session)
+
+    def end(self, *, steps: int = 2, failed: bool = False, **submitted: Any) -> None:
+        """A session whose execution has ended."""
+        self.bench.submit(**submitted)
+        for number in range(1, steps + 1):
+            claimed = self.bench.claim(number)
+            if failed and number == steps:
+                transition = failing_transition(claimed)
+            else:
+                transition = step_transition(claimed, final=number == steps)
+            self.bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
+
+    def move(self) -> MoveOutcome:
+        return self.archiver.move(self.session)
+
+    def document(self) -> Document | None:
+        scope = self.bench.store.context.session(self.session)
+        return read_document(scope, self.bench.spy.inner.pipeline)
+
+    def everything(self) -> dict[str, Any]:
+        """All keys of the session, as they are, but for the field that tells of the row, and its places in indexes."""
+        found: dict[str, Any] = {}
+        for key in self.all_keys():
+            kind = self.bench.database("TYPE", key)
+            if kind == b"hash":
+                flat = self.bench.database("HGETALL", key)
+                values = dict(zip(flat[::2], flat[1::2], strict=True))
+                values.pop(b"archived", None)
+                found[key] = values
+            elif kind == b"list":
+                found[key] = self.bench.database("LRANGE", key, 0, -1)
+            elif kind == b"stream":
+                found[key] = self.bench.database("XRANGE", key, "-", "+")
+        shard = self.names.shard
+        for name in ("sessions", "due", "delayed", "failed", "ending", "children", "callbacks", "requests", "labels"):
+            members = self.bench.database("ZRANGEBYSCORE", getattr(shard, name), "-inf", "+inf")
+            found[name] = [each for each in members if self.session.encode() in each]
+        found["score"] = self.bench.database("ZSCORE", shard.sessions, self.session)
+        return found
+
+    def all_keys(self) -> list[str]:
+        state = self.store.sessions.load(self.session).state
+        keys = self.names
+        execution = self.bench.execution
+        named = [keys.session, keys.ctl, keys.inbox, keys.old_values, keys.events]
+        named += [keys.section(name, section.generation) for name, section in state.store.sections.items()]
+        named += [keys.part(name, items.generation) for name, items in state.part_lists.items()]
+        named += [keys.steps(execution), *(keys.journal(execution, step) for step in range(9))]
+        # The journals of committed steps live for a minute, and are not kept.
+        return [each for each in named if ":j:" not in each or self.bench.database("PTTL", each) < 0]
+
+
+@pytest.fixture
+def lab(database: Database, tmp_path: Path) -> Iterator[Lab]:
+    found = Lab(database, f"sqlite:///{tmp_path}/history.db", archive_settle_seconds=0)
+    yield found
+    found.archive.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_document_holds_every_key_byte_for_byte(lab: Lab, seed: int) -> None:
+    lab.bench.submit(labels={"customer": "42", "ü": "1"})
+    past = Past(lab.bench, seed)
+    for _ in range(2):
+        steps = past.dice.randrange(2, 6)
+        for number in range(1, steps + 1):
+            past.random_step(number, final=number == steps)
+            past.act()
+        ended = lab.bench.execution
+        lab.bench.execution = lab.bench.message("next").execution_id
+    past.random_step(1, final=True)
+    before, document = lab.everything(), lab.document()
+    assert document is not None
+    assert document.control[b"phase"] == b"end"
+    stored = document.to_bytes()
+    assert Document.from_bytes("s", stored) == document
+    assert lab.document() == document
+    assert lab.move() is MoveOutcome.MOVED
+    assert lab.bench.database("HGETALL", lab.names.session)[::2] in (
+        [b"created", b"archived"],
+        [b"archived", b"created"],
+    )
+    state = lab.store.sessions.load(lab.session).state
+    assert state == past.saved[f"{lab.bench.execution}:1"]
+    past.bench.store = lab.store  # states of all steps are read from the document
+    past.check(*(name for name in past.saved if name.startswith(ended)))
+    assert lab.store.archived is not None
+    assert lab.store.archived.restore(lab.session)
+    after = lab.everything()
+    assert after == before
+    again = lab.document()
+    assert again is not None
+    assert again.to_bytes() == stored
+    past.check()
+
+
+def test_a_failed_session_is_retried_from_the_archive_as_if_it_had_stayed(lab: Lab) -> None:
+    lab.end(failed=True)
+    journal = lab.names.journal(lab.bench.execution, 2)
+    lab.bench.database("HSET", journal, "x:note", b"\x00\xffbytes")
+    assert lab.bench.database("PTTL", journal) == -1
+    before = lab.everything()
+    assert before["failed"]
+    assert lab.move() is MoveOutcome.MOVED
+    assert lab.bench.database("EXISTS", journal) == 0
+    assert lab.bench.database("ZSCORE", lab.names.shard.failed, lab.session) is None
+    applied = lab.store.sessions.retry(lab.session, retry_transition(None))
+    assert applied.execution_id == lab.bench.execution
+    assert lab.bench.database("HGET", journal, "x:note") == b"\x00\xffbytes"
+    lab.bench.claim(2)
+
+
+def test_only_what_has_ended_moves(lab: Lab) -> None:
+    bench = lab.bench
+    bench.submit()
+    assert lab.move() is MoveOutcome.STAYS
+    claimed = bench.claim()
+    assert lab.move() is MoveOutcome.STAYS
+    bench.commit(claimed, final=True)
+    bench.database("HSET", lab.names.ctl, "phase", "parked")
+    assert lab.move() is MoveOutcome.STAYS
+    bench.database("HSET", lab.names.ctl, "phase", "end")
+    bench.database("HSET", lab.names.session, "session_status", "suspended")
+    assert lab.move() is MoveOutcome.STAYS
+    bench.database("HSET", lab.names.session, "session_status", "active")
+    assert lab.archive.facts().sessions == 0
+    assert lab.move() is MoveOutcome.MOVED
+    assert lab.archiver.move("nobody") is MoveOutcome.STAYS
+
+
+def test_a_session_with_a_callback_to_make_stays(lab: Lab) -> None:
+    lab.end(notify={"task": "done"})
+    assert lab.move() is MoveOutcome.STAYS
+    (note,) = lab.bench.database("ZRANGEBYSCORE", lab.names.shard.callbacks, "-inf", "+inf")
+    lab.bench.database("ZREM", lab.names.shard.callbacks, note)
+    assert lab.move() is MoveOutcome.MOVED
+
+
+def test_what_moves_leaves_nothing_but_its_mark(lab: Lab) -> None:
+    lab.end(labels={"customer": "42"})
+    assert lab.bench.database("PTTL", lab.names.session) == -1
+    assert lab.move() is MoveOutcome.MOVED
+    shard = lab.names.shard
+    for index in (shard.sessions, shard.due, shard.failed, shard.ending, shard.children):
+        assert lab.bench.database("ZSCORE", index, lab.session) is None
+    assert lab.bench.database("ZRANGEBYLEX", shard.labels, *sessions_range("customer", "42")) == []
+    left = [
+        key
+        for key in (lab.names.ctl, lab.names.events, lab.names.steps(lab.bench.execution))
+        if lab.bench.database("EXISTS", key)
+    ]
+    assert left == []
+    assert 0 < lab.bench.database("PTTL", lab.names.session) <= lab.bench.settings.retention_seconds * 1000  # type: ignore[operator]
+    row = lab.archive.row(lab.key)
+    assert row is not None
+    assert row.state is RowState.VALID
+    assert row.mark.encode() == lab.bench.database("HGET", lab.names.session, "archived")
+
+
+def test_a_repeated_submit_is_answered_by_the_mark(lab: Lab) -> None:
+    lab.end(fingerprint="mine")
+    lab.move()
+    bench = lab.bench
+    again = bench.submit(fingerprint="mine", execution="another")
+    assert (again.outcome, again.execution_id) == ("again", bench.execution)
+    with pytest.raises(IdempotencyMismatch):
+        bench.submit(fingerprint="other")
+    with pytest.raises(SessionConflict, match="exists"):
+        bench.store.sessions.create(lab.session, lab.store.sessions.load(lab.session))
+
+
+def test_a_process_without_the_archive_is_told_what_to_set(lab: Lab) -> None:
+    lab.end()
+    lab.move()
+    for call in (bench_header, bench_message):
+        with pytest.raises(SessionArchived, match="CELERY_AGENTS_ARCHIVE_URL"):
+            call(lab.bench)
+
+
+def bench_header(bench: Bench) -> object:
+    return bench.store.sessions.header(bench.session)
+
+
+def bench_message(bench: Bench) -> object:
+    return bench.message("next")
+
+
+def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: Lab) -> None:
+    lab.end(labels={"customer": "42"})
+    sessions, name, execution = lab.store.sessions, lab.session, lab.bench.execution
+    reads: dict[str, Callable[[], Any]] = {
+        "header": lambda: sessions.header(name),
+        "load": lambda: sessions.load(name),
+        "record": lambda: sessions.record(name, execution),
+        "records": lambda: sessions.records(name),
+        "outcome": lambda: sessions.outcome(name, execution),
+        "joined": lambda: sessions.read_joined(name, "op-first"),
+        "events": lambda: sessions.events(name),
+        "latest": lambda: sessions.latest_events(name, 3),
+        "watch": lambda: sessions.watch(name, "0", 1),
+        "waiting": lambda: sessions.waiting_operations(name),
+        "execution": lambda: replace(sessions.execution(name, 1, 10), now_ms=0),
+        "messages": lambda: sessions.messages(name, 0, 10),
+        "outline": lambda: sessions.outline(name),
+        "summaries": lambda: sessions.summaries([name]),
+        "matching": lambda: sessions.find_matching(name[:4]),
+        "tree": lambda: lab.store.trees.tree(name),
+        "link": lambda: lab.store.trees.link(name),
+        "committed": lambda: lab.store.live.committed_texts(name, [(execution, 1)]),
+    }
+    before = {each: read() for each, read in reads.items()}
+    assert lab.move() is MoveOutcome.MOVED
+    after = {each: read() for each, read in reads.items()}
+    assert after == before
+    assert lab.bench.database("HGET", lab.names.session, "version") is None  # nothing was restored for it
+    (listed,) = sessions.headers_of([name])
+    assert listed.is_archived
+    assert listed.labels == {"customer": "42"}
+    assert listed.agent == "agent"
+
+
+def test_a_message_to_an_archived_session_restores_it_and_starts_an_execution(lab: Lab) -> None:
+    lab.end()
+    lab.move()
+    operation = an_operation("and now?")
+    applied = lab.store.sessions.act(lab.session, operation, operation_transition)
+    assert applied.outcome == "started"
+    assert lab.store.sessions.act(lab.session, operation, operation_transition).outcome == "again"
+    lab.bench.execution = applied.execution_id
+    lab.bench.commit(lab.bench.claim(), final=True)
+    assert lab.move() is MoveOutcome.MOVED
+    state = lab.store.sessions.load(lab.session).state
+    assert [message.content for message in state.store.section().messages if message.role == "user"] == [
+        "first",
+        "and now?",
+    ]
+
+
+def test_a_row_is_replaced_when_both_have_been_seen_for_long_enough(database: Database, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/history.db"
+    lab = Lab(database, url, archive_settle_seconds=3600)
+    lab.end()
+    lab.move()
+    restored(lab)
+    assert state_of(lab, lab.key) is RowState.PENDING
+    assert lab.move() is MoveOutcome.MOVED  # as it was: the row is its row
+    assert state_of(lab, lab.key) is RowState.VALID
+    restored(lab)
+    lab.bench.database("HSET", lab.names.session, "updated", 1)
+    for _ in range(3):
+        assert lab.move() is MoveOutcome.LATER
+    assert state_of(lab, lab.key) is RowState.PENDING
+    quick = Lab(database, url, archive_settle_seconds=0.2)
+    quick.bench.session = lab.session
+    assert quick.move() is MoveOutcome.LATER
+    quick.bench.database("HSET", lab.names.session, "updated", 2)
+    assert quick.move() is MoveOutcome.LATER
+    wait_until(lambda: quick.move() is MoveOutcome.MOVED, "both have been as they are for long enough", 10)
+
+
+def state_of(lab: Lab, key: SessionKey) -> RowState | None:
+    row = lab.archive.row(key)
+    return None if row is None else row.state
+
+
+def restored(lab: Lab) -> None:
+    assert lab.store.archived is not None
+    assert lab.store.archived.restore(lab.session)
+
+
+def test_a_session_that_changes_while_it_is_stored_stays(lab: Lab) -> None:
+    lab.end()
+    lab.bench.spy.before("archive.read", lambda: lab.bench.message("meanwhile"))
+    assert lab.move() is MoveOutcome.LATER
+    assert lab.bench.store.sessions.header(lab.session).status == "pending"
+    assert state_of(lab, lab.key) is RowState.PENDING
+    assert lab.archiver.finish_pending() == 0
+    assert list(lab.store.archived.search(Search())) == []  # type: ignore[union-attr]
+
+
+def test_a_session_that_changes_at_the_last_moment_stays(lab: Lab) -> None:
+    lab.end()
+    lab.bench.spy.before("archive.exec", lambda: lab.bench.message("meanwhile"))
+    assert lab.move() is MoveOutcome.LATER
+    assert lab.bench.store.sessions.header(lab.session).status == "pending"
+
+
+def test_a_move_whose_reply_was_lost_is_finished_by_housekeeping(lab: Lab) -> None:
+    lab.end()
+    lab.bench.spy.lose("archive.exec")
+    with pytest.raises(StoreUnavailable):
+        lab.move()
+    assert state_of(lab, lab.key) is RowState.PENDING
+    assert lab.bench.database("PTTL", lab.names.session) == -1
+    assert lab.store.sessions.header(lab.session).status == "completed"  # pending, and its mark names it
+    assert lab.archiver.finish_pending() == 1
+    assert state_of(lab, lab.key) is RowState.VALID
+    assert lab.bench.database("PTTL", lab.names.session) > 0
+    assert lab.archiver.finish_pending() == 0
+
+
+def test_an_archived_session_is_deleted_in_both_places(lab: Lab) -> None:
+    lab.end()
+    lab.move()
+    key = lab.key
+    assert lab.store.sessions.delete(lab.session).outcome == "changed"
+    assert lab.store.sessions.delete(lab.session).outcome == "again"
+    with pytest.raises(SessionDeleted):
+        lab.store.sessions.header(lab.session)
+    assert list(lab.store.archived.search(Search())) == []  # type: ignore[union-attr]
+    (note,) = lab.bench.database("ZRANGEBYSCORE", lab.names.shard.archive, "-inf", "+inf")
+    lab.bench.database("ZADD", lab.names.shard.archive, 1, note)
+    assert lab.archiver.bury_deleted([lab.names.shard]) == 1
+    assert state_of(lab, key) is RowState.TOMBSTONE
+    with pytest.raises(SessionNotFound):
+        lab.archive.document(key)
+    assert lab.bench.database("ZCARD", lab.names.shard.archive) == 0
+
+
+@pytest.mark.parametrize("has_url", [True, False])
+def test_the_row_of_a_restored_session_goes_with_its_deletion(lab: Lab, has_url: bool) -> None:
+    lab.end()
+    lab.move()
+    restored(lab)
+    key = lab.key
+    store = lab.store if has_url else Bench(lab.bench.spy.inner).store
+    assert store.sessions.delete(lab.session).outcome == "changed"
+    bury(lab)
+    assert state_of(lab, key) is RowState.TOMBSTONE
+
+
+def bury(lab: Lab) -> None:
+    for note in lab.bench.database("ZRANGEBYSCORE", lab.names.shard.archive, "-inf", "+inf"):
+        lab.bench.database("ZADD", lab.names.shard.archive, 1, note)
+    lab.archiver.bury_deleted([lab.names.shard])
+
+
+def test_a_slow_mover_stores_nothing_over_a_tombstone(lab: Lab) -> None:
+    lab.end()
+    key, document = lab.key, lab.document()
+    assert document is not None
+    lab.bench.spy.before("archive.read", lambda: lab.store.sessions.delete(lab.session))
+    assert lab.move() is MoveOutcome.LATER
+    bury(lab)
+    assert state_of(lab, key) is RowState.TOMBSTONE
+    # A Redis from a backup has the session again.
+    lab.bench.database("DEL", lab.names.session)
+    commands = list(document.write_commands(lab.names))
+    lab.bench.spy.inner.pipeline("test", commands)
+    assert lab.move() is MoveOutcome.DELETED
+    assert lab.bench.store.sessions.header(lab.session).status == "completed"
+
+
+def test_a_pending_row_of_a_deleted_session_is_deleted(lab: Lab) -> None:
+    lab.end()
+    key = lab.key
+    lab.bench.spy.before("archive.read", lambda: Bench(lab.bench.spy.inner).store.sessions.delete(lab.session))
+    assert lab.move() is MoveOutcome.LATER
+    lab.archiver.finish_pending()
+    bury(lab)
+    assert state_of(lab, key) is RowState.TOMBSTONE
+
+
+def test_a_session_whose_mark_is_gone_is_still_found_and_deleted(lab: Lab) -> None:
+    lab.end()
+    lab.move()
+    key = lab.key
+    lab.bench.database("DEL", lab.names.session)
+    assert lab.store.sessions.header(lab.session).status == "completed"
+    assert [each.name for each in lab.store.archived.search(Search())] == [lab.session]  # type: ignore[union-attr]
+    restored(lab)
+    lab.move()
+    lab.bench.database("DEL", lab.names.session)
+    assert lab.store.sessions.delete(lab.session).outcome == "changed"
+    bury(lab)
+    assert state_of(lab, key) is RowState.TOMBSTONE
+
+
+def test_a_deletion_with_another_version_is_refused(lab: Lab) -> None:
+    lab.end()
+    version = lab.store.sessions.header(lab.session).version
+    lab.move()
+    with pytest.raises(SessionConflict):
+        lab.store.sessions.delete(lab.session, version=version + 1)
+    assert lab.store.sessions.delete(lab.session, version=version).outcome == "changed"
+
+
+def test_a_mark_without_its_row_is_said(lab: Lab) -> None:
+    lab.end()
+    lab.move()
+    lab.archive.bury(lab.key, expires_ms=1)
+    lab.archive.forget(2)
+    with pytest.raises(StateUnreadable, match="backup"):
+        lab.store.sessions.header(lab.session)
+
+
+def test_two_clients_that_restore_at_once_restore_once(lab: Lab) -> None:
+    lab.end()
+    lab.move()
+    before = lab.store.sessions.load(lab.session)
+    assert lab.store.archived is not None
+    lab.bench.spy.before("restore.exec", lambda: restored(lab))
+    assert lab.store.archived.restore(lab.session)
+    assert lab.bench.store.sessions.load(lab.session) == before
+    assert len(lab.bench.store.sessions.events(lab.session)) == len(lab.store.sessions.events(lab.session))
+
+
+def test_sessions_that_others_have_ended_lose_their_time_to_live(lab: Lab) -> None:
+    other = Bench(lab.bench.spy.inner)
+    other.submit()
+    other.commit(other.claim(), final=True)
+    keys = other.store.context.keys(other.session)
+    assert other.database("PTTL", keys.session) > 0
+    assert lab.archiver.keep(keys.shard) == 1
+    assert [other.database("PTTL", key) for key in (keys.session, keys.ctl, keys.events)] == [-1] * 3
+    assert other.database("PTTL", keys.journal(other.execution, 1)) > 0
+    assert lab.archiver.move(other.session) is MoveOutcome.MOVED
+
+
+def test_children_move_after_their_parent(lab: Lab) -> None:
+    lab.end()
+    parent = lab.session
+    lab.bench.session = f"{parent}.{'0' * 32}"
+    lab.bench.execution = "e2"
+    lab.end(execution="e2")
+    link = b'{"session_id":"%b","execution_id":"e","step":1,"index":0,"round":0,"request_id":"r"}' % parent.encode()
+    lab.bench.database("HSET", lab.names.session, "parent", link)
+    lab.bench.database("ZADD", lab.names.shard.children, 0, lab.session)
+    assert lab.move() is MoveOutcome.STAYS
+    before = lab.store.trees.tree(parent)
+    assert [each.session_id for each in before.children] == [lab.session]
+    assert lab.archiver.move(parent) is MoveOutcome.MOVED
+    assert lab.store.trees.tree(parent) == before
+    assert lab.move() is MoveOutcome.MOVED
+    assert lab.store.trees.tree(parent) == before
+    assert [each.session_id for each in lab.store.trees.below(parent)] == [lab.session]
+    assert lab.store.archived is not None
+    lab.store.archived.restore(parent)
+    assert lab.store.trees.tree(parent) == before
+
+
+def test_sessions_that_ended_long_ago_are_found(lab: Lab) -> None:
+    lab.end()
+    shard = lab.names.shard
+    now_ms = lab.store.context.now_ms()
+    assert lab.archiver.find_ended(shard, behind_ms=-1, until_ms=now_ms - 60_000) == ({}, None)
+    found, _ = lab.archiver.find_ended(shard, behind_ms=-1, until_ms=now_ms + 60_000)
+    assert lab.session in found
+
+
+def test_an_archived_session_is_listed_by_its_facts(lab: Lab) -> None:
+    lab.end(labels={"customer": "42"})
+    lab.move()
+    assert lab.store.archived is not None
+    for wanted, count in (
+        (Search(agent="agent"), 1), (Search(agent="other"), 0), (Search(labels={"customer": "42"}), 1),
+        (Search(text="first"), 1), (Search(text="nothing"), 0), (Search(status="completed"), 1),
+    ):  # fmt: skip
+        assert len(list(lab.store.archived.search(wanted))) == count
+
+
+def test_a_deletion_that_redis_may_still_lose_leaves_the_row(database: Database, tmp_path: Path) -> None:
+    lab = Lab(database, f"sqlite:///{tmp_path}/history.db")
+    lab.end()
+    lab.move()
+    key = lab.key
+    lab.store.sessions.delete(lab.session)
+    assert lab.archiver.bury_deleted([lab.names.shard]) == 0
+    assert state_of(lab, key) is RowState.VALID
+    assert lab.bench.database("ZCARD", lab.names.shard.archive) == 1
+
+
+def test_the_archive_forgets_after_its_days(database: Database, tmp_path: Path) -> None:
+    lab = Lab(database, f"sqlite:///{tmp_path}/history.db", archive_days=1e-9)
+    lab.end()
+    lab.move()
+    assert lab.archiver.forget() == 1
+    assert lab.archive.facts().sessions == 0
+    with pytest.raises(SessionExpired):
+        lab.store.sessions.header(lab.session)

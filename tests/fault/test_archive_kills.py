@@ -1,0 +1,35 @@
+"""kill -9 at each point of moving, restoring and deleting, with SQLite and with a real PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fault.real.archive import POINTS, kill_archive
+from support.postgresql import PostgresqlServer
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+KILLED = [f"killed_{point}" for point in (*POINTS, "a3")]
+
+
+def test_sessions_are_in_one_place_whoever_is_killed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/history.db"
+    verdict = kill_archive(tmp_path / "lab", url, 1, 3, sessions=6, timeout=200)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous((*KILLED, "messages", "deleted", "effects")), str(verdict)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_many_sessions_are_in_one_place_whoever_is_killed(
+    tmp_path: Path, kind: str, seed: int, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path}/history.db"
+    if kind == "postgresql":
+        server: PostgresqlServer = request.getfixturevalue("postgresql")
+        url = server.new_schema()
+    verdict = kill_archive(tmp_path / "lab", url, 8, seed, sessions=300, timeout=800, in_flight=12)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous((*KILLED, "messages", "deleted", "effects")), str(verdict)

@@ -1,0 +1,265 @@
+"""Reaching sessions in the archive: verbs that read get them from there, verbs that act restore them first.
+
+Redis is asked first. Where it has no session, but the mark of one, or nothing at all, the row decides: it is shown only
+where it equals the mark. A session that has been restored is as it was, byte for byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from ... import crash_points
+from ...archive.rows import CostBy, CostSum, FoundSession, RowState, Search, SessionKey
+from ...errors import SessionArchived, SessionDeleted, SessionExpired, SessionNotFound, StateUnreadable
+from ..context import SessionScope, StoreContext
+from ..database import Command
+from ..session_records import Header, SessionSummary
+from ..sessions.loading import ARCHIVED, MARK, missing_error
+from .documents import Document, read_document
+from .overlays import open_overlay
+
+if TYPE_CHECKING:
+    from ...archive.sql_archive import Archive
+
+_MOST_OPEN: Final = 8
+_MOST_OPEN_BYTES: Final = 64_000_000
+_CHANGES: Final = 5
+_PENDING: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenDocument:
+    """A document that was read lately, and the store in memory that holds it."""
+
+    context: StoreContext
+    size: int
+
+
+@dataclass(slots=True)
+class ArchivedSessions:
+    """The sessions of the archive, each checked against its mark in Redis."""
+
+    context: StoreContext
+    archive: Archive
+    _open: OrderedDict[tuple[SessionKey, str], _OpenDocument] = field(
+        default_factory=OrderedDict[tuple[SessionKey, str], _OpenDocument]
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, session_id: str, missing: SessionNotFound | None = None) -> StoreContext | None:
+        """Open a store in memory that holds an archived session alone; None where it is not in the archive.
+
+        Args:
+            missing: Why it is not in Redis, where that is known.
+        Raises:
+            ArchiveUnavailable: The archive does not answer.
+            StateUnreadable: Its document is damaged.
+        """
+        return self._with_row(session_id, missing, lambda found: self._overlay(found).context)
+
+    def restore(self, session_id: str, missing: SessionNotFound | None = None) -> bool:
+        """Write an archived session back to Redis; False where it is not in the archive."""
+        scope = self.context.session(session_id)
+
+        def restore(found: _Found) -> bool:
+            document, _ = self._document(found)
+            row = self.archive.row(found.key)
+            if row is not None and row.state is not RowState.PENDING:  # so that nobody counts it as well
+                self.archive.make_pending(found.key, seen=row.revision)
+            scope.apply_once(lambda: _write_back(scope, found, document), "be restored")
+            crash_points.at("a3")
+            return True
+
+        return self._with_row(session_id, missing, restore) or False
+
+    def put_mark(self, session_id: str) -> bool:
+        """Put the mark of an archived session, whose life is over, back into Redis; False where there is no session."""
+        found = self._find(session_id, None)
+        if found is None:
+            return False
+        scope = self.context.session(session_id)
+
+        def attempt() -> None:
+            reads: list[Command] = [("HMGET", scope.keys.session, "version", MARK)]
+            with scope.database.watch("archive.unmarked", (scope.keys.session,), reads) as watched:
+                if watched.replies[0] == [None, None]:
+                    words = (MARK, found.key.created_ms, ARCHIVED, found.mark)
+                    watched.commit("archive.marked", [("HSET", scope.keys.session, *words)])
+
+        scope.apply_once(attempt, "be marked")
+        return True
+
+    def document(self, session_id: str) -> Document | None:
+        """The document of a session, wherever it is; None where there is none."""
+        scope = self.context.session(session_id)
+        stored = read_document(scope, self.context.database.pipeline)
+        return stored or self._with_row(session_id, None, lambda found: self._document(found)[0])
+
+    def search(self, wanted: Search) -> Iterator[FoundSession]:
+        """Find sessions, newest first, by time and then by id; without those that Redis has, or that were deleted."""
+        pages = self._pages(wanted)
+        found = (each for page in pages for each in self._shown(page))
+        for _, same in groupby(found, lambda each: each.session.updated_ms):
+            yield from sorted(same, key=lambda each: each.session.key.session_id, reverse=True)
+
+    def below(self, root: str) -> list[FoundSession]:
+        """The sessions whose ids are made of the id of a root: its children, and forks; none that Redis has."""
+        return self._shown(self.archive.named(f"{root}."))
+
+    def matching(self, prefix: str, limit: int) -> list[str]:
+        """Ids that begin with this text; none that Redis has."""
+        return [each.session.key.session_id for each in self._shown(self.archive.named(prefix, limit=limit))]
+
+    def rows(self, session_ids: Sequence[str]) -> list[FoundSession]:
+        """The rows of sessions by their ids; none that Redis has."""
+        return self._shown(self.archive.of_ids(session_ids)) if session_ids else []
+
+    def costs(self, by: CostBy, label: str, since_ms: int | None, until_ms: int | None) -> list[CostSum]:
+        """Add up what the sessions in the archive have cost; without those that Redis has."""
+        hidden, place = list[int](), 0
+        while pending := self.archive.pending(limit=_PENDING, after=place):
+            shown = {each.place for each in self._shown(pending)}
+            hidden += [each.place for each in pending if each.place not in shown]
+            place = pending[-1].place
+        return self.archive.costs(by, label=label, since_ms=since_ms, until_ms=until_ms, without=hidden)
+
+    def _pages(self, wanted: Search) -> Iterator[list[FoundSession]]:
+        page = self.archive.search(wanted)
+        yield list(page.sessions)
+        while page.after is not None:
+            page = self.archive.search(replace(wanted, after=page.after))
+            yield list(page.sessions)
+
+    def _shown(self, rows: Sequence[FoundSession]) -> list[FoundSession]:
+        """Choose the rows that are shown: Redis holds their mark, or nothing."""
+        newest = [each for each in rows if each.is_newest]
+        if not newest:
+            return []
+        names = [self.context.keys(each.session.key.session_id).session for each in newest]
+        reads: list[Command] = [("HMGET", name, "version", MARK, ARCHIVED) for name in names]
+        marks = self.context.database.pipeline("archive.marks", reads)
+        return [each for each, mark in zip(newest, marks, strict=True) if _is_shown(each, mark)]
+
+    def _find(self, session_id: str, missing: SessionNotFound | None) -> _Found | None:
+        """The row of a session that Redis does not hold."""
+        if missing is None:
+            read: Command = ("HMGET", self.context.keys(session_id).session, "version")
+            if self.context.database.pipeline("archive.there", [read])[0][0] is not None:
+                return None
+            missing = missing_error(self.context, session_id)
+        if isinstance(missing, SessionDeleted):
+            return None
+        if isinstance(missing, SessionArchived):
+            return _Found(SessionKey(session_id, missing.created_ms), missing.mark)
+        rows = self.archive.sessions_of(session_id, limit=1)
+        return _Found(rows[0].session.key, rows[0].row.mark) if rows else None
+
+    def _with_row(self, session_id: str, missing: SessionNotFound | None, use: Callable[[_Found], Any]) -> Any:
+        """Use the row of a session, again where it was replaced; None where Redis has the session, or nobody has."""
+        for _ in range(_CHANGES):
+            found = self._find(session_id, missing)
+            if found is None:
+                return None
+            with contextlib.suppress(_Replaced):
+                return use(found)
+            missing = None
+        if self.context.settings.archive_days is not None:
+            raise SessionExpired(session_id)
+        raise StateUnreadable(
+            f"the row of session {session_id} in the archive",
+            "Redis has its mark, and the archive another row or none; restore the archive from a backup",
+        )
+
+    def _overlay(self, found: _Found) -> _OpenDocument:
+        place = (found.key, found.mark)
+        with self._lock:
+            known = self._open.get(place)
+            if known is not None:
+                self._open.move_to_end(place)
+                return known
+        document, size = self._document(found)
+        opened = _OpenDocument(open_overlay(self.context, {found.key.session_id: document}), size)
+        with self._lock:
+            self._open[place] = opened
+            while len(self._open) > 1 and (
+                len(self._open) > _MOST_OPEN or sum(each.size for each in self._open.values()) > _MOST_OPEN_BYTES
+            ):
+                self._open.popitem(last=False)
+        return opened
+
+    def _document(self, found: _Found) -> tuple[Document, int]:
+        """The document of a row, and its size."""
+        try:
+            row, stored = self.archive.document(found.key)
+        except SessionNotFound:
+            raise _Replaced from None
+        if row.mark != found.mark:
+            raise _Replaced
+        return Document.from_bytes(found.key.session_id, stored), len(stored)
+
+
+class _Replaced(Exception):
+    """The row is not the one that a mark has named."""
+
+
+def _write_back(scope: SessionScope, found: _Found, document: Document) -> None:
+    """Write a session back, only where Redis holds its mark, or nothing."""
+    keys = scope.keys
+    reads: list[Command] = [("HMGET", keys.session, "version", MARK, ARCHIVED)]
+    with scope.database.watch("restore.read", (keys.session,), reads) as watched:
+        version, created, archived = watched.replies[0]
+        if version is not None:
+            return  # another client has restored it
+        if created is not None and archived is None:
+            raise SessionDeleted(scope.session_id)
+        if archived is not None and archived != found.mark.encode():
+            raise _Replaced
+        mark: Command = ("HSET", keys.session, ARCHIVED, found.mark)
+        watched.commit("restore.exec", [*document.write_commands(keys), mark, ("PERSIST", keys.session)])
+
+
+def _is_shown(row: FoundSession, stored: Sequence[bytes | None]) -> bool:
+    version, created, archived = stored
+    if version is not None:
+        return False
+    return created is None if archived is None else archived == row.row.mark.encode()
+
+
+def header_of(row: FoundSession) -> Header:
+    """Make the header of a session in the archive."""
+    session = row.session
+    return Header(
+        session_id=session.key.session_id,
+        agent=session.agent,
+        status=session.status,
+        execution_id=session.execution_id,
+        step=session.steps,
+        version=session.version,
+        created_ms=session.key.created_ms,
+        updated_ms=session.updated_ms,
+        forked_from=session.forked_from,
+        labels=session.labels,
+        is_archived=True,
+    )
+
+
+def summary_of(row: FoundSession) -> SessionSummary:
+    """Make its summary."""
+    session = row.session
+    return SessionSummary(
+        first_message=session.first_words, steps=session.steps, tokens=session.tokens, cost=session.cost
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The row that is the session's."""
+
+    key: SessionKey
+    mark: str

@@ -1,0 +1,194 @@
+"""The parts of a store whose verbs reach sessions in the archive.
+
+A verb is asked as it is. Where Redis does not have the session, one that reads gets it from a store in memory, and one
+that acts restores it and is asked again. Verbs that are not named here do not depend on a session that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+from ...errors import SessionDeleted, SessionNotFound
+from ..children.trees import Member, Trees
+from ..context import StoreContext
+from ..keys import root_of
+from ..live.streams import Entry, StreamPosition
+from ..records import ActionResult
+from ..requests.records import RequestFilter, RequestPage
+from ..session_records import Header, SessionSummary
+from .overlays import open_overlay
+from .reaching import ArchivedSessions, header_of, summary_of
+
+Verb = Callable[..., Any]
+Way = Callable[..., Any]
+
+
+class ThroughArchive:
+    """A part of a store, such as its sessions, with the verbs of it."""
+
+    def __init__(self, part: object, archived: ArchivedSessions) -> None:
+        self._part = part
+        self._archived = archived
+
+    def __getattr__(self, name: str) -> Any:
+        verb: Verb = getattr(self._part, name)
+        way = _WAYS.get(name)
+        found = verb if way is None else partial(way, self._archived, verb)
+        setattr(self, name, found)
+        return found
+
+
+class TreesThroughArchive(Trees):
+    """Trees of which some sessions are in the archive."""
+
+    def __init__(self, context: StoreContext, archived: ArchivedSessions) -> None:
+        super().__init__(context)
+        self._archived = archived
+
+    def members(self, session_id: str) -> list[str]:
+        """Ids of all sessions below the root of this session, in no order."""
+        found = super().members(session_id)
+        moved = [each.session for each in self._archived.below(root_of(session_id)) if each.session.parent_id]
+        return list(dict.fromkeys((*found, *(each.key.session_id for each in moved))))
+
+    def active_below(self, session_id: str) -> Iterator[Header]:
+        """The sessions below this one that have not ended: none of them is in the archive."""
+        return Trees(self._context).active_below(session_id)
+
+    def link(self, session_id: str) -> Any:
+        """The place of a session in its tree; None for a root, and for a session that is not there."""
+        found = super().link(session_id)
+        moved = self._archived.read(session_id) if found is None else None
+        return found if moved is None else Trees(moved).link(session_id)
+
+    def _read(self, names: Sequence[str]) -> list[Member | None]:
+        found = super()._read(names)
+        missing = [name for name, member in zip(names, found, strict=True) if member is None]
+        documents = {name: document for name in missing if (document := self._archived.document(name)) is not None}
+        if not documents:
+            return found
+        read = Trees(open_overlay(self._context, documents))._read(list(documents))
+        moved = dict(zip(documents, read, strict=True))
+        return [member or moved.get(name) for name, member in zip(names, found, strict=True)]
+
+
+def _verb_in(context: StoreContext, verb: Any) -> Verb:
+    """The same verb of the same part, on another store."""
+    return getattr(type(verb.__self__)(context), verb.__name__)
+
+
+def _read(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any) -> Any:
+    """Read of a session that Redis says it does not have."""
+    try:
+        return verb(session_id, *args, **options)
+    except SessionNotFound as missing:
+        moved = archived.read(session_id, missing)
+        if moved is None:
+            raise
+    return _verb_in(moved, verb)(session_id, *args, **options)
+
+
+def _look(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any) -> Any:
+    """Read what may be empty, without an error where there is no session."""
+    found = verb(session_id, *args, **options)
+    if not _is_empty(found):
+        return found
+    moved = archived.read(session_id)
+    return found if moved is None else _verb_in(moved, verb)(session_id, *args, **options)
+
+
+def _is_empty(found: object) -> bool:
+    return not found or (isinstance(found, list) and not any(cast("list[object]", found)))
+
+
+def _act(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any) -> Any:
+    """Act on a session, which is restored before."""
+    try:
+        return verb(session_id, *args, **options)
+    except SessionNotFound as missing:
+        if not archived.restore(session_id, missing):
+            raise
+    return verb(session_id, *args, **options)
+
+
+def _delete(archived: ArchivedSessions, verb: Verb, session_id: str, **options: Any) -> ActionResult:
+    """Delete a session; the mark of one in the archive says so, and may have gone."""
+    try:
+        return verb(session_id, **options)
+    except SessionDeleted:
+        raise
+    except SessionNotFound:
+        if not archived.put_mark(session_id):
+            raise
+    return verb(session_id, **options)
+
+
+def _follow(
+    archived: ArchivedSessions,
+    verb: Verb,
+    positions: Mapping[str, StreamPosition],
+    block_ms: int | None = None,
+) -> dict[str, list[Entry]]:
+    """Follow sessions, of which nothing more comes where they are in the archive."""
+    found: dict[str, list[Entry]] = verb(positions, block_ms)
+    if found:
+        return found
+    moved = {each: store for each in positions if (store := archived.read(each)) is not None}
+    for each, store in moved.items():
+        found |= _verb_in(store, verb)({each: positions[each]})
+    return found
+
+
+def _summaries(archived: ArchivedSessions, verb: Verb, session_ids: Sequence[str]) -> dict[str, SessionSummary]:
+    found: dict[str, SessionSummary] = verb(session_ids)
+    missing = [each for each in session_ids if each not in found or not found[each].steps]
+    return found | {row.session.key.session_id: summary_of(row) for row in archived.rows(missing)}
+
+
+def _page(archived: ArchivedSessions, verb: Verb, wanted: RequestFilter, **options: Any) -> RequestPage:
+    """List requests; those of one session where it is."""
+    try:
+        return verb(wanted, **options)
+    except SessionNotFound as missing:
+        moved = archived.read(wanted.session_id or "", missing)
+        if moved is None:
+            raise
+    return _verb_in(moved, verb)(wanted, **options)
+
+
+def _headers_of(archived: ArchivedSessions, verb: Verb, session_ids: Sequence[str]) -> list[Header]:
+    found: dict[str, Header] = {each.session_id: each for each in verb(session_ids)}
+    rows = archived.rows([each for each in session_ids if each not in found])
+    found |= {row.session.key.session_id: header_of(row) for row in rows}
+    return [found[each] for each in session_ids if each in found]
+
+
+def _find_matching(archived: ArchivedSessions, verb: Verb, prefix: str, limit: int = 10) -> list[str]:
+    return sorted({*verb(prefix, limit), *archived.matching(prefix, limit)})[:limit]
+
+
+_WAYS: Final[Mapping[str, Way]] = {
+    **dict.fromkeys(
+        (
+            "header", "load", "definition", "record", "records", "read_joined", "outcome", "step_facts", "execution",
+            "messages", "outline", "state_at", "request_at", "find",
+        ),
+        _read,
+    ),
+    **dict.fromkeys(
+        (
+            "events", "latest_events", "watch", "waiting_operations", "read_failed_sinks", "event_at", "keep_followed",
+            "committed_texts",
+        ),
+        _look,
+    ),
+    **dict.fromkeys(("act", "stop", "suspend", "resume", "retry", "save", "fork", "label", "answer"), _act),
+    "delete": _delete,
+    "follow": _follow,
+    "page": _page,
+    "summaries": _summaries,
+    "headers_of": _headers_of,
+    "find_matching": _find_matching,
+}  # fmt: skip
