@@ -18,7 +18,7 @@ from ...worker.store.session_records import SUSPENDED, Header
 from .deleting import DeletingVerbs
 from .holding import HoldingVerbs, check_reason
 from .inputs import check_caller, check_listing
-from .listing import iterate_headers, read_filter
+from .listing import iterate_all, iterate_headers, read_filter
 from .trees import ACTIVE
 from .verbs import BY, Scope, verb
 
@@ -181,8 +181,10 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
     def _concerned(self, act: str, given: Mapping[str, Any]) -> Iterator[Header]:
         """Sessions that the filter finds and the act can concern, as they are now."""
         index = "active" if act in ("stop", "suspend") and given["waits_for"] is None else None
-        for header in list(iterate_headers(self.store, read_filter(**given), index=index)):
-            if _CONCERNED[act](header) and not (act in ("delete", "label", "retry") and self.is_child(header)):
+        wanted, ended = read_filter(**given), act in ("delete", "label", "retry")
+        found = iterate_all(self.store, wanted) if ended else iterate_headers(self.store, wanted, index=index)
+        for header in list(found):
+            if _CONCERNED[act](header) and not (ended and self.is_child(header)):
                 yield header
 
     def _plan(self, act: str, header: Header) -> ActOutcome:
