@@ -30,6 +30,6 @@ def test_many_sessions_are_in_one_place_whoever_is_killed(
     if kind == "postgresql":
         server: PostgresqlServer = request.getfixturevalue("postgresql")
         url = server.new_schema()
-    verdict = kill_archive(tmp_path / "lab", url, 8, seed, sessions=300, timeout=800, in_flight=12)
+    verdict = kill_archive(tmp_path / "lab", url, 3, seed, sessions=20, timeout=800)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous((*KILLED, "messages", "deleted", "effects")), str(verdict)
