@@ -184,7 +184,7 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
         wanted, ended = read_filter(**given), act in ("delete", "label", "retry")
         found = iterate_all(self.store, wanted) if ended else iterate_headers(self.store, wanted, index=index)
         for header in list(found):
-            if _CONCERNED[act](header) and not (ended and self.is_child(header)):
+            if _CONCERNED[act](header) and not (ended and self._is_child(header)):
                 yield header
 
     def _plan(self, act: str, header: Header) -> ActOutcome:

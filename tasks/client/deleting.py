@@ -99,11 +99,11 @@ class DeletingVerbs(TreeVerbs):
     def _ended_before(self, before_ms: int, agent: str | None, status: str | None) -> Generator[str]:
         wanted = Filter(status=status, agent=agent, newest_ms=before_ms - 1)
         for header in list(iterate_all(self.store, wanted)):
-            if header.status not in ACTIVE and not self.is_child(header):
+            if header.status not in ACTIVE and not self._is_child(header):
                 yield header.session_id
 
-    def is_child(self, header: Header) -> bool:
-        """Tell whether it belongs to a session that has started it, and that is still there."""
+    def _is_child(self, header: Header) -> bool:
+        """Whether it belongs to a session that has started it, and that is still there."""
         root, _, place = header.session_id.partition(".")
         return bool(place) and header.session_id in self.store.trees.members(root)
 
