@@ -89,7 +89,8 @@ def test_the_licences_of_vendored_files_are_in_the_metadata(wheel: Path) -> None
 
 
 EXTRAS = {
-    "ag_ui", "h11", "httpx2", "mcp", "mcp_types", "pydantic_ai", "pytest", "sse_starlette", "starlette", "uvicorn",
+    "ag_ui", "h11", "httpx2", "mcp", "mcp_types", "psycopg", "pydantic_ai", "pytest", "sqlalchemy", "sse_starlette", "starlette",
+    "uvicorn",
 }  # fmt: skip
 """Modules that only extras bring, and what the testing module needs."""
 
