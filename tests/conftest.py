@@ -117,6 +117,15 @@ def postgresql() -> Iterator[PostgresqlServer]:
         yield server
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def archive_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database for an archive, or of an empty schema of one."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/history.db"
+    server: PostgresqlServer = request.getfixturevalue("postgresql")
+    return server.new_schema()
+
+
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
     """The address of an empty database."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -22,6 +21,7 @@ from .options import (
     WaitsFor,
     WithError,
     WithText,
+    ago,
     client_for,
     login,
 )
@@ -67,7 +67,6 @@ def act(
       celery-agents act label --agent researcher --set team=blue
       celery-agents act stop --label customer=42
     """
-    now = datetime.now(UTC)
     changes = {key: value or None for key, _, value in (each.partition("=") for each in set_ or ())}
     report = client_for(redis_url).act_on_many(
         act,
@@ -77,8 +76,8 @@ def act(
         text=text,
         error=error,
         waits_for=waits_for,
-        since=None if since is None else now - since,
-        until=None if until is None else now - until,
+        since=ago(since),
+        until=ago(until),
         everything=all_,
         labels=changes or None,
         reason=reason,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -26,6 +26,7 @@ from .options import (
     WaitsFor,
     WithError,
     WithText,
+    ago,
     client_for,
     find_session,
     login,
@@ -251,7 +252,7 @@ def list_(
     from ..observability.listed_sessions import listed_sessions, listed_value
     from .session_views import HEAD, row
 
-    now, client = datetime.now(UTC), client_for(redis_url)
+    client = client_for(redis_url)
     page = client.list(
         status=status,
         agent=agent,
@@ -259,8 +260,8 @@ def list_(
         text=text,
         error=error,
         waits_for=waits_for,
-        since=None if since is None else now - since,
-        until=None if until is None else now - until,
+        since=ago(since),
+        until=ago(until),
         limit=limit,
         cursor=cursor,
     )
@@ -330,8 +331,7 @@ def retry(
         job = client.retry(find_session(client, session), budget=budget, by=by or login())
         _report(job, wait=wait, timeout=timeout, json=json)
         return
-    started = None if since is None else datetime.now(UTC) - since
-    jobs = list(client.retry_failed(since=started, agent=agent, dry_run=dry_run, by=by or login()))
+    jobs = list(client.retry_failed(since=ago(since), agent=agent, dry_run=dry_run, by=by or login()))
     for job in jobs:
         _print_job(job, json)
     if not json:

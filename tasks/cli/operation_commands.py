@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, assert_never
@@ -20,7 +20,7 @@ from ...worker.moments import moment
 from ...worker.store.labels import read_pairs
 from .exits import ExitCode
 from .named_app import AppOption, choose_app, chosen_app
-from .options import AsJson, RedisUrl, client_for, settings_for, time_option
+from .options import AsJson, RedisUrl, ago, client_for, settings_for, time_option
 from .views import as_json, clean, one_line, plural, print_table, print_values
 
 if TYPE_CHECKING:
@@ -145,10 +145,7 @@ def costs(
       celery-agents costs --since 7d
       celery-agents costs --by label:customer --since 30d --json
     """
-    now = datetime.now(UTC)
-    report = client_for(redis_url).costs(
-        by=by, since=None if since is None else now - since, until=None if until is None else now - until
-    )
+    report = client_for(redis_url).costs(by=by, since=ago(since), until=ago(until))
     if json:
         print(as_json(report.to_dict()))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -87,6 +87,11 @@ def time_option(text: str, *names: str) -> Any:
 
 Since = Annotated[timedelta | None, time_option("Changed within the last 1h, 7d, …")]
 Until = Annotated[timedelta | None, time_option("Not changed within the last 1h, 7d, …")]
+
+
+def ago(age: timedelta | None) -> datetime | None:
+    """The time so long ago; None for none."""
+    return None if age is None else datetime.now(UTC) - age
 
 
 def settings_for(redis_url: str | None, **overrides: Any) -> Settings:

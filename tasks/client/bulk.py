@@ -183,7 +183,7 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
         index = "active" if act in ("stop", "suspend") and given["waits_for"] is None else None
         wanted, ended = read_filter(**given), act in ("delete", "label", "retry")
         found = iterate_all(self.store, wanted) if ended else iterate_headers(self.store, wanted, index=index)
-        for header in list(found):
+        for header in found:
             if _CONCERNED[act](header) and not (ended and self._is_child(header)):
                 yield header
 

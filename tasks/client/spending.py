@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from ...worker.archive.rows import CostBy, CostSum
+from ...worker.archive.rows import CostBy, CostSum, ExecutionCost
 from ...worker.errors import InvalidInput
 from ...worker.moments import moment
 from ...worker.store.labels import check_labels
 from ...worker.store.session_records import Header
-from ...worker.store.sessions.spending import ExecutionCost, add_up, join_sums, sum_of
+from ...worker.store.sessions.spending import add_up, join_sums, sum_of
 from .connection import ClientConnection
 from .inputs import read_time_ms
 from .listing import Filter, iterate_headers
@@ -80,7 +80,7 @@ class SpendingVerbs(ClientConnection):
             costs += [
                 (each, labels.get(each.session_id, {}))
                 for each in found
-                if (oldest is None or each.at_ms >= oldest) and (newest is None or each.at_ms <= newest)
+                if (oldest is None or each.ended_ms >= oldest) and (newest is None or each.ended_ms <= newest)
             ]
         archived = self._archived_sums(by, oldest, newest)
         sums = join_sums([*add_up((each, name_of(each, labels)) for each, labels in costs), *archived])
@@ -116,7 +116,7 @@ def _read_by(by: Any) -> tuple[_NameOf, bool]:
     names: dict[str, _NameOf] = {
         CostBy.AGENT: lambda each, _: each.agent,
         CostBy.MODEL: lambda each, _: each.model,
-        CostBy.DAY: lambda each, _: f"{moment(each.at_ms):%Y-%m-%d}",
+        CostBy.DAY: lambda each, _: f"{moment(each.ended_ms):%Y-%m-%d}",
     }
     if by not in names:
         raise InvalidInput("by", by, "choose agent, model, day, or label:<key>, such as label:customer.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from celery_agents.worker.archive.rows import ExecutionCost
 from celery_agents.worker.store.database import Database
-from celery_agents.worker.store.sessions.spending import ExecutionCost, add_up
+from celery_agents.worker.store.sessions.spending import add_up
 
 from support.store import Bench
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fault.real.archive import POINTS, kill_archive
-from support.postgresql import PostgresqlServer
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 KILLED = [f"killed_{point}" for point in (*POINTS, "a3")]
@@ -23,14 +22,7 @@ def test_sessions_are_in_one_place_whoever_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_many_sessions_are_in_one_place_whoever_is_killed(
-    tmp_path: Path, kind: str, seed: int, request: pytest.FixtureRequest
-) -> None:
-    url = f"sqlite:///{tmp_path}/history.db"
-    if kind == "postgresql":
-        server: PostgresqlServer = request.getfixturevalue("postgresql")
-        url = server.new_schema()
-    verdict = kill_archive(tmp_path / "lab", url, 3, seed, sessions=20, timeout=800)
+def test_many_sessions_are_in_one_place_whoever_is_killed(tmp_path: Path, archive_url: str, seed: int) -> None:
+    verdict = kill_archive(tmp_path / "lab", archive_url, 3, seed, sessions=20, timeout=800)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous((*KILLED, "messages", "deleted", "effects")), str(verdict)

@@ -20,7 +20,6 @@ from celery_agents.worker.errors import ArchiveUnavailable, SessionArchived, Ses
 from support import fork_server
 from support.agents import call, plan
 from support.lab import Lab
-from support.postgresql import PostgresqlServer
 from support.processes import free_port
 from support.tree_agents import delegate
 from support.wait import wait_until
@@ -28,18 +27,10 @@ from support.wait import wait_until
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/history.db"
-    server: PostgresqlServer = request.getfixturevalue("postgresql")
-    return server.new_schema()
-
-
 @pytest.fixture
-def lab(tmp_path: Path, url: str) -> Iterator[Lab]:
+def lab(tmp_path: Path, archive_url: str) -> Iterator[Lab]:
     """Workers with an archive, who move nothing yet."""
-    env = {"CELERY_AGENTS_ARCHIVE_URL": url}
+    env = {"CELERY_AGENTS_ARCHIVE_URL": archive_url}
     with Lab(tmp_path / "lab", agents="support.agents,support.tree_agents", env=env) as started:
         started.worker()
         yield started
@@ -59,8 +50,8 @@ def archive(lab: Lab, *sessions: str) -> None:
     assert all(is_archived(lab, each) for each in sessions)
 
 
-def test_workers_move_what_ended_and_clients_find_it(tmp_path: Path, url: str) -> None:
-    env = {"CELERY_AGENTS_ARCHIVE_URL": url, "CELERY_AGENTS_ARCHIVE_AFTER_SECONDS": "0.5"}
+def test_workers_move_what_ended_and_clients_find_it(tmp_path: Path, archive_url: str) -> None:
+    env = {"CELERY_AGENTS_ARCHIVE_URL": archive_url, "CELERY_AGENTS_ARCHIVE_AFTER_SECONDS": "0.5"}
     with Lab(tmp_path / "lab", agents="support.agents,support.tree_agents", env=env) as lab:
         lab.worker()
         lab.worker()
@@ -168,13 +159,13 @@ def test_costs_are_the_same_wherever_sessions_are(lab: Lab) -> None:
     assert [lab.client.costs(by=by) for by in kinds] == before
 
 
-def test_commands_find_what_is_archived(lab: Lab, url: str, tmp_path: Path) -> None:
+def test_commands_find_what_is_archived(lab: Lab, archive_url: str, tmp_path: Path) -> None:
     job = lab.client.submit("planned", plan(answer="the teapot"))
     job.result(timeout=60)
     archive(lab, job.session_id)
 
     def run(*arguments: str) -> str:
-        env = {"CELERY_AGENTS_REDIS_URL": lab.store_url, "CELERY_AGENTS_ARCHIVE_URL": url}
+        env = {"CELERY_AGENTS_REDIS_URL": lab.store_url, "CELERY_AGENTS_ARCHIVE_URL": archive_url}
         command = [sys.executable, "-m", "celery_agents", *arguments]
         done = fork_server.run(command, cwd=tmp_path, env={**os.environ, **env})
         assert done.returncode == 0, done.stderr

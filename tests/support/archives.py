@@ -32,4 +32,4 @@ def entry(
 def cost(execution_id: str = "e1", **facts: Any) -> ExecutionCost:
     """What an execution has used of a model."""
     chosen = {"agent": "helpdesk", "model": "test:small", "ended_ms": DAY_MS, "steps": 2, "tokens": 100, "cost": 0.5}
-    return ExecutionCost(execution_id=execution_id, **{**chosen, **facts})
+    return ExecutionCost(session_id="s1", execution_id=execution_id, **{**chosen, **facts})

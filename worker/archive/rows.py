@@ -56,14 +56,17 @@ class StoredRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionCost:
-    """The use that an execution has made of one model.
+    """The use that an execution has made of one model, without that of its children.
 
     Attributes:
+        model: "" for what is not known by its model: rejected answers, and those that hooks and tools have asked for.
         ended_ms: When its last step was committed (Redis ms).
+        steps, tokens: Committed steps, and tokens of all kinds.
         cost: US dollars, of the answers whose price is known.
         is_priced: The price of all of them is known.
     """
 
+    session_id: str
     execution_id: str
     agent: str
     model: str
@@ -72,6 +75,11 @@ class ExecutionCost:
     tokens: int = 0
     cost: float = 0.0
     is_priced: bool = True
+
+    @property
+    def execution(self) -> tuple[str, str]:
+        """Session and execution, which tell it from others: a fork or a copy may have one of the same id."""
+        return self.session_id, self.execution_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,19 +68,17 @@ class StoreVerbs(ArchivePart):
 
     def make_valid(self, key: SessionKey, *, seen: int) -> bool:
         """Say of a pending row that its session is not in Redis any more; False where the row has changed since."""
-        is_mine = (sessions.c.revision == seen) & (sessions.c.state == RowState.PENDING)
-        with self._database.writing() as connection:
-            changed = connection.execute(
-                update(sessions).where(is_of(key), is_mine).values(state=RowState.VALID, revision=seen + 1)
-            )
-            return changed.rowcount == 1
+        return self._set_state(key, seen, sessions.c.state == RowState.PENDING, RowState.VALID)
 
     def make_pending(self, key: SessionKey, *, seen: int) -> bool:
         """Say of a row that its session may be in Redis again; False where the row has changed since."""
-        is_mine = (sessions.c.revision == seen) & (sessions.c.state != RowState.TOMBSTONE)
+        return self._set_state(key, seen, sessions.c.state != RowState.TOMBSTONE, RowState.PENDING)
+
+    def _set_state(self, key: SessionKey, seen: int, condition: ColumnElement[bool], state: RowState) -> bool:
+        is_mine = (sessions.c.revision == seen) & condition
         with self._database.writing() as connection:
             changed = connection.execute(
-                update(sessions).where(is_of(key), is_mine).values(state=RowState.PENDING, revision=seen + 1)
+                update(sessions).where(is_of(key), is_mine).values(state=state, revision=seen + 1)
             )
             return changed.rowcount == 1
 

@@ -96,3 +96,11 @@ export function Chunk({ as, draw, columns, guess, ...attributes }) {
     : html`<div style=${style}></div>`;
   return html`<${as} ref=${place} ...${attributes}>${isNear ? draw() : spacer}</${as}>`;
 }
+
+const GROUP = 20;
+
+/** A long list in pieces, of which only what is near is drawn. `keyOf` tells an item from others, `draw` makes one. */
+export const Chunks = ({ items, keyOf, draw }) => Array.from({ length: Math.ceil(items.length / GROUP) }, (_, at) => {
+  const group = items.slice(at * GROUP, (at + 1) * GROUP);
+  return html`<${Chunk} as="div" key=${keyOf(group[0])} guess=${96 * group.length} draw=${() => group.map(draw)} />`;
+});

@@ -1,13 +1,12 @@
 // What the model saw: the stored messages, the request of a step, and what two steps have otherwise.
 import { get, sessionPath } from "./api.js";
 import { firstLine, inert, plural } from "./format.js";
-import { Chunk, html, useMemo } from "./html.js";
+import { Chunks, html, useMemo } from "./html.js";
 import { usePolled } from "./live.js";
 import { Empty, Json, Problem } from "./parts.js";
 import { setQuery } from "./state.js";
 import { Messages, Part, Stored } from "./stored.js";
 
-const GROUP = 20;
 const OWN = ["session_id", "execution_id", "step"]; // of each request: no difference between two of them
 const PARTS = { request: "the request", state: "the state after it" };
 
@@ -78,12 +77,10 @@ function Differences({ id, before, after, part }) {
   if (problem) return html`<${Problem} of=${problem} onRetry=${refresh} />`;
   if (!found) return html`<p class="dim" role="status">Comparing …</p>`;
   if (!found.length) return html`<${Empty}>Both are equal.</${Empty}>`;
-  const groups = Array.from({ length: Math.ceil(found.length / GROUP) }, (_, at) =>
-    found.slice(at * GROUP, (at + 1) * GROUP));
   return html`<p class="dim">${plural(found.length, "difference")} between step ${inert(before)} and step
       ${" "}${inert(after)}.</p>
-    ${groups.map((group, at) => html`<${Chunk} as="div" key=${at} guess=${96 * group.length}
-      draw=${() => group.map((each) => html`<${Difference} key=${each.path} ...${each} />`)} />`)}`;
+    <${Chunks} items=${found} keyOf=${({ path }) => path}
+      draw=${(each) => html`<${Difference} key=${each.path} ...${each} />`} />`;
 }
 
 const Difference = ({ path, before, after }) => html`<article class="stored">

@@ -1,10 +1,9 @@
 // Messages as they are stored, in their order: those of a session, and those of one request.
 import { entriesOf } from "./conversation.js";
 import { count, firstLine } from "./format.js";
-import { Chunk, html, useMemo } from "./html.js";
+import { Chunks, html, useMemo } from "./html.js";
 import { Empty, Json, Problem } from "./parts.js";
 
-const GROUP = 20;
 const MOST_CALL = 1500; // characters of its arguments
 
 /** The stored messages of a session, the earlier ones when they are asked for. */
@@ -26,12 +25,9 @@ export function Stored({ view, feed }) {
 
 /** Messages, each with its number; `entries` are [{number, message, step}], `tokens` maps steps to theirs. */
 export function Messages({ entries, tokens = new Map() }) {
-  const groups = Array.from({ length: Math.ceil(entries.length / GROUP) }, (_, at) =>
-    entries.slice(at * GROUP, (at + 1) * GROUP));
   const drawOne = (each) => html`<${Message} key=${each.number} ...${each}
     tokens=${each.message.role === "assistant" ? tokens.get(each.step) : null} />`;
-  return groups.map((group) => html`<${Chunk} as="div" key=${group[0].number} guess=${96 * group.length}
-    draw=${() => group.map(drawOne)} />`);
+  return html`<${Chunks} items=${entries} keyOf=${({ number }) => number} draw=${drawOne} />`;
 }
 
 /** A value under its title. */

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -11,17 +10,6 @@ from sqlalchemy.pool import NullPool
 
 from celery_agents.worker.archive.archive import open_archive
 from celery_agents.worker.archive.sql_archive import Archive
-
-from support.postgresql import PostgresqlServer
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def archive_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database, or of an empty schema of one."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/history.db"
-    server: PostgresqlServer = request.getfixturevalue("postgresql")
-    return server.new_schema()
 
 
 @pytest.fixture

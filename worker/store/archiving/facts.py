@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ...archive.rows import ArchivedSession, Entry, ExecutionCost, SessionKey
@@ -60,20 +60,15 @@ def entry_of(
         cost=summary.cost,
         expires_ms=expires_ms,
     )
-    costs = tuple(_costs(context, header))
-    return Entry(session=session, document=stored, text=_text_of(messages), costs=costs)
+    return Entry(session=session, document=stored, text=_text_of(messages), costs=_costs(context, header))
 
 
-def _costs(context: StoreContext, header: Header) -> Iterator[ExecutionCost]:
+def _costs(context: StoreContext, header: Header) -> tuple[ExecutionCost, ...]:
     """Read how much each execution has used of each model: from Redis, where the session's children may be, too."""
     found, unread = SpendingVerbs(context).costs([header])
     if unread:
         raise StateUnreadable("costs", "what its executions have used cannot be read")
-    for each in found:
-        yield ExecutionCost(
-            execution_id=each.execution_id, agent=each.agent, model=each.model, ended_ms=each.at_ms,
-            steps=each.steps, tokens=each.tokens, cost=each.cost, is_priced=each.is_priced,
-        )  # fmt: skip
+    return tuple(found)
 
 
 def _text_of(messages: Sequence[Message]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any, Final
 
-from ...archive.rows import CostSum
+from ...archive.rows import CostSum, ExecutionCost
 from ...errors import StateUnreadable
 from ...moments import unix_ms
 from ...state.execution.children import child_ids
@@ -22,34 +22,6 @@ from ..packing import read_steps
 from ..session_records import Header
 
 _LEAST: Final = 1e-9  # dollars: less is the rounding of a sum
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionCost:
-    """The use that an execution has made of one model, without that of its children.
-
-    Attributes:
-        model: "" for what is not known by its model: rejected answers, and those that hooks and tools have asked for.
-        at_ms: When its last step was committed (Redis ms).
-        steps, tokens: Committed steps, and tokens of all kinds.
-        cost: US dollars, of the answers whose price is known.
-        is_priced: The price of all of them is known.
-    """
-
-    session_id: str
-    execution_id: str
-    agent: str
-    model: str
-    at_ms: int
-    steps: int = 0
-    tokens: int = 0
-    cost: float = 0.0
-    is_priced: bool = True
-
-    @property
-    def execution(self) -> tuple[str, str]:
-        """Session and execution, which tell it from others: a fork or a copy may have one of the same id."""
-        return self.session_id, self.execution_id
 
 
 @dataclass(slots=True)
@@ -162,7 +134,7 @@ def _execution_costs(
     for model, use in uses.items():
         yield ExecutionCost(
             session_id=header.session_id, execution_id=execution_id, agent=header.agent, model=model,
-            at_ms=unix_ms(steps[-1].completed_at),
+            ended_ms=unix_ms(steps[-1].completed_at),
             steps=use.steps, tokens=use.tokens, cost=use.cost, is_priced=use.is_priced,
         )  # fmt: skip
 
