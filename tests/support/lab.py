@@ -356,6 +356,11 @@ class Supervisor:
         return [crash for _, crash in list(self._current.values()) if crash]
 
     @property
+    def unarmed(self) -> list[WorkerProcess]:
+        """Workers that run without a crash plan."""
+        return [worker for worker, crash in list(self._current.values()) if not crash]
+
+    @property
     def done(self) -> bool:
         """Whether every plan has been used, and every worker that had one is dead."""
         return not self.plans and not self.active

@@ -1,160 +1,58 @@
-"""kill -9 of workers and clients while sessions move to the archive and come back, with messages and deletions meanwhile."""
+"""kill -9 of workers and clients while sessions move to the archive and come back, and a mover that is slow."""
 
 from __future__ import annotations
 
-import itertools
-import os
+import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from celery_agents import AgentClient, Job
-from celery_agents.worker.errors import ActionRefused, SessionNotFound
 from celery_agents.worker.state import Role
 
-from support.agents import call, plan
-from support.lab import Lab, Supervisor, wait_while_feeding
-from support.processes import TESTS
+from support.http_service import Entry
+from support.lab import Lab, Supervisor
 from support.verdict import Verdict
 from support.wait import wait_until
 
+from .archive_traffic import TREATMENTS, Traffic
+
 POINTS: Final = ("a0", "a1", "a2", "a4")
 """Where workers are killed; clients are at a3."""
+MET: Final = tuple(f"met_{point}_{what}" for point in ("a0", "a1", "a2") for what in TREATMENTS)
+"""Counts of what a session met that a worker had in its hands when it was killed, at each point of a move."""
 ENVIRONMENT: Final = {
     "CELERY_AGENTS_ARCHIVE_AFTER_SECONDS": "0.2",
     "CELERY_AGENTS_ARCHIVE_PER_SECOND": "1000",
     "CELERY_AGENTS_ARCHIVE_SETTLE_SECONDS": "0.3",
 }
-_CLIENT: Final = """
-import sys
-from celery_agents import AgentClient
-from celery_agents.config.settings import Settings
-from celery_agents.worker import crash_points
-crash_points.arm("a3:1:1")
-AgentClient(settings=Settings.from_environment()).send_message(sys.argv[1], sys.argv[2], idempotency_key=sys.argv[3])
-"""
-
-
-class _Traffic:
-    """Sessions of clients: what they were sent, what is deleted, and what was found wrong meanwhile."""
-
-    def __init__(self, lab: Lab, url: str, chance: random.Random, most: int) -> None:
-        self.lab, self.url, self.chance, self.most = lab, url, chance, most
-        self.sent: dict[str, list[str]] = {}
-        self.jobs: dict[str, Job] = {}
-        self.deleted: set[str] = set()
-        self.counts: Counter[str] = Counter()
-        self.problems: list[str] = []
-        self._numbers = itertools.count()
-
-    @property
-    def client(self) -> AgentClient:
-        return self.lab.client
-
-    def feed(self) -> None:
-        """One thing that a client does, and a look at some sessions."""
-        for name in self.chance.sample(sorted(self.sent), min(2, len(self.sent))):
-            self._look(name)
-        idle = [name for name in self.sent if name not in self.deleted and self._has_ended(name)]
-        if len(self.sent) - len(self.deleted) < self.most or not idle:
-            self._submit()
-            return
-        archived = [each for each in idle if is_archived(self.lab, each)]
-        if not archived and self.chance.random() < 0.8:
-            time.sleep(0.05)  # a session that is never idle never moves
-            return
-        name, dice = self.chance.choice(archived or idle), self.chance.random()
-        if dice < 0.1:
-            self._delete(name)
-        elif dice < 0.15 and archived:
-            self._send_and_die(name)
-        else:
-            self._send(name)
-
-    def in_flight(self) -> int:
-        """Executions that have not ended."""
-        return sum(not self._has_ended(name) for name in self.sent)
-
-    def _has_ended(self, name: str) -> bool:
-        if name in self.deleted:
-            return True
-        return self.client.store.sessions.outcome(name, self.jobs[name].execution_id) is not None
-
-    def _message(self, name: str) -> str:
-        tool = self.chance.choice(("keyed", "unsafe"))
-        return plan([call(tool, work=f"{name}.{next(self._numbers)}")], answer=f"of {name}")
-
-    def _submit(self) -> None:
-        name = f"s{next(self._numbers)}"
-        text = self._message(name)
-        job = self.client.submit("planned", text, session_id=name, idempotency_key=name, labels={"all": "1"})
-        self.sent[name], self.jobs[name] = [text], job
-        self.counts["sessions"] += 1
-
-    def _send(self, name: str, text: str = "", key: str = "") -> None:
-        text = text or self._message(name)
-        self.jobs[name] = self.client.send_message(name, text, idempotency_key=key or f"{name}.{next(self._numbers)}")
-        self.sent[name].append(text)
-        self.counts["messages"] += 1
-
-    def _send_and_die(self, name: str) -> None:
-        """A client that is killed when it has restored the session; it sends the same message again afterwards."""
-        text, key = self._message(name), f"{name}.{next(self._numbers)}"
-        env = {"CELERY_AGENTS_REDIS_URL": self.lab.store_url, "CELERY_AGENTS_ARCHIVE_URL": self.url}
-        command = [sys.executable, "-c", _CLIENT, name, text, key]
-        done = subprocess.run(command, env={**os.environ, **env, "PYTHONPATH": str(TESTS)}, check=False)
-        self.counts["killed_a3"] += done.returncode == -9
-        self._send(name, text, key)
-
-    def _delete(self, name: str) -> None:
-        try:
-            self.client.delete(name, timeout=20)
-        except (ActionRefused, TimeoutError) as error:
-            self.problems.append(f"{name} cannot be deleted: {error}")
-            return
-        self.deleted.add(name)
-        self.counts["deleted"] += 1
-
-    def _look(self, name: str) -> None:
-        try:
-            self.client.header(name)
-        except SessionNotFound as error:
-            if name not in self.deleted:
-                self.problems.append(f"{name} is in neither place: {error}")
-        else:
-            if name in self.deleted:
-                self.problems.append(f"{name} was deleted, and is there")
+_PAUSE_SECONDS: Final = 2.0
 
 
 def kill_archive(
-    directory: Path, url: str, rounds: int, seed: int, *, sessions: int, timeout: float, in_flight: int = 6
-) -> Verdict:
-    """Kill the worker that moves sessions at each point so many times, and clients that restore them."""
+    directory: Path, url: str, rounds: int, seed: int, *, sessions: int, probability: float, timeout: float,
+    in_flight: int = 8,
+) -> Verdict:  # fmt: skip
+    """Kill the worker that moves sessions at each point, and clients that restore them.
+
+    Args:
+        rounds: So many kills at each point.
+        probability: Of a kill when a worker passes its point.
+        in_flight: Most executions at a time.
+    """
     chance = random.Random(seed)
-    plans = [f"{point}:0.2:{chance.randrange(10**9)}" for point in POINTS * rounds]
+    plans = [f"{point}:{probability}:{chance.randrange(10**9)}" for point in POINTS * rounds]
     chance.shuffle(plans)
     with Lab(directory, env={**ENVIRONMENT, "CELERY_AGENTS_ARCHIVE_URL": url}) as lab:
-        traffic = _Traffic(lab, url, chance, sessions)
+        traffic = Traffic(lab, url, chance, killed_clients=rounds)
         with Supervisor(lab, list(plans), 2) as supervisor:
             lab.client.wait_for_agent("planned")
-            wait_while_feeding(
-                lambda: supervisor.done and bool(traffic.counts["killed_a3"]),
-                traffic.feed,
-                in_flight=traffic.in_flight,
-                most=in_flight,
-                timeout=timeout,
-                why="every crash plan has killed its worker",
-            )
-            wait_until(lambda: not traffic.in_flight(), "all executions have ended", 90)
-            live = sorted(set(traffic.sent) - traffic.deleted)
-            wait_until(lambda: all(is_archived(lab, each) for each in live), "all sessions are archived", 90)
-            wait_until(lambda: not _outbox(lab), "all deletions have reached the archive", 60)
-        verdict = _judge(lab, traffic, live)
-        for problem in (*supervisor.problems, *traffic.problems):
+            _run_traffic(traffic, supervisor, sessions=sessions, in_flight=in_flight, timeout=timeout)
+            _wait_for_rest(traffic)
+        verdict = _judge(traffic)
+        for problem in supervisor.problems:
             verdict.expect(False, "lab", problem)
         for death in supervisor.deaths:
             if death.crash:
@@ -163,33 +61,104 @@ def kill_archive(
     return verdict
 
 
-def is_archived(lab: Lab, name: str) -> bool:
-    found: Any = lab.redis.hmget(lab.client.store.context.keys(name).session, "version", "archived")
-    return found[0] is None and found[1] is not None
+def _run_traffic(traffic: Traffic, supervisor: Supervisor, *, sessions: int, in_flight: int, timeout: float) -> None:
+    """Let clients do what they do until each has done it and each plan has killed its worker."""
+    deadline, met, rests = time.monotonic() + timeout, 0, False
+    while not (rests and supervisor.done):
+        assert time.monotonic() < deadline, f"not at its end within {timeout:g} s: {traffic.counts} {supervisor.active}"
+        running = traffic.in_flight()
+        for death in supervisor.deaths[met:]:
+            met += 1
+            traffic.meet(death.crash.partition(":")[0])
+        _hand_over(traffic, supervisor)
+        traffic.look()
+        for _ in range(in_flight - running):
+            if len(traffic.sessions) < sessions:
+                traffic.submit()
+            elif not traffic.take_turn():
+                break
+        rests = len(traffic.sessions) >= sessions and not running and not traffic.has_turns()
+        if rests and not supervisor.done:
+            traffic.feed_plans(supervisor.active)
+        time.sleep(0.02)
 
 
-def _outbox(lab: Lab) -> int:
-    return sum(int(lab.redis.zcard(shard.archive)) for shard in lab.client.store.context.shards)  # type: ignore[arg-type]
+def _hand_over(traffic: Traffic, supervisor: Supervisor) -> None:
+    """Kill the worker that moves sessions when it has no crash plan, so that one with a plan takes its place."""
+    if not supervisor.active:
+        return
+    holder = str(traffic.lab.redis.get(traffic.client.store.context.shards[0].sweeper) or "")
+    for worker in supervisor.unarmed:
+        if f"-{worker.pid}-" in holder:
+            worker.kill()
+            traffic.counts["killed_anywhere"] += 1
 
 
-def _judge(lab: Lab, traffic: _Traffic, live: list[str]) -> Verdict:
+def pause_mover(directory: Path, url: str, treatments: Sequence[str] = TREATMENTS) -> Verdict:
+    """Stop a worker when it has stored a row. Meanwhile the session gets a message, is deleted, or is moved by another."""
+    with Lab(directory, env={**ENVIRONMENT, "CELERY_AGENTS_ARCHIVE_URL": url}) as lab:
+        traffic = Traffic(lab, url, random.Random(1), killed_clients=0)
+        for treatment in treatments:
+            slow = lab.worker(crash=f"a0:1:1:stop={_PAUSE_SECONDS:g}")
+            session = traffic.submit("rest")
+            wait_until(lambda slow=slow: _is_stopped(slow.pid), "a worker has stopped in a move", 60)
+            assert not traffic.in_flight()
+            traffic.treat(session, treatment)
+            other = lab.worker()
+            wait_until(lambda slow=slow: not _is_stopped(slow.pid), "it goes on", 30)
+            _wait_for_rest(traffic)
+            for worker in (slow, other):
+                worker.end(patience=0.0)
+            traffic.counts[f"paused_{treatment}"] += 1
+        return _judge(traffic)
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def _wait_for_rest(traffic: Traffic) -> None:
+    """Wait until all sessions are in the archive, and all deletions have reached it."""
+    wait_until(lambda: not traffic.in_flight(), "all executions have ended", 90)
+    wait_until(lambda: all(each.is_archived for each in traffic.places(traffic.live)), "all have moved", 90)
+    wait_until(lambda: not traffic.outbox(), "all deletions have reached the archive", 60)
+
+
+def _judge(traffic: Traffic) -> Verdict:
     """None lost, none doubled, none in neither place; no effect twice; nothing left of what was deleted."""
+    lab, live = traffic.lab, [each.name for each in traffic.live]
     verdict = Verdict(counts=Counter(traffic.counts))
-    effects = Counter(entry["key"] for entry in lab.ledger.entries() if entry.get("effect") and "work" in entry)
+    for problem in traffic.problems:
+        verdict.expect(False, "A1", problem)
     listed = Counter(header.session_id for header in lab.client.list(label={"all": "1"}))
     verdict.expect(
         listed == Counter(live), "list", f"{listed - Counter(live)} too many, {Counter(live) - listed} missing"
     )
-    for name in live:
-        said = [m.content for m in lab.client.show(name).state.store.section().messages if m.role is Role.USER]
-        verdict.expect(said == traffic.sent[name], "A2", f"{name} was sent {traffic.sent[name]} and has {said}")
-    for key, count in effects.items():
-        verdict.expect(count == 1, "I3", f"{count} effects of {key}")
-    verdict.counts["effects"] = len(effects)
+    for each in traffic.live:
+        said = [m.content for m in lab.client.show(each.name).state.store.section().messages if m.role is Role.USER]
+        verdict.expect(said == each.sent, "A2", f"{each.name} was sent {each.sent} and has {said}")
+    _judge_effects(verdict, traffic, lab.ledger.entries())
     archived = lab.client.archive_status()
     verdict.expect(archived.sessions == len(live), "A3", f"{archived} for {len(live)} sessions")
     verdict.expect(archived.pending == 0, "A4", f"{archived.pending} rows are pending")
     left = [str(key) for key in lab.redis.scan_iter("ca:{*}:s:*") if str(key).count(":") > 3]
     left = [key for key in left if ":j:" not in key]  # of committed steps, for a minute
     verdict.expect(not left, "keys", f"left in Redis: {left[:10]}")
+    verdict.counts["rows"] = archived.sessions
     return verdict
+
+
+def _judge_effects(verdict: Verdict, traffic: Traffic, entries: Sequence[Entry]) -> None:
+    """Each message had its effect once, and nothing ran again that had ended before its session moved or was restored."""
+    works = Counter(entry["work"] for entry in entries if entry.get("effect") and "work" in entry)
+    for work, count in works.items():
+        verdict.expect(count == 1, "I3", f"{count} effects of {work}")
+    for each in traffic.live:
+        calls = [json.loads(text)["steps"][0][0] for text in each.sent]
+        missing = {each["arguments"]["work"] for each in calls if each["tool"] == "keyed"} - set(works)
+        verdict.expect(not missing, "A2", f"{each.name} lacks the effects {missing}")
+    for entry in entries:
+        execution = entry.get("execution") or entry["key"].split(":")[1]
+        late = entry["at"] > traffic.ended.get(execution, entry["at"])
+        verdict.expect(not late, "I5", f"{entry['key']} ran when its execution had ended")
+    verdict.counts["effects"] = len(works)
