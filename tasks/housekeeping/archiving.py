@@ -1,4 +1,9 @@
-"""Moving sessions to the archive beside a worker's steps: at a pace, the oldest first, shard by shard."""
+"""Moving sessions to the archive beside a worker's steps: at a pace, the oldest first, shard by shard.
+
+Moving yields to steps. Behind each session that it has moved, the mover rests the longer, the more of its core the
+rest of the process uses: on a worker whose steps wait for their models it does not rest at all, and on one that is
+busy it takes a tenth of the time, or half of it once sessions have waited for an hour.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,9 @@ from ...worker.store.keys import ShardKeys
 log = logging.getLogger(__name__)
 
 _LONGEST_REST_SECONDS: Final = 30.0
+_SHARE: Final = 0.1
+_SHARE_BEHIND: Final = 0.5
+_BEHIND_SECONDS: Final = 3600.0
 _FIRST: Final = -1.0
 
 
@@ -43,6 +51,29 @@ class _Scan:
     begins_at: float = 0.0
 
 
+class StepLoad:
+    """How long a mover rests, by how busy its process is besides it; for the thread that moves."""
+
+    def __init__(self) -> None:
+        self._seen = self._look()
+
+    def rest_seconds(self, took: float, share: float) -> float:
+        """How long to rest now.
+
+        Args:
+            took: Seconds that the mover has worked since it rested.
+            share: The share of the time that it may take where the process is busy without a pause.
+        """
+        seen, self._seen = self._seen, self._look()
+        passed, all_cpu, own_cpu = (now - before for now, before in zip(self._seen, seen, strict=True))
+        load = (all_cpu - own_cpu) / passed if passed > 0 else 0.0
+        return took * min(1.0, max(0.0, load)) * (1 / share - 1)
+
+    @staticmethod
+    def _look() -> tuple[float, float, float]:
+        return time.monotonic(), time.process_time(), time.thread_time()
+
+
 class SessionMover:
     """Moves the sessions of one server's shards, in a thread while there is something to do."""
 
@@ -53,23 +84,29 @@ class SessionMover:
         self._thread: threading.Thread | None = None
         self._tidy_at = 0.0
         self._next_at = 0.0
+        self._ends_at = 0.0
 
     def begin(self, shards: Sequence[ShardKeys], seconds: float) -> None:
-        """Move sessions in a thread for so long; where one is still at it, leave it alone."""
+        """Move sessions in a thread for so long from now; one that is still at it goes on for so long."""
+        self._ends_at = time.monotonic() + seconds
         if self._thread is not None and self._thread.is_alive():
             return
-        self._thread = threading.Thread(
-            target=self.run, args=(shards, seconds), name="celery-agents-archive", daemon=True
-        )
+        self._thread = threading.Thread(target=self.run, args=(shards,), name="celery-agents-archive", daemon=True)
         self._thread.start()
 
-    def run(self, shards: Sequence[ShardKeys], seconds: float) -> None:
-        """Move sessions for so long, and tidy up from time to time. An error is logged, and ends the pass."""
+    def run(self, shards: Sequence[ShardKeys]) -> None:
+        """Move sessions until there are no more, or its time is over, and tidy up from time to time.
+
+        An error is logged, and ends it.
+        """
+        load = StepLoad()
         try:
-            if time.monotonic() >= self._tidy_at:
-                self._tidy(shards)
-                self._tidy_at = time.monotonic() + _rest(self._archiver.context.settings.archive_settle_seconds / 2)
-            self._move(shards, time.monotonic() + seconds)
+            while time.monotonic() < self._ends_at:
+                if time.monotonic() >= self._tidy_at:
+                    self._tidy(shards)
+                    self._tidy_at = time.monotonic() + _rest(self._archiver.context.settings.archive_settle_seconds / 2)
+                if not self._move(shards, load):
+                    return
         except CeleryAgentsError as error:
             log.warning("sessions stay in Redis for now: %s", error)
         except Exception as error:  # noqa: BLE001 - the next pass tries again
@@ -83,23 +120,29 @@ class SessionMover:
         self._archiver.bury_deleted(shards)
         self._archiver.forget()
 
-    def _move(self, shards: Sequence[ShardKeys], ends_at: float) -> None:
+    def _move(self, shards: Sequence[ShardKeys], load: StepLoad) -> bool:
+        """Move a batch of each shard whose scan is due; False where none is."""
         context, progress = self._archiver.context, self._progress
         until_ms = context.now_ms() - context.settings.archive_after_seconds * 1000
         pause = len(context.servers()) / context.settings.archive_per_second
-        for shard in self._due(shards):
+        due = self._due(shards)
+        for shard in due:
             scan = self._scans[shard]
             found, following = self._archiver.find_ended(shard, behind_ms=scan.behind_ms, until_ms=until_ms)
             for session_id, at_ms in found.items():
-                progress.behind[shard] = (until_ms - at_ms) / 1000
-                if not self._wait_for_turn(pause, ends_at):
-                    return
+                behind = progress.behind[shard] = (until_ms - at_ms) / 1000
+                if not self._wait_for_turn(pause):
+                    return False
+                began = time.monotonic()
                 self._move_one(session_id)
                 scan.behind_ms = at_ms
+                now, share = time.monotonic(), _SHARE if behind < _BEHIND_SECONDS else _SHARE_BEHIND
+                self._next_at = max(self._next_at, now + load.rest_seconds(now - began, share))
             progress.behind.pop(shard, None)
             scan.behind_ms = _FIRST if following is None else following
             if following is None:
                 scan.begins_at = time.monotonic() + _rest(context.settings.archive_after_seconds / 10)
+        return bool(due)
 
     def _due(self, shards: Sequence[ShardKeys]) -> list[ShardKeys]:
         """The shards whose scan goes on now, the one that has rested longest first."""
@@ -107,11 +150,11 @@ class SessionMover:
         due = [shard for shard in shards if scans[shard].begins_at <= time.monotonic()]
         return sorted(due, key=lambda shard: scans[shard].begins_at)
 
-    def _wait_for_turn(self, pause: float, ends_at: float) -> bool:
-        """Wait until the next session may move; False where the pass ends before."""
+    def _wait_for_turn(self, pause: float) -> bool:
+        """Wait until the next session may move; False where the time is over before."""
         now = time.monotonic()
         at = max(now, self._next_at)
-        if at >= ends_at:
+        if at >= self._ends_at:
             return False
         time.sleep(at - now)
         self._next_at = at + pause

@@ -211,14 +211,14 @@ class Archiving(HousekeepingJob):
         self._movers: dict[ShardKeys, SessionMover] = {}
 
     def run(self, shards: Sequence[ShardKeys]) -> None:
-        """Begin a pass over the shards, unless one is under way or there is no archive."""
+        """Move sessions of the shards until the next pass; nothing without an archive."""
         runtime = self._runtime()
         if not shards or runtime.store.archiver is None:
             return
         mover = self._movers.get(shards[0])
         if mover is None:
             mover = self._movers[shards[0]] = SessionMover(runtime.store.archiver, runtime.archive_progress)
-        mover.begin(shards, self.interval_seconds)
+        mover.begin(shards, 2 * self.interval_seconds)  # so that it goes on until the next pass
 
 
 def _is_pure(runtime: Runtime, agent: str, tool: str) -> bool:

@@ -30,7 +30,6 @@ def test_a_slow_worker_removes_no_session_that_was_changed_meanwhile(tmp_path: P
 def test_many_sessions_are_in_one_place_whoever_is_killed(tmp_path: Path, archive_url: str) -> None:
     verdict = kill_archive(tmp_path / "lab", archive_url, 10, 3, sessions=2_000, probability=0.2, timeout=1_000)
     print(verdict)
-    print(verdict)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous((*COUNTS, *MET, "restored_only")), str(verdict)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sqlalchemy import ColumnElement, Connection, Engine, delete
+from sqlalchemy.sql.dml import ReturningInsert
 
 from ..errors import CeleryAgentsError
 from .tables import sessions
@@ -23,11 +24,13 @@ class Dialect(Protocol):
     Attributes:
         words_of_schema: What stands for the types of the database in `migrations`.
         own_schema: Statements of the database alone, by the schema version that they belong to.
+        insert_new: The statement that inserts a row of `sessions` and gives its `id`; nothing where the key is there.
         error: The errors of its library.
     """
 
     words_of_schema: Mapping[str, str]
     own_schema: Mapping[int, Sequence[str]]
+    insert_new: ReturningInsert[Any]
     error: type[Exception]
 
     def open(self) -> Engine:
@@ -40,10 +43,6 @@ class Dialect(Protocol):
         Raises:
             ConfigurationError: The database cannot hold an archive.
         """
-        ...
-
-    def insert_new(self, values: Mapping[str, Any]) -> Any:
-        """The statement that inserts a row of `sessions` and gives its `id`, or nothing where the key is there."""
         ...
 
     def matches(self, column: str, found: Sequence[str]) -> ColumnElement[bool]:

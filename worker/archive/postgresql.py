@@ -10,6 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql import bindparam
+from sqlalchemy.sql.dml import ReturningInsert
 
 from ..errors import ArchiveUnavailable, CeleryAgentsError, ConfigurationError
 from .dialects import CONNECT_SECONDS, READ_SECONDS, TOO_LONG, WRITE_SECONDS
@@ -49,6 +50,7 @@ class Postgresql:
         )
     }
 
+    insert_new: ReturningInsert[Any] = insert(sessions).on_conflict_do_nothing().returning(sessions.c.id)
     error: type[Exception] = psycopg.Error
 
     def __init__(self, conninfo: str) -> None:
@@ -85,10 +87,6 @@ class Postgresql:
             raise ConfigurationError(
                 f"the archive's database has the encoding {encoding}; make one with ENCODING 'UTF8' for it"
             )
-
-    def insert_new(self, values: Mapping[str, Any]) -> Any:
-        """See `Dialect`."""
-        return insert(sessions).values(values).on_conflict_do_nothing().returning(sessions.c.id)
 
     def matches(self, column: str, found: Sequence[str]) -> ColumnElement[bool]:
         """See `Dialect`."""

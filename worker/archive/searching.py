@@ -22,7 +22,7 @@ from .rows import (
     SessionKey,
     StoredRow,
 )
-from .storing import ArchivePart, clean, is_of, read_row
+from .storing import IS_OF, ArchivePart, clean, key_values, read_row
 from .tables import documents as documents_table
 from .tables import session_labels, sessions
 from .words import words
@@ -38,6 +38,10 @@ _IS_NEWEST: Final = (
 )
 _COLUMNS: Final = select(sessions, _IS_NEWEST.label("is_newest"))
 _IS_SESSION: Final = sessions.c.state != RowState.TOMBSTONE
+_ROW: Final = select(sessions.c.revision, sessions.c.state, sessions.c.mark).where(IS_OF)
+_DOCUMENT: Final = _ROW.add_columns(documents_table.c.plain_size, documents_table.c.body).join(
+    documents_table, documents_table.c.id == sessions.c.id
+)
 
 
 class ReadVerbs(ArchivePart):
@@ -45,9 +49,8 @@ class ReadVerbs(ArchivePart):
 
     def row(self, key: SessionKey) -> StoredRow | None:
         """Read revision, state and mark of a row, also of a tombstone; None where there is none."""
-        wanted = select(sessions.c.revision, sessions.c.state, sessions.c.mark).where(is_of(key))
         with self._database.reading() as connection:
-            found = connection.execute(wanted).one_or_none()
+            found = connection.execute(_ROW, key_values(key)).one_or_none()
         return None if found is None else read_row(found)
 
     def sessions_of(self, session_id: str, *, limit: int = 10) -> list[FoundSession]:
@@ -79,11 +82,8 @@ class ReadVerbs(ArchivePart):
             SessionNotFound: There is none, or it was deleted.
             StateUnreadable: It is damaged.
         """
-        columns = (sessions.c.revision, sessions.c.state, sessions.c.mark)
-        wanted = select(*columns, documents_table.c.plain_size, documents_table.c.body)
-        wanted = wanted.join(documents_table, documents_table.c.id == sessions.c.id).where(is_of(key))
         with self._database.reading() as connection:
-            found = connection.execute(wanted).one_or_none()
+            found = connection.execute(_DOCUMENT, key_values(key)).one_or_none()
         if found is None:
             raise SessionNotFound(key.session_id)
         return read_row(found), documents.unpack(key.name, found.body, found.plain_size)

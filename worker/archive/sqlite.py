@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import URL, ColumnElement, Connection, Engine, create_engine, event, text
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.sql import bindparam
+from sqlalchemy.sql.dml import ReturningInsert
 
 from ..errors import ArchiveUnavailable, CeleryAgentsError, ConfigurationError
 from .dialects import READ_SECONDS, TOO_LONG, WRITE_SECONDS
@@ -39,6 +40,7 @@ class Sqlite:
         )
     }
 
+    insert_new: ReturningInsert[Any] = insert(sessions).on_conflict_do_nothing().returning(sessions.c.id)
     error: type[Exception] = sqlite3.Error
 
     def __init__(self, path: Path) -> None:
@@ -56,10 +58,6 @@ class Sqlite:
     def prepare(self, connection: Connection) -> None:
         """See `Dialect`: the transaction is the only one that writes."""
         del connection
-
-    def insert_new(self, values: Mapping[str, Any]) -> Any:
-        """See `Dialect`."""
-        return insert(sessions).values(values).on_conflict_do_nothing().returning(sessions.c.id)
 
     def matches(self, column: str, found: Sequence[str]) -> ColumnElement[bool]:
         """See `Dialect`."""

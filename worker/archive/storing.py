@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, insert, select, update
+from sqlalchemy.sql import Update
 
 from . import documents
 from .database import ArchiveDatabase
@@ -24,6 +25,20 @@ _FIRST_WORDS: Final = 200
 _ERROR_CHARS: Final = 2_000
 _LARGEST: Final = 2**53
 _AT_ONCE: Final = 500
+
+
+# Statements are made once: to make one anew takes longer than SQLite takes to run it.
+IS_OF: Final = and_(
+    sessions.c.session_id == bindparam("of_session"), sessions.c.created_ms == bindparam("of_created_ms")
+)
+"""The condition that a row is that of a session, for the parameters of `key_values`."""
+_LOCK: Final = select(sessions.c.id, sessions.c.revision, sessions.c.state).where(IS_OF).with_for_update()
+_AS_SEEN: Final = update(sessions).where(IS_OF, sessions.c.revision == bindparam("seen"))
+_NEXT: Final = sessions.c.revision + 1
+_MAKE_VALID: Final = _AS_SEEN.where(sessions.c.state == RowState.PENDING).values(state=RowState.VALID, revision=_NEXT)
+_MAKE_PENDING: Final = _AS_SEEN.where(sessions.c.state != RowState.TOMBSTONE).values(
+    state=RowState.PENDING, revision=_NEXT
+)
 
 
 class ArchivePart:
@@ -60,7 +75,7 @@ class StoreVerbs(ArchivePart):
             if row is not None:
                 _replace(connection, number, values)
             document = {"id": number, "plain_size": len(entry.document), "body": body}
-            connection.execute(insert(documents_table).values(document))
+            connection.execute(insert(documents_table), document)
             _insert_labels(connection, number, session)
             _insert_costs(connection, number, entry.costs)
             dialect.write_words(connection, number, found_words, error_words)
@@ -68,19 +83,15 @@ class StoreVerbs(ArchivePart):
 
     def make_valid(self, key: SessionKey, *, seen: int) -> bool:
         """Say of a pending row that its session is not in Redis any more; False where the row has changed since."""
-        return self._set_state(key, seen, sessions.c.state == RowState.PENDING, RowState.VALID)
+        return self._execute(_MAKE_VALID, key, seen)
 
     def make_pending(self, key: SessionKey, *, seen: int) -> bool:
         """Say of a row that its session may be in Redis again; False where the row has changed since."""
-        return self._set_state(key, seen, sessions.c.state != RowState.TOMBSTONE, RowState.PENDING)
+        return self._execute(_MAKE_PENDING, key, seen)
 
-    def _set_state(self, key: SessionKey, seen: int, condition: ColumnElement[bool], state: RowState) -> bool:
-        is_mine = (sessions.c.revision == seen) & condition
+    def _execute(self, change: Update, key: SessionKey, seen: int) -> bool:
         with self._database.writing() as connection:
-            changed = connection.execute(
-                update(sessions).where(is_of(key), is_mine).values(state=state, revision=seen + 1)
-            )
-            return changed.rowcount == 1
+            return connection.execute(change, {**key_values(key), "seen": seen}).rowcount == 1
 
     def bury(self, key: SessionKey, *, expires_ms: int) -> None:
         """Make the row of a deleted session a tombstone, also where there is none; nothing else is left of it.
@@ -117,21 +128,20 @@ class _LockedRow:
     is_tombstone: bool
 
 
-def is_of(key: SessionKey) -> ColumnElement[bool]:
-    """The condition that a row is that of a session."""
-    return and_(sessions.c.session_id == key.session_id, sessions.c.created_ms == key.created_ms)
+def key_values(key: SessionKey) -> dict[str, Any]:
+    """The parameters that say which session a row is of."""
+    return {"of_session": key.session_id, "of_created_ms": key.created_ms}
 
 
 def _lock(connection: Connection, key: SessionKey) -> _LockedRow | None:
-    wanted = select(sessions.c.id, sessions.c.revision, sessions.c.state).where(is_of(key)).with_for_update()
-    found = connection.execute(wanted).one_or_none()
+    found = connection.execute(_LOCK, key_values(key)).one_or_none()
     return None if found is None else _LockedRow(found.id, found.revision, found.state == RowState.TOMBSTONE)
 
 
 def _insert(dialect: Dialect, connection: Connection, key: SessionKey, values: Mapping[str, Any]) -> int | None:
     """Insert a row; None where another transaction has inserted one meanwhile."""
-    new = dialect.insert_new({**values, "session_id": key.session_id, "created_ms": key.created_ms})
-    return connection.execute(new).scalar_one_or_none()
+    new = {**values, "session_id": key.session_id, "created_ms": key.created_ms}
+    return connection.execute(dialect.insert_new, new).scalar_one_or_none()
 
 
 def _replace(connection: Connection, row: int, values: Mapping[str, Any]) -> None:

@@ -12,12 +12,11 @@ from typing import Final
 
 from celery_agents.worker.state import Role
 
+from .archive_traffic import TREATMENTS, Traffic
 from support.http_service import Entry
 from support.lab import Lab, Supervisor
 from support.verdict import Verdict
 from support.wait import wait_until
-
-from .archive_traffic import TREATMENTS, Traffic
 
 POINTS: Final = ("a0", "a1", "a2", "a4")
 """Where workers are killed; clients are at a3."""
