@@ -1,6 +1,6 @@
 """Search every state that a model can reach, breadth first, so that the first violation found has a shortest trace.
 
-A model is a set of rules over one immutable state. The search knows it as `Rules`; docs/model.md describes the two
+A model is a set of rules over one immutable state. The search knows it as `Rules`; docs/model.md describes the
 models that there are.
 """
 
@@ -98,7 +98,7 @@ def search(rules: Rules[S, C], config: C, *, limit: int | None = None) -> Search
     numbers = {start: 0}
     ways = [(array("l"), array("l")) for _ in rules.goals]
     used: dict[str, list[tuple[array[int], array[int]]]] = {}
-    broken: tuple[str, int] | None = None
+    broken: tuple[str, list[S]] | None = None
     current = 0
     while current < len(states) and broken is None and (limit is None or len(states) < limit):
         state = states[current]
@@ -114,10 +114,11 @@ def search(rules: Rules[S, C], config: C, *, limit: int | None = None) -> Search
                 parents.append(current)
                 name = next(violations(following, config), None)
                 if name is not None:
-                    broken = broken or (name, number)
+                    broken = broken or (name, _way(states, parents, number))
             name = next(rules.change_violations(state, following), None)
             if name is not None:
-                broken = broken or (name, number)
+                # Another way may have led to `following` first, and that one breaks nothing.
+                broken = broken or (name, [*_way(states, parents, current), following])
             result.edges += 1
             for sources, targets in used[event]:
                 sources.append(current)
@@ -126,10 +127,11 @@ def search(rules: Rules[S, C], config: C, *, limit: int | None = None) -> Search
     result.events = set(used)
     result.complete = current == len(states)
     if broken is None and result.complete:
-        broken = _unreachable_goal(rules, config, states, ways)
+        hopeless = _unreachable_goal(rules, config, states, ways)
+        broken = hopeless and (hopeless[0], _way(states, parents, hopeless[1]))
     result.states = len(states)
     if broken is not None:
-        result.counterexample = _counterexample(rules, config, broken[0], _way(states, parents, broken[1]))
+        result.counterexample = _counterexample(rules, config, *broken)
     result.seconds = time.perf_counter() - started
     return result
 
