@@ -16,6 +16,8 @@ from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 
 from fault.sim.deleting import unseen_deleting
 from fault.sim.deleting_mutants import DELETING_MUTANTS
+from fault.sim.limiting import unseen_limiting
+from fault.sim.limiting_mutants import LIMITING_MUTANTS
 from fault.sim.mutants import MUTANTS, Mutant, hunt
 from fault.sim.run import a_redis, run_seeds
 from fault.sim.simulation import Simulation, StoreContext
@@ -30,6 +32,7 @@ WAITING_SEEDS = 400
 CAPABLE_SEEDS = 250
 DELETING_SEEDS = 150
 SMART_SEEDS = 150
+LIMITING_SEEDS = 150
 # Not seen in every few hundred seeds; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer StoreUnavailable",
@@ -50,6 +53,7 @@ RARE = {
     "answer poison parked",
     "answer submit again",
 }
+RARE_IN_LIMITING = {"answer raised in time"}
 RARE_IN_WAITING = {
     "answer expired approve",
     "answer expired answer",
@@ -129,6 +133,19 @@ def test_no_seed_whose_agents_have_long_tasks_breaks_an_invariant_or_a_part(url:
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_seed_in_which_budgets_are_changed_loses_a_change_or_decides_by_an_old_one(url: str) -> None:
+    tally = Tally()
+    for verdict in run_seeds(url, range(LIMITING_SEEDS), tally, limiting=True):
+        story = "\n".join(verdict.story)
+        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed} --limiting"
+        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    missing = set(unseen_limiting(tally)) - RARE_IN_LIMITING
+    assert not missing, f"never happened in {LIMITING_SEEDS} seeds that change budgets: {sorted(missing)}"
+    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+
+
 class _Doubling(Reasoning):
     """Records the first step a second time, in the hooks before the second one."""
 
@@ -196,6 +213,15 @@ def test_the_simulation_of_sessions_that_ask_finds(mutant: Mutant, url: str) -> 
 @pytest.mark.parametrize("mutant", DELETING_MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_simulation_of_deletions_finds(mutant: Mutant, url: str) -> None:
     found = hunt(mutant, url, seeds=4000, seconds=90.0, deleting=True)
+    assert found is not None, f"the mutant survives, although {mutant.breaks}"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("mutant", LIMITING_MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_simulation_of_changed_budgets_finds(mutant: Mutant, url: str) -> None:
+    found = hunt(mutant, url, seeds=4000, seconds=90.0, limiting=True)
     assert found is not None, f"the mutant survives, although {mutant.breaks}"
 
 

@@ -201,6 +201,9 @@ class Bench:
     def retry(self, session_id: str, budget: ExecutionBudget | None = None) -> ActionResult:
         return self.store.sessions.retry(session_id, retry_transition(budget))
 
+    def change_budget(self, session_id: str, **limits: Any) -> ActionResult:
+        return self.store.sessions.change_budget(session_id, ExecutionBudget(**limits), by="ann")
+
     def _act(self, session_id: str, kind: InboxKind, payload: Mapping[str, Any]) -> ActionResult:
         operation = Operation(f"act{next(self._numbers)}", kind, payload)
         return self.store.sessions.act(session_id, operation, operation_transition)

@@ -106,6 +106,8 @@ class Points:
     SUSPEND_EXEC: Final = "suspend.exec"
     RESUME_READ: Final = "resume.read"
     RESUME_EXEC: Final = "resume.exec"
+    BUDGET_READ: Final = "budget.read"
+    BUDGET_EXEC: Final = "budget.exec"
     REQUESTS_PAGE: Final = "requests.page"
     REQUESTS_COUNT: Final = "requests.count"
     REQUESTS_SESSION: Final = "requests.session"
@@ -158,6 +160,9 @@ OF_WAITING: Final = (
 # Those of a deletion.
 OF_DELETING: Final = (Points.DELETE_READ, Points.DELETE_STEPS, Points.DELETE_EXEC)  # fmt: skip
 
+# Those of a change of the budget.
+OF_LIMITING: Final = (Points.BUDGET_READ, Points.BUDGET_EXEC)
+
 # Reads of requests.
 OF_READERS: Final = (
     Points.REQUESTS_PAGE, Points.REQUESTS_COUNT, Points.REQUESTS_SESSION, Points.REQUESTS_JOURNAL,
@@ -169,5 +174,5 @@ ELSEWHERE: Final = (
     Points.SESSION_MARK, Points.DELETE_FULL, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
-    *OF_WAITING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,
+    *OF_WAITING, *OF_LIMITING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,
 )  # fmt: skip

@@ -56,21 +56,25 @@ def start_execution(
     *,
     resumed_at: datetime | None = None,
     default_steps: int = 0,
+    budget: ExecutionBudget | None = None,
 ) -> AgentState:
     """Put a pending execution in progress, its budget capped by the agent's limits; others stay as they are.
 
     Args:
         default_steps: Most steps where neither the agent nor the message has a budget; 0: no limit.
         resumed_at: When an execution that waits continues. None: it stays as it is, too.
+        budget: The budget that was set since the state was saved. None: none was.
     """
     execution = state.execution
     assert execution is not None
     if execution.status is ExecutionStatus.WAITING and resumed_at is not None:
-        return state.with_execution_resumed(now=resumed_at)
-    if execution.status is not ExecutionStatus.PENDING:
+        state = state.with_execution_resumed(now=resumed_at)
+    elif execution.status is ExecutionStatus.PENDING:
+        capped = execution.with_limits(limits, default_steps)
+        state = state.with_context_and_execution(state.context, capped).with_execution_started(now=started_at)
+    if budget is None or state.execution is None:
         return state
-    capped = execution.with_limits(limits, default_steps)
-    return state.with_context_and_execution(state.context, capped).with_execution_started(now=started_at)
+    return state.with_context_and_execution(state.context, state.execution.with_budget(budget))
 
 
 def apply_step(run: Run, now: datetime) -> AppliedStep:

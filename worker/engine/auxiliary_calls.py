@@ -97,7 +97,7 @@ class AuxiliaryCalls:
             # No ModelCallRefused: without a reason to end, the step would be run again.
             message = f"a step keeps {MOST_OF_STEP} auxiliary answers, of {most_bytes} bytes together; ask later"
             raise DriverError("auxiliary_limit", message, transient=False)
-        execution = charge_children(run, charge_execution(run, run.execution), reserved=True)
+        execution = charge_children(run, charge_execution(run, run.limited_execution), reserved=True)
         if run.obtained.response is not None:
             execution = execution.with_charge(run.obtained.response.usage, run.obtained.response.cost)
         now = moment(run.redis_ms(self._monotonic()))

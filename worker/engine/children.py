@@ -7,7 +7,7 @@ A child that was asked to stop answers with what it has obtained, like any other
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -26,6 +26,7 @@ from ..state.values.error_info import ErrorInfo
 from ..store.children.making import NO_CHILDREN, ChildPlan, NewChild
 from ..store.housekeeping.registry import AgentQueues
 from ..store.records import NextState
+from .changed_budgets import find_unfit_children
 from .child_calls import EndingRecord, find_failure, first_messages, is_won, left_for_children, shared_with_children
 from .endings import user_stop_signal
 from .request_closing import RequestCloser
@@ -36,6 +37,7 @@ from .transitions import FirstExecution, first_state, stop_transition
 _ENDED: Final = "the execution has ended"
 _LATE: Final = "the agent did not end in time"
 _NOT_NEEDED: Final = "another agent was first"
+_TOO_DEAR: Final = "the budget was lowered, and does not cover the agent any more"
 _NO_END: Final = "the agent was stopped and gave no result"
 
 
@@ -58,9 +60,12 @@ class Children:
         return run if failure is None else self.stop_unwanted(run.failing(failure, StopReason.ERROR_FORBADE))
 
     def stop_unwanted(self, run: Run) -> Run:
-        """Stop the open children of an execution that ends, of a race that is won, and those that are late."""
+        """Stop the open children that are not wanted: the execution ends, a race is won, they are late or too dear."""
         now_ms = self._services.redis_ms(run)
-        reasons = {each.id: why for each in run.journal.open_children if (why := _why_unwanted(run, each, now_ms))}
+        unfit = find_unfit_children(run, moment(now_ms))
+        reasons = {
+            each.id: why for each in run.journal.open_children if (why := _why_unwanted(run, each, now_ms, unfit))
+        }
         if not reasons:
             return run
         unwanted = [each for each in run.journal.open_children if each.id in reasons]
@@ -227,13 +232,20 @@ def _find_failure(run: Run) -> ErrorInfo | None:
     return None
 
 
-def _why_unwanted(run: Run, request: Request, now_ms: int) -> str:
-    """Why the result of a child is not needed any more; "" while it is."""
+def _why_unwanted(run: Run, request: Request, now_ms: int, unfit: Collection[str]) -> str:
+    """Why the result of a child is not needed any more; "" while it is.
+
+    Args:
+        unfit: Requests whose reservations do not fit into a lowered budget.
+    """
     if run.ending.is_stopping:
         return _ENDED
     if request.is_expired(now_ms):
         return _LATE
-    return _NOT_NEEDED if is_won(run, request) else ""
+    if is_won(run, request):
+        return _NOT_NEEDED
+    # One that an earlier leg has asked to stop for this reason is among the stopped ones: the budget is saved by now.
+    return _TOO_DEAR if request.id in unfit or request.place in run.journal.stopped else ""
 
 
 def _without_end(request: Request, why: str, now_ms: int) -> AnswerRecord:

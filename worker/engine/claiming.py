@@ -14,6 +14,7 @@ from ..agent import Agent, AgentRegistry
 from ..errors import WRONG_TYPE, SessionNotFound, StateTooNew, StateUnreadable, StoreUnavailable, UnknownAgent
 from ..guards import time_left
 from ..moments import moment
+from ..state.execution.budget import ExecutionBudget
 from ..store.records import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
 from ..store.store import Store
 from .applied_step import start_execution
@@ -83,13 +84,18 @@ class StepClaimer:
         started_at, claimed_at = moment(loaded.started_ms), moment(claimed.claim.now_ms)
         default_steps = 0 if agent.has_budget else services.settings.default_max_steps
         state = start_execution(
-            loaded.state, agent.effective_budget, started_at, resumed_at=claimed_at, default_steps=default_steps
-        )
-        assert state.execution is not None
-        left = time_left(state.execution, claimed_at)
+            loaded.state, agent.effective_budget, started_at, resumed_at=claimed_at, default_steps=default_steps,
+            budget=loaded.budget,
+        )  # fmt: skip
+        execution = state.execution
+        assert execution is not None
+
+        def left_of(budget: ExecutionBudget) -> float | None:
+            return time_left(execution.with_budget(budget), claimed_at)
+
         lease.followed_until_ms = loaded.followed_until_ms
         # Counted from before the claim was sent: rather too early than too late for a limit.
-        lease.budget_ends = None if left is None else claim.sent_at + left
+        lease.count_time(execution.budget, left_of, since=claim.sent_at)
         extents = state.store.extents
         return Run(
             claim=own_claim,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -20,6 +21,7 @@ from ..store.store import SessionActions
 from .applied_step import AppliedStep, apply_step, start_execution
 from .asked import describe_asked
 from .asked_calls import has_outside_result
+from .changed_budgets import adopt_budget, decide_again
 from .children import Children
 from .endings import user_stop_signal
 from .guarding import run_before_hooks
@@ -65,6 +67,8 @@ class StepCommitter:
                 committed = self._commit_once(run, applied, policy)
             except VersionConflict:
                 run, conflicts = self._reload(run), conflicts + 1
+                if run.outcome is not None:
+                    return run
             except (StoreFull, StoreUnavailable) as error:
                 # Redis has no room for the commit; some memory is reserved for the journal.
                 run = self._services.try_to_journal_results(run) if isinstance(error, StoreFull) else run
@@ -84,11 +88,18 @@ class StepCommitter:
         )
 
     def _reload(self, run: Run) -> Run:
-        """Apply the same answer and results to the session that another transaction has saved meanwhile."""
-        loaded = self._steps.reload(run.claim)
+        """Apply the same answer and results to the session that another transaction has saved meanwhile.
+
+        Returns:
+            The run; decided, where its budget was raised: then it goes on from its journal.
+        """
+        loaded, known = self._steps.reload(run.claim), run.loaded.budget
         # The claim is the same, so the journaled answer and results still hold; only the state is a newer one.
         state = _start_again(run, loaded.state, loaded)
         run = run.changed(loaded=loaded, state=state).with_progress(is_reloaded=True)
+        run = run if loaded.budget == known else decide_again(run, self._services)
+        if run.outcome is not None:
+            return run
         try:
             return self._inference.run_hooks_again(run_before_hooks(run))
         except Exception as error:  # noqa: BLE001 - a hook of the user's
@@ -171,7 +182,7 @@ class StepWaiter:
             except VersionConflict:
                 # The run keeps what it has loaded: when it continues, its commit meets the same conflict and applies
                 # the step to the newer state.
-                loaded = self._steps.reload(run.claim)
+                loaded = replace(self._steps.reload(run.claim), budget=run.loaded.budget)  # a newer one it must look at
                 continue
             if isinstance(result, RefusedWait):
                 return self._go_on(run, result)
@@ -183,6 +194,7 @@ class StepWaiter:
     def _go_on(self, run: Run, refused: RefusedWait) -> Run:
         """The run with what has happened meanwhile."""
         run = run.with_journal(refused.journal).with_progress(is_waiting=False)
+        run = run if refused.budget is None else adopt_budget(run, refused.budget, self._services)
         run = self._children.refuse(run, refused.refused)
         return run if refused.cancel is None or run.ending.is_stopping else run.stopping(user_stop_signal())
 
@@ -211,4 +223,6 @@ def _start_again(run: Run, state: AgentState, loaded: LoadedSession) -> AgentSta
     """A stored state with its execution in progress, as the claim has put it."""
     limits, default_steps = run.agent.effective_budget, run.execution.default_steps or 0
     started_at = moment(loaded.started_ms)
-    return start_execution(state, limits, started_at, resumed_at=run.resumed_at, default_steps=default_steps)
+    return start_execution(
+        state, limits, started_at, resumed_at=run.resumed_at, default_steps=default_steps, budget=loaded.budget
+    )

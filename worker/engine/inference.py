@@ -165,7 +165,7 @@ class Inference:
         Raises:
             ModelCallRefused: A limit is reached.
         """
-        check_budget(charge_execution(run, run.execution), moment(self._services.redis_ms(run)))
+        check_budget(charge_execution(run, run.limited_execution), moment(self._services.redis_ms(run)))
 
     def _tell_observer(self, run: Run, started: float, response: InferenceResponse | None, error: str) -> None:
         observer = self._services.observer

@@ -20,6 +20,7 @@ from ...config.settings import Settings
 from ..concurrency import fibers
 from ..errors import CeleryAgentsError
 from ..redaction import describe_exception
+from ..state.execution.budget import ExecutionBudget
 from ..store.records import Claim, StepRef
 from ..store.store import Store
 
@@ -49,6 +50,7 @@ class ActiveLease:
         blocked_since: `monotonic()` at which a plain function began in the step's own thread; None without one.
         on_give_up: Called before the claim is given back because of that function.
         followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
+        budget: The budget that the last renewal has found; None: as it was at the claim.
         on_abandon: Called when the keeper stops counting on the step's thread, which does not react.
     """
 
@@ -64,9 +66,31 @@ class ActiveLease:
         self.blocked_since: float | None = None
         self.is_abandoned = False
         self.followed_until_ms = 0
+        self.budget: ExecutionBudget | None = None
+        self._left_of: Callable[[ExecutionBudget], float | None] = lambda _: None
+        self._time_since = now
         self.on_abandon: Callable[[], object] | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
+
+    def count_time(
+        self, budget: ExecutionBudget, left_of: Callable[[ExecutionBudget], float | None], *, since: float
+    ) -> None:
+        """Set when the budget's time is over.
+
+        Args:
+            left_of: Seconds that a budget leaves at `since`; None when it has no end.
+            since: As of `monotonic()`.
+        """
+        self._left_of, self._time_since = left_of, since
+        left = left_of(budget)
+        self.budget_ends = None if left is None else since + left
+
+    def change_budget(self, budget: ExecutionBudget) -> None:
+        """Note that the budget was changed while the step runs: its time ends earlier or later."""
+        if budget != self.budget:
+            self.budget = budget
+            self.count_time(budget, self._left_of, since=self._time_since)
 
     def interrupt(self, why: Interruption, now: float) -> None:
         """Tell the step to end; the first reason stays, except that a lost claim replaces every other."""
@@ -325,6 +349,8 @@ class LeaseKeeper:
             else:
                 lease.interrupt(Interruption.LOST, sent_at)
             lease.followed_until_ms = renewal.followed_until_ms
+            if renewal.budget is not None:
+                lease.change_budget(renewal.budget)
             if renewal.cancel is not None:
                 lease.interrupt(Interruption.CANCEL, sent_at)
 

@@ -245,6 +245,12 @@ class Run:
         assert execution is not None
         return execution
 
+    @property
+    def limited_execution(self) -> ExecutionState:
+        """The execution with the budget that the last renewal of the lease has found."""
+        budget = self.lease.budget
+        return self.execution if budget is None else self.execution.with_budget(budget)
+
     def change_by_hooks(self, point: HookPoint, state: AgentState) -> AgentState:
         """Run the hooks of a point that may change only the state; their stop signals are added to it."""
         if not self.agent.hook_stack.at(point):

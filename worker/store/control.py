@@ -1,7 +1,7 @@
 """The control fields of a session: which step is due, who has claimed it, and what holds it back.
 
-A hold is stored in `held` and its companions. It leaves `HELD_MARK` in `cancel` as well: the scripts of claims and
-commits compare `cancel`, so an ordinary step needs no further word to learn that its session is not held.
+A hold is stored in `held` and its companions, a changed budget in `budget`. Each leaves a mark in `cancel` as well: the
+scripts of claims and commits compare `cancel`, so an ordinary step needs no further word to learn of neither.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import ValidationError
+
+from ..errors import StateUnreadable
+from ..state.execution.budget import ExecutionBudget
 from . import fields
 from .database import Command, Reply
 from .keys import SessionKeys
@@ -18,6 +22,8 @@ from .records import Hold, StepRef
 _TIME_DIGITS: Final = 15
 HELD_MARK: Final = "!held"
 """The value of `cancel` in a held session without a requested stop. No execution has such an id."""
+BUDGET_MARK: Final = "!budget"
+"""The value of `cancel` where only a changed budget waits for the next commit."""
 HOLD_FIELDS: Final = ("held", "held_by", "held_why", "held_since")
 """The control fields of a hold; any end of the execution removes them."""
 LONGEST_WAIT_MS: Final = 30 * 24 * 3600 * 1000
@@ -46,6 +52,7 @@ class ControlFields:
         live: The mark of the attempt whose live text is stored; see `live_mark`.
         worker: The worker that has claimed the step, dead or alive; "" without a claim.
         put_off: The bucket's digest or the `Pause.field` by which the step was put off at its last delay; "" for none.
+        budget: The changed budget that no save has taken into the state yet, as `budget_field` stores it; "" for none.
     """
 
     execution: str
@@ -68,6 +75,7 @@ class ControlFields:
     live: str = ""
     worker: str = ""
     put_off: str = ""
+    budget: str = ""
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
@@ -79,6 +87,15 @@ class ControlFields:
     def requested_stop(self) -> str | None:
         """The execution, when it was asked to stop."""
         return self.cancel if self.cancel and self.cancel == self.execution else None
+
+    @property
+    def changed_budget(self) -> ExecutionBudget | None:
+        """The budget that was set since the last save; None: that of the state holds.
+
+        Raises:
+            StateUnreadable: It is damaged.
+        """
+        return find_budget(self.budget, self.execution) if self.budget else None
 
     @property
     def has_waited(self) -> bool:
@@ -132,6 +149,7 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[bytes | None], Any]]]] = {
     "live": ("live", fields.text),
     "worker": ("worker", fields.text),
     "put_off": ("put_off", fields.text),
+    "budget": ("budget", fields.text),
 }
 """Attribute and parser of each field, besides those of a hold."""
 _ATTRIBUTES: Final = tuple(_PARSERS.values())
@@ -188,6 +206,40 @@ def hold_commands(keys: SessionKeys, hold: Hold) -> list[Command]:
     values = (hold.until_ms, hold.by, hold.reason, hold.since_ms)
     words = [word for pair in zip(HOLD_FIELDS, values, strict=True) for word in pair]
     return [("HSET", keys.ctl, *words, "cancel", HELD_MARK)]
+
+
+def budget_field(execution_id: str, budget: ExecutionBudget) -> str:
+    """The value of the field `budget`. It names its execution: whatever stays behind binds no later one."""
+    return f"{execution_id} {budget.to_json().decode()}"
+
+
+def find_budget(field: str, execution_id: str) -> ExecutionBudget | None:
+    """Parse the field `budget`; None where it is of another execution.
+
+    Raises:
+        StateUnreadable: It is damaged.
+    """
+    execution, _, budget = field.partition(" ")
+    if execution != execution_id:
+        return None
+    try:
+        return ExecutionBudget.from_json(budget.encode())
+    except ValidationError:
+        raise StateUnreadable("budget", "it is no budget") from None
+
+
+def budget_commands(keys: SessionKeys, control: ControlFields, budget: ExecutionBudget) -> list[Command]:
+    """Commands that change the budget of the execution that runs or waits."""
+    marked = () if control.cancel else ("cancel", BUDGET_MARK)
+    return [("HSET", keys.ctl, "budget", budget_field(control.execution, budget), *marked)]
+
+
+def forget_budget(keys: SessionKeys, control: ControlFields) -> list[Command]:
+    """Commands that remove a changed budget which the present save has taken into the state; usually none."""
+    if not control.budget:
+        return []
+    unmarked: list[Command] = [("HSET", keys.ctl, "cancel", "")] if control.cancel == BUDGET_MARK else []
+    return [("HDEL", keys.ctl, "budget"), *unmarked]
 
 
 def forget_waiting(keys: SessionKeys, *, legs: int, held: bool) -> list[Command]:

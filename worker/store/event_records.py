@@ -53,12 +53,13 @@ class EventType(StrEnum):
         REQUEST_CANCELLED: The execution was stopped before an answer came. Data as above.
         EXECUTION_WAITING: The step waits for answers. `requests`: their ids; `until_ms`: Redis time of the next look;
             `worker`, `since_ms`: the attempt that ended so, and when it began (Redis time).
-        EXECUTION_RESUMED: A waiting step continues, or a hold was ended. `cause`: answer, child, time, stop, resume or
-            retry; `by` where it is known.
+        EXECUTION_RESUMED: A waiting step continues, or a hold was ended. `cause`: answer, child, time, stop, resume,
+            budget or retry; `by` where it is known.
         CHILD_STARTED: A step has started a child. `session`, `agent`, `tool`, `depth`.
         CHILD_ENDED: A child has ended, and the step continues. `session`, `tool`, `status`, `reason`, and what it and
             its own children used: `steps`, `tokens`, `cost`; `left_out` names what was too large to bring.
         AGENT_CHANGED: The execution was handed over to another agent. `agent`, `by`: the one before.
+        BUDGET_CHANGED: The budget of the execution was changed. `budget`: the new limits; `before`: the old ones; `by`.
         EXECUTION_SUSPENDED: The session was suspended. `reason`, `by`, `until_ms`: Redis time of the hold's end.
         SESSION_SAVED: The session runtime has created or saved the session. `version`, and its `status` over all
             executions.
@@ -94,6 +95,7 @@ class EventType(StrEnum):
     EXECUTION_WAITING = "execution_waiting"
     EXECUTION_RESUMED = "execution_resumed"
     EXECUTION_SUSPENDED = "execution_suspended"
+    BUDGET_CHANGED = "budget_changed"
     CHILD_STARTED = "child_started"
     CHILD_ENDED = "child_ended"
     AGENT_CHANGED = "agent_changed"

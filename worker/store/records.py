@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from ..errors import ClaimLost, IdempotencyMismatch
 from ..state.agent_state import AgentState
+from ..state.execution.budget import ExecutionBudget
 from ..state.execution.execution import ExecutionState
 from ..state.execution.status import ExecutionStatus
 from ..unique import unique_hex
@@ -125,6 +126,7 @@ class LoadedSession:
         legs: How often this step has waited; 0 for a step that made no request.
         hold: The hold of the session. A claim gets one only when its time is over, or under a stop: nothing begins.
         followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
+        budget: The budget that was set since the state was saved; None: that of the state holds.
     """
 
     session: CachedSession
@@ -138,6 +140,7 @@ class LoadedSession:
     legs: int = 0
     hold: Hold | None = None
     followed_until_ms: int = 0
+    budget: ExecutionBudget | None = None
 
     @property
     def state(self) -> AgentState:

@@ -37,6 +37,7 @@ from .redis.database import RedisDatabase, connect
 from .requests.answering import AnswerVerbs
 from .requests.listing import RequestListVerbs
 from .sessions.acting import ActVerbs, SubmitVerbs
+from .sessions.budgets import BudgetVerbs
 from .sessions.deleting import DeleteVerbs
 from .sessions.execution_reads import ExecutionReadVerbs
 from .sessions.labelling import LabelVerbs
@@ -73,6 +74,7 @@ class SessionActions(
     ActVerbs,
     StopVerbs,
     HoldVerbs,
+    BudgetVerbs,
     RetryVerbs,
     DeleteVerbs,
     WholeSessionVerbs,

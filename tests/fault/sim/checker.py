@@ -22,6 +22,7 @@ from celery_agents.worker.store.packing import read_steps
 from .capable import check_hit, check_parts
 from .database import QUEUE
 from .deleting import check_deleted
+from .limiting import check_limits
 from .observing import History
 from .past import check_past
 from .request_checks import check_requests
@@ -32,7 +33,7 @@ from .world import World
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-_WITHOUT_A_MESSAGE = ("stop", "retry", "forge", "suspend", "resume", "delete", "submit again")
+_WITHOUT_A_MESSAGE = ("stop", "retry", "forge", "suspend", "resume", "delete", "submit again", "budget")
 _END = ("execution_completed", "execution_stopped", "execution_failed")
 
 
@@ -133,6 +134,8 @@ def _session(sim: Simulation, session: str) -> None:
     if sim.smart:
         check_smart_parts(sim, session, state, steps)
     check_past(sim, session)
+    if sim.history.limits and state.execution is not None:
+        check_limits(sim, session, state.execution)
     world.expect(store.sessions.header(session).version == history.versions[session], "I1", f"{session}: version lost")
     begun = Counter(e.execution_id for e in events if e.type == "execution_started")
     ended = Counter(e.execution_id for e in events if e.type in _END)
@@ -156,6 +159,8 @@ def _session(sim: Simulation, session: str) -> None:
                 record.step_count == len(done), "I1", f"{execution}: {record.step_count} steps, stored {len(done)}"
             )
             budget = sim.stage.plans[session].budget if execution == sim.stage.first_of(session) else None
+            if execution in sim.history.limits:  # `check_limits` holds it against each of them
+                budget = None
             if budget is not None and budget.max_steps is not None:
                 world.expect(
                     len(done) <= budget.max_steps, "I7", f"{execution} has {len(done)} of {budget.max_steps} steps"

@@ -19,7 +19,7 @@ from celery_agents.worker.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from celery_agents.worker.state import AgentState, Message
+from celery_agents.worker.state import AgentState, ExecutionBudget, Message
 from celery_agents.worker.store import ActionResult, InboxKind, NextState, Operation, StepRef, Store, fields
 from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
 from celery_agents.worker.store.control import ControlFields, control_command
@@ -130,6 +130,9 @@ class Clients:
                 return store.sessions.suspend(session, reason="holiday", by="a person", until_ms=until_ms)
             case "resume":
                 return store.sessions.resume(session, by="a person")
+            case "budget":
+                budget = ExecutionBudget(max_steps=action.limit)
+                return store.sessions.change_budget(session, budget, by="a person")
             case "delete":
                 return delete(self.world, store, session, self._publish)
             case "beside":

@@ -452,6 +452,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--waiting", action="store_true", help="breakages of waiting")
     parser.add_argument("--deleting", action="store_true", help="breakages of deletions")
     parser.add_argument("--smart", action="store_true", help="breakages of answers beside the steps")
+    parser.add_argument("--limiting", action="store_true", help="breakages of changed budgets")
     options = parser.parse_args(arguments)
     logging.getLogger("celery_agents").setLevel(logging.CRITICAL)
     survivors = 0
@@ -464,11 +465,16 @@ def main(arguments: list[str] | None = None) -> int:
         from .smart_mutants import SMART_MUTANTS
 
         chosen = SMART_MUTANTS
+    if options.limiting:
+        from .limiting_mutants import LIMITING_MUTANTS
+
+        chosen = LIMITING_MUTANTS
     if options.deleting:
         from .deleting_mutants import DELETING_MUTANTS
 
         chosen = DELETING_MUTANTS
     kind = {"waiting": options.waiting, "deleting": options.deleting, "smart": options.smart}
+    kind["limiting"] = options.limiting
     with a_redis() as url:
         for mutant in chosen:
             if options.names and mutant.name not in options.names:

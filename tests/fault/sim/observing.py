@@ -6,6 +6,7 @@ versions follow each other, that no live claim is taken over, that nothing begin
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ class History:
         # Sessions that were deleted, and when.
         self.deleted: dict[str, int] = {}
         self.stop_read = 0
+        # The limits of steps that were set, by execution: when, and how many.
+        self.limits: dict[str, list[tuple[int, int]]] = {}
         self.leases: dict[str, float] = {}
         self.journals: dict[str, float] = {}
         self.due: dict[str, float] = {}
@@ -203,6 +206,9 @@ class History:
             world.expect(not alive, "lease", f"{point}: the claim {before[:6]} was taken over while its lease lived")
         if ctl and (fields.get("phase") == "end" or fields.get("execution", ctl["execution"]) != ctl["execution"]):
             self.closed.setdefault(ctl["execution"], self._last_look(point, ctl.get("claim", "")))
+        if point == Points.BUDGET_EXEC and "budget" in fields:
+            execution, _, budget = fields["budget"].partition(" ")
+            self.limits.setdefault(execution, []).append((world.seq, json.loads(budget)["max_steps"]))
         if point == Points.STOP_EXEC:
             self.stops.setdefault(ctl["execution"], world.seq)
         ctl.update(fields)

@@ -57,7 +57,11 @@ def draw_kind(rng: random.Random) -> str:
 
 @dataclass
 class Action:
-    """Something a client does, when a point is passed for the n-th time, or at a time."""
+    """Something a client does, when a point is passed for the n-th time, or at a time.
+
+    Attributes:
+        limit: Most steps that a change of the budget allows.
+    """
 
     kind: str
     session: str
@@ -71,6 +75,7 @@ class Action:
     outcome: str = ""
     execution: str = ""
     refused: str = ""
+    limit: int = 0
 
 
 @dataclass

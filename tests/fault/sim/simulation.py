@@ -27,6 +27,7 @@ from .clients import Clients
 from .database import QueueHandover, SimClock, SimTables
 from .deleting import plan_deletions, plan_lost_deletions
 from .desk import Desk
+from .limiting import plan_changes, plan_lost_changes
 from .observing import PREFIX, History
 from .plan import draw_kind, plan_actions, plan_faults
 from .process import SimStore, Worker
@@ -123,6 +124,7 @@ class Simulation:
         capable: bool = False,
         deleting: bool = False,
         smart: bool = False,
+        limiting: bool = False,
     ) -> None:
         """
         Args:
@@ -131,7 +133,9 @@ class Simulation:
             capable: The agents have every capability of `state.run`.
             deleting: Clients delete sessions.
             smart: The agents have every capability of `state.smart`.
+            limiting: Clients change budgets; calls of every second seed ask, too.
         """
+        waiting = waiting or (limiting and seed % 2 == 1)
         self.waiting = waiting
         self.capable = capable
         self.smart = smart
@@ -166,6 +170,8 @@ class Simulation:
         drawn = plan_faults(rng, self.kind, world.rates, world.now, waiting=waiting, smart=smart)
         if deleting:
             drawn.faults += plan_lost_deletions(rng, self.kind)
+        if limiting:
+            drawn.faults += plan_lost_changes(rng, self.kind)
         world.plan = drawn.faults
         self.fulls = drawn.fulls
         self.redis_restarts = drawn.redis_restarts
@@ -181,6 +187,8 @@ class Simulation:
         self.actions = plan_actions(rng, self.sessions, world.now, waiting=waiting)
         if deleting:
             self.actions += plan_deletions(rng, self.sessions, world.now)
+        if limiting:
+            self.actions += plan_changes(rng, self.sessions, world.now)
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
         self.client = self._store(Process("client", world))
@@ -316,6 +324,8 @@ class Simulation:
                 )
             case Parked():
                 world.expect(False, "park", f"{ref.session_id} was parked: {outcome.reason}")
+            case RetryLater() if "was raised" in outcome.reason:
+                world.tally.answers["raised in time"] += 1
             case Done() | Waiting() | RetryLater():
                 pass
         world.tally.answers[name] += 1

@@ -218,6 +218,10 @@ class ExecutionState(Value):
         decided = default_steps if self.default_steps is None else self.default_steps
         return self._with(budget=limits.capped_by(self.budget), default_steps=decided)
 
+    def with_budget(self, budget: ExecutionBudget) -> ExecutionState:
+        """Another budget while it runs; only that holds from now on."""
+        return self._with(budget=budget, default_steps=0)
+
     def with_charge(self, usage: InferenceUsage, cost: float | None = None) -> ExecutionState:
         """Add tokens and dollars: of a step, of an unusable answer, of a child. Never infinite."""
         known = cost if self.cost is None else min(self.cost + (cost or 0.0), _LARGEST_COST)

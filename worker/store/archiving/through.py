@@ -184,7 +184,9 @@ _WAYS: Final[Mapping[str, Way]] = {
         ),
         _look,
     ),
-    **dict.fromkeys(("act", "stop", "suspend", "resume", "retry", "save", "fork", "label", "answer"), _act),
+    **dict.fromkeys(
+        ("act", "stop", "suspend", "resume", "change_budget", "retry", "save", "fork", "label", "answer"), _act
+    ),
     "delete": _delete,
     "follow": _follow,
     "page": _page,

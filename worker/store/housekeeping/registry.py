@@ -8,8 +8,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
+from pydantic import ValidationError
+
 from ....config.settings import GROUP_MARK
 from ...errors import StoreUnavailable
+from ...state.execution.budget import ExecutionBudget
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..database import Command
@@ -23,7 +26,7 @@ _WORKER: Final[Mapping[str, Any]] = {
     "agent_queues": {}, "group": "", "models": [], "groups": [],
     "refused": {}, "problems": [], "tools": {}, "turned": 0.0, "took": 0.0,
 }  # fmt: skip
-_AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": ""}
+_AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": "", "budget": {}}
 
 
 class WorkerRegistry(StorePart):
@@ -37,8 +40,9 @@ class WorkerRegistry(StorePart):
                 reads, `prefetch` counts the messages that the worker takes before it has slots for them,
                 `missing` names undocumented attributes of libraries that were not as expected, `queues` the queues that
                 the worker takes ("" is the common one), `agent_queues` those of agents with a queue of
-                their own, `group` the queue of its worker group, `tools` what is odd about those of MCP servers,
-                `models` and `groups` the ids of the models of its agents, and their provider groups.
+                their own, `agent_budgets` the limits of agents that have some, `group` the queue of its worker group,
+                `tools` what is odd about those of MCP servers, `models` and `groups` the ids of the models of its
+                agents, and their provider groups.
             agents: Definition hashes by name.
         """
         seen = self._context.now_ms()
@@ -50,11 +54,12 @@ class WorkerRegistry(StorePart):
         if fleet.is_apart:
             commands.append(("ZADD", fleet.alive, "XX", seen + ALIVE_MS, worker))
         if agents:
-            queues = facts.get("agent_queues", {})
+            queues, budgets = facts.get("agent_queues", {}), facts.get("agent_budgets", {})
             commands.append(("HSET", fleet.agents))
             for name, digest in agents.items():
-                queue = {"queue": queues[name]} if queues.get(name) else {}
-                commands[-1] += (name, fields.to_json({"hash": digest, "seen": seen, **queue}))
+                more = {"queue": queues[name]} if queues.get(name) else {}
+                more |= {"budget": budgets[name]} if budgets.get(name) else {}
+                commands[-1] += (name, fields.to_json({"hash": digest, "seen": seen, **more}))
         stored, *_ = self._context.database.pipeline("register", commands)
         self._context.layout.note(stored)
 
@@ -75,6 +80,16 @@ class WorkerRegistry(StorePart):
         """Name of the queue of an agent, as the last worker has registered it; None: no worker ever has."""
         (entry,) = self._context.database.pipeline("registry.agent", [("HGET", self._context.fleet.agents, agent)])
         return None if entry is None else _parse_facts({agent: entry}, _AGENT)[agent]["queue"]
+
+    def budget_of(self, agent: str) -> ExecutionBudget | None:
+        """The limits of an agent, as the last worker has registered them; None: it has none, or they are not known."""
+        (entry,) = self._context.database.pipeline("registry.agent", [("HGET", self._context.fleet.agents, agent)])
+        found = {} if entry is None else _parse_facts({agent: entry}, _AGENT)[agent]
+        limits = cast("dict[str, Any]", found.get("budget", {}))
+        try:
+            return ExecutionBudget.from_dict(limits) if limits else None
+        except ValidationError:
+            return None
 
     def queue_for_new(self, agent: str) -> str | None:
         """Name of the queue for the first step of a session; None: no worker has ever registered the agent.

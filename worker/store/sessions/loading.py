@@ -13,10 +13,12 @@ from ...errors import SessionArchived, SessionDeleted, SessionNotFound, StateUnr
 from ...state.agent_state import AgentState
 from ...state.codec.join import Head, read_head
 from ...state.conversation.messages import DEFAULT
+from ...state.execution.budget import ExecutionBudget
 from .. import fields
 from ..bookkeeping import BOOKKEEPING, Bookkeeping, descends, remembers
 from ..cache import CachedSession, as_read
 from ..context import SessionScope, StoreContext, StorePart
+from ..control import find_budget
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..keys import SessionKeys
 from ..labels import LABELS, read_labels
@@ -157,7 +159,7 @@ class LoadVerbs(StorePart):
         """
         scope = self._context.session(session_id)
         keys = scope.keys
-        reads: list[Command] = [("HMGET", keys.session, *_STORED_FIELDS), ("HGET", keys.ctl, "held")]
+        reads: list[Command] = [("HMGET", keys.session, *_STORED_FIELDS), ("HMGET", keys.ctl, "held", "budget")]
         with self._context.database.watch("load.read", (keys.session,), reads) as watched:
             found = watched.replies
             for _ in range(_TORN_READS):
@@ -180,11 +182,30 @@ class LoadVerbs(StorePart):
         raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
 
 
-def _stored_session(state: AgentState, found: Sequence[bytes | None], held: bytes | None) -> StoredSession:
+def with_changed_budget(state: AgentState, field: bytes | None) -> AgentState:
+    """The state with the budget that was set since it was saved, for those who show it.
+
+    Args:
+        field: The control field `budget`; None: there is none.
+    """
+    if not field or state.execution is None:
+        return state
+    return with_budget(state, find_budget(fields.text(field), state.execution.execution_id))
+
+
+def with_budget(state: AgentState, budget: ExecutionBudget | None) -> AgentState:
+    """The state with another budget of its execution. None: as it is."""
+    if budget is None or state.execution is None:
+        return state
+    return state.with_context_and_execution(state.context, state.execution.with_budget(budget))
+
+
+def _stored_session(state: AgentState, found: Sequence[bytes | None], control: Sequence[bytes | None]) -> StoredSession:
+    held, budget = control
     version, agent, status, definition, forked_from, labels, created, updated, _head = found
     return StoredSession(
         agent=fields.text(agent),
-        state=state,
+        state=with_changed_budget(state, budget),
         status=SUSPENDED if held else fields.text(status) or ACTIVE,
         definition=definition or b"",
         forked_from=fields.text(forked_from),

@@ -18,7 +18,7 @@ from ...state.conversation.messages import DEFAULT, Message
 from ..context import SessionScope, StorePart
 from ..database import Command, Reply
 from ..packing import unpack
-from .loading import missing_error, require_head
+from .loading import missing_error, require_head, with_changed_budget
 
 _TORN_READS: Final = 20
 
@@ -55,7 +55,7 @@ class PartReadVerbs(StorePart):
             generation = head.state.store.section().generation
             return [("LRANGE", scope.keys.section(DEFAULT, generation), offset, min(total, offset + limit) - 1)]
 
-        head, lists = _read(scope, reads)
+        head, lists, _ = _read(scope, reads)
         total = head.lengths.get(DEFAULT, 0)
         found = lists[0] if lists else []
         messages = [_parse(unpack(item), offset + place) for place, item in enumerate(found)]
@@ -75,19 +75,21 @@ class PartReadVerbs(StorePart):
             lists = head.state.part_lists
             return [("LRANGE", scope.keys.part(name, each.generation), 0, -1) for name, each in lists.items()]
 
-        head, lists = _read(scope, reads)
+        head, lists, budget = _read(scope, reads)
         items = [list(map(unpack, entries)) for entries in lists]
-        return join_outline(head, dict(zip(head.state.part_lists, items, strict=True)))
+        outline = join_outline(head, dict(zip(head.state.part_lists, items, strict=True)))
+        return with_changed_budget(outline, budget)
 
 
-def _read(scope: SessionScope, reads: Callable[[Head], list[Command]]) -> tuple[Head, list[list[bytes]]]:
-    """Read the head, and lists that it names, at one version.
+def _read(scope: SessionScope, reads: Callable[[Head], list[Command]]) -> tuple[Head, list[list[bytes]], bytes | None]:
+    """Read the head, lists that it names, at one version, and the control field of a changed budget.
 
     Args:
         reads: Makes the commands that read the lists.
     """
     session = scope.keys.session
-    (stored,) = scope.database.pipeline("parts.head", [("HMGET", session, "version", "head")])
+    of_budget: Command = ("HGET", scope.keys.ctl, "budget")
+    stored, budget = scope.database.pipeline("parts.head", [("HMGET", session, "version", "head"), of_budget])
     for _ in range(_TORN_READS):
         version, content = stored
         if version is None:
@@ -95,10 +97,10 @@ def _read(scope: SessionScope, reads: Callable[[Head], list[Command]]) -> tuple[
         head = read_head(require_head(content))
         commands = reads(head)
         if not commands:
-            return head, []
+            return head, [], budget
         *lists, stored = scope.database.transaction("parts.lists", [*commands, ("HMGET", session, "version", "head")])
         if stored[0] == version:
-            return head, lists
+            return head, lists, budget
     raise StoreUnavailable(f"session {scope.session_id} changes too fast to be read; try again")
 
 

@@ -17,7 +17,15 @@ from ...state.execution.execution import ExecutionState
 from .. import fields
 from ..children.ending import ParentAnswer, answer_parent, ended_state
 from ..context import SessionScope, StorePart
-from ..control import HOLD_FIELDS, LONGEST_WAIT_MS, ControlFields, forget_waiting, hold_commands
+from ..control import (
+    BUDGET_MARK,
+    HOLD_FIELDS,
+    LONGEST_WAIT_MS,
+    ControlFields,
+    forget_budget,
+    forget_waiting,
+    hold_commands,
+)
 from ..database import Changed, Command, WatchedTransaction
 from ..event_records import EventType
 from ..events import tell
@@ -28,7 +36,7 @@ from ..records import ActionResult, Hold, NextState, Snapshot, StepRef, Transiti
 from ..safe_ends import mark_safe
 from ..session_records import SESSION_STATUS
 from ..waking import end_waiting, resumed_event, wake
-from .loading import require_head
+from .loading import require_head, with_budget
 from .watched_sessions import WatchedSession
 
 
@@ -131,7 +139,7 @@ class _Stop:
         inbox = read_inbox(entries, found.bookkeeping.operations)
         next_state = self.transition(
             Snapshot(
-                state=before,
+                state=with_budget(before, found.control.changed_budget),
                 inbox=inbox,
                 entries=len(entries),
                 now_ms=found.now_ms,
@@ -145,6 +153,7 @@ class _Stop:
         expire: Command = ("PEXPIRE", found.journal, self.scope.context.journal_ms)
         control = found.control
         forgotten = forget_waiting(self.scope.keys, legs=control.legs, held=control.hold is not None)
+        forgotten += forget_budget(self.scope.keys, control)
         publish = None if save.is_published else save.next
         parent_answer = self._tell_parent(found, next_state, watched)
         publish = parent_answer.publish if parent_answer is not None else publish
@@ -268,7 +277,7 @@ def _resume(scope: SessionScope, by: str) -> ActionResult:
         commands: list[Command] = [("HDEL", keys.ctl, *HOLD_FIELDS), ("HDEL", keys.session, SESSION_STATUS)]
         publish, data = None, {"cause": "resume", "by": by}
         if control.requested_stop is None:
-            commands.append(("HSET", keys.ctl, "cancel", ""))
+            commands.append(("HSET", keys.ctl, "cancel", BUDGET_MARK if control.budget else ""))
         if control.claim:  # the worker that has it continues; if it has died, the sweep finds the step
             commands.append(("ZADD", keys.shard.due, now_ms + scope.context.due_ms, scope.session_id))
         elif control.phase in ("run", "wait"):

@@ -110,6 +110,7 @@ def _load_claimed(claim: Claim, session: CachedSession, control: ControlFields, 
         legs=control.legs,
         hold=control.hold,
         followed_until_ms=control.followed_until_ms,
+        budget=control.changed_budget,
     )
 
 

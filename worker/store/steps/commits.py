@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ... import crash_points
-from ...errors import StoreFull, StoreUnavailable
+from ...errors import StoreFull, StoreUnavailable, VersionConflict
 from .. import fields
 from ..cache import CachedSession
 from ..children.ending import answer_parent, ended_state
 from ..context import SessionScope, StorePart
-from ..control import ControlFields, forget_waiting
+from ..control import ControlFields, forget_budget, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..inbox import read_inbox, trim_commands
 from ..packing import step_claim
@@ -74,7 +74,8 @@ class CommitVerbs(StorePart):
             What was stored; the same answer again when this claim had already committed.
         Raises:
             ClaimLost: Another worker took over; nothing was written.
-            VersionConflict: The session was saved meanwhile; nothing was written. `reload` and commit again.
+            VersionConflict: The session was saved, or its budget was changed meanwhile; nothing was written. `reload`
+                and commit again.
             StoreFull: Nothing was written; ask again when there is room.
             StoreUnavailable: No answer in time. The commit may have happened; asking again is safe.
         """
@@ -146,12 +147,14 @@ class _Commit:
         return self.scope.context.ends.of(link.session_id, _PATIENCE_SECONDS)
 
     def _commit_by_script(self) -> Committed | None:
-        """Commit by script if the version is unchanged, the inbox empty, and there is no stop and no hold.
+        """Commit by script if the version is unchanged, the inbox empty, and there is no stop, hold or changed budget.
 
         None: nothing was written: one of these differs, Redis's time is not known, or old values have to be dropped.
         """
         scope, claim, base = self.scope, self.claim, self.base
         estimate_ms = scope.clock.estimate_ms()
+        if base.budget is not None:  # its mark is there
+            return None
         if estimate_ms is None or is_over(base.session.bookkeeping.past, scope.settings.history_bytes):
             return None
         now_ms = max(estimate_ms, claim.now_ms)
@@ -192,6 +195,8 @@ class _Commit:
             if stored.last == commit_id(self.claim) or self._is_in_steps(control, watched):
                 return self._repeat_answer(stored)
             stored.check_claim(self.claim, self.base.session.version)
+            if control.changed_budget != self.base.budget:  # it decides whether the execution ends
+                raise VersionConflict(f"the budget of session {self.scope.session_id} was changed")
             next_state = self.transition(
                 Snapshot(
                     state=self.base.session.state,
@@ -276,6 +281,7 @@ class _Commit:
         commands = [*save.commands, *self._step_commands(next_state, entries, now_ms, carried=carried)]
         # What the step's requests, and at the execution's end a hold, have left; usually nothing.
         commands += forget_waiting(self.scope.keys, legs=legs, held=hold is not None and not goes_on)
+        commands += [] if stored is None else forget_budget(self.scope.keys, stored.control)
         commands += remove_commands(self.scope.keys.shard, base.journal.all_requests)
         if carried:  # its reply is the last one, see `_with_watchers`
             commands.append(("HGET", self.scope.keys.ctl, "watched"))

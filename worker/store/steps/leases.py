@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ...errors import StateUnreadable
+from ...state.execution.budget import ExecutionBudget
 from .. import fields
 from ..context import SessionScope, StorePart, TooManyConflicts
-from ..control import ControlFields, control_command
+from ..control import ControlFields, control_command, find_budget
 from ..database import Command, Guard, SlotAway
 from ..event_records import EventType
 from ..events import attempt_of, tell
@@ -21,11 +23,12 @@ _REASON_CHARS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The answer to a heartbeat for one claim; `followed_until_ms` as in `LoadedSession`."""
+    """The answer to a heartbeat for one claim; `followed_until_ms` and `budget` as in `LoadedSession`."""
 
     alive: bool
     cancel: str | None
     followed_until_ms: int = 0
+    budget: ExecutionBudget | None = None
 
 
 class LeaseVerbs(StorePart):
@@ -48,11 +51,16 @@ class LeaseVerbs(StorePart):
         for claim in claims:
             keys = context.keys(claim.ref.session_id)
             commands.append(context.clock.renew_lease(keys.shard.lease(claim.id), context.lease_ms))
-            commands.append(("HMGET", keys.ctl, "cancel", "watched"))
+            commands.append(("HMGET", keys.ctl, "cancel", "watched", "budget"))
         replies = context.database.pipeline("renew", commands)
         return [
-            Renewal(bool(alive), _read_stop(cancel, claim.ref), fields.milliseconds(followed))
-            for claim, alive, (cancel, followed) in zip(claims, replies[::2], replies[1::2], strict=True)
+            Renewal(
+                alive=bool(alive),
+                cancel=_read_stop(cancel, claim.ref),
+                followed_until_ms=fields.milliseconds(followed),
+                budget=_read_budget(budget, claim.ref),
+            )
+            for claim, alive, (cancel, followed, budget) in zip(claims, replies[::2], replies[1::2], strict=True)
         ]
 
     def place(self, claim: Claim) -> str:
@@ -141,6 +149,14 @@ def _read_stop(value: bytes | None, ref: StepRef) -> str | None:
     """The execution, when it is the one that was asked to stop."""
     name = fields.text(value)
     return name if name == ref.execution_id else None
+
+
+def _read_budget(value: bytes | None, ref: StepRef) -> ExecutionBudget | None:
+    """The budget that was set for this execution; None without one, and where it is damaged, which the commit says."""
+    try:
+        return find_budget(fields.text(value), ref.execution_id) if value else None
+    except StateUnreadable:
+        return None
 
 
 def _restore(scope: SessionScope, claim: Claim) -> bool:

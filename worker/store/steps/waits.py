@@ -14,6 +14,7 @@ from typing import Any, cast
 from ... import crash_points
 from ...moments import unix_ms
 from ...state.agent_state import AgentState
+from ...state.execution.budget import ExecutionBudget
 from ...state.execution.children import MAX_TREE_SESSIONS
 from ...state.execution.requests import Request, RequestKind
 from ...state.execution.status import ExecutionStatus
@@ -21,7 +22,7 @@ from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_keys
 from ..context import SessionScope, StorePart
-from ..control import LONGEST_WAIT_MS, ControlFields
+from ..control import LONGEST_WAIT_MS, ControlFields, forget_budget
 from ..database import Command, WatchedTransaction, Word
 from ..event_records import EventType, NewEvent
 from ..events import attempt_of
@@ -58,11 +59,13 @@ class RefusedWait:
         journal: As it is stored now; an answer may have come.
         cancel: The execution, when it was asked to stop.
         refused: Requests whose children cannot be made, by id, with the reason.
+        budget: The budget that was set since the step knows it; None: none was.
     """
 
     journal: Journal
     cancel: str | None
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    budget: ExecutionBudget | None = None
 
 
 WaitResult = StoredWait | RefusedWait
@@ -93,8 +96,8 @@ class WaitVerbs(StorePart):
             results: Results not yet journaled, those of pure calls too; they are journaled now.
             plan: The children that this transaction makes. Their sessions must not exist.
         Returns:
-            `RefusedWait` when an answer came, no request is open, a stop was asked for, or a child cannot be made: the
-            claim stays.
+            `RefusedWait` when an answer came, no request is open, a stop was asked for, the budget was changed, or a
+            child cannot be made: the claim stays.
         Raises:
             ClaimLost: Another worker took over, or the wait was applied and its reply lost: leave the step.
             VersionConflict: The session was saved meanwhile; nothing was written. `reload` and wait again.
@@ -163,6 +166,8 @@ class _Wait:
             is_stopped = control.requested_stop is not None and not self.plan.is_ending
             if is_stopped or not stored.open_requests or stored.answers.keys() - self.seen.answers:
                 return RefusedWait(stored, control.requested_stop)
+            if control.changed_budget != self.base.budget:  # reached already, it would let nobody answer
+                return RefusedWait(stored, control.requested_stop, budget=control.changed_budget)
             refused = self._refuse_children(children)
             if refused:
                 return RefusedWait(stored, control.requested_stop, refused)
@@ -253,6 +258,7 @@ class _Wait:
             ("ZADD", keys.shard.due, look_ms, scope.session_id),
             *add_commands(keys.shard, opened),
             ("DEL", keys.shard.lease(claim.id)),
+            *forget_budget(keys, control),
         ]  # fmt: skip
 
     def _callbacks(self, bookkeeping: Bookkeeping, opened: tuple[Request, ...], now_ms: int) -> Iterator[Command]:
