@@ -51,7 +51,7 @@ GROUP_MARK: Final = "@"
 
 CONTROL_TASKS: Final = (
     "submit", "send_message", "retry", "stop", "answer", "answer_by_token", "complete", "fail", "suspend", "resume",
-    "delete", "fork", "clear",
+    "delete", "fork", "clear", "change_budget",
 )  # fmt: skip
 """What callers may ask for by a Celery task, as `control_tasks` names it. `send_message` is part of the task submit."""
 

@@ -272,6 +272,7 @@ def _reader_of(verb: Verb, parameter: inspect.Parameter) -> Callable[[str, Any],
 WIRE: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     **dict.fromkeys(_AS_THEY_ARE, _read_as_it_is),
     "datetime | None": read_time,
+    "ExecutionBudget": lambda field, values: _read_budget(values),
 }
 """How a task reads a JSON value, by the annotation of its parameter."""
 

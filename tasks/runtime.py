@@ -182,6 +182,11 @@ class Runtime:
             "webhooks": self.settings.webhook_secret is not None,
             "queues": list(self.queues),
             "agent_queues": {agent.name: agent.queue for agent in self.agents if agent.queue},
+            "agent_budgets": {
+                agent.name: limits.to_dict()
+                for agent in self.agents
+                if not (limits := agent.effective_budget).is_empty()
+            },
             "group": self.agents.group,
             "models": sorted({model for agent in self.agents for model in agent.models}),
             "groups": sorted({agent.provider_group for agent in self.agents if agent.provider_group}),

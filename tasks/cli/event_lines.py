@@ -137,6 +137,13 @@ def _describe_suspended(event: Event) -> str:
     return f"suspended{by}: {data.get('reason', '')}"
 
 
+def _describe_budget(event: Event) -> str:
+    data = event.data
+    by = f" by {data['by']}" if data.get("by") else ""
+    limits = [f"{name} {limit}" for name, limit in data["budget"].items() if limit is not None]
+    return f"budget changed{by}: {', '.join(limits) or 'no limits'}"
+
+
 def _clock(at_ms: int) -> str:
     return f"{moment(at_ms):%Y-%m-%d %H:%M} UTC"
 
@@ -192,6 +199,7 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "execution_waiting": _describe_waiting,
     "execution_resumed": _describe_resumed,
     "execution_suspended": _describe_suspended,
+    "budget_changed": _describe_budget,
     "request_opened": _describe_opened,
     "request_answered": _describe_closed,
     "request_expired": _describe_closed,

@@ -1,16 +1,17 @@
-"""Commands on jobs: submit, send, watch, show, list, stop, retry."""
+"""Commands on jobs: submit, send, watch, show, list, stop, retry, budget."""
 
 from __future__ import annotations
 
 import sys
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
 from ...config.escaping import indent
 from ...worker.store.labels import read_pairs
 from ..client.json_values import event_value, result_value, session_value, tree_value
+from .budget_views import merge_budgets, print_budget, read_budget
 from .exits import ExitCode
 from .options import (
     AsJson,
@@ -35,7 +36,6 @@ from .options import (
 from .views import as_json, clean, plural, print_table, print_values, say_unread
 
 if TYPE_CHECKING:
-    from ...worker.state.execution.budget import ExecutionBudget
     from ...worker.store.session_records import Result
     from ..client.client import AgentClient
     from ..client.job import Job
@@ -51,6 +51,7 @@ MaxCost = Annotated[float | None, typer.Option(min=0, help="Budget: most US doll
 MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Budget: most seconds.")]
 Labels = Annotated[list[str] | None, typer.Option("--label", help="KEY=VALUE, by which it is found; repeat it.")]
 _STOP_SECONDS: Final = 30.0
+_TIMES: Final = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]
 
 
 def submit(
@@ -68,10 +69,7 @@ def submit(
     max_seconds: MaxSeconds = None,
     start_at: Annotated[
         datetime | None,
-        typer.Option(
-            formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"],
-            help="Begin at this time; without an offset it is local time.",
-        ),
+        typer.Option(formats=_TIMES, help="Begin at this time; without an offset it is local time."),
     ] = None,
     delay: Annotated[timedelta | None, time_option("Begin after this (90s, 30m, 1h).")] = None,
     label: Labels = None,
@@ -93,7 +91,7 @@ def submit(
         _read_message(message),
         session_id=session,
         idempotency_key=idempotency_key,
-        budget=_read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds),
+        budget=read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds),
         start_at=None if start_at is None else start_at.astimezone(),
         delay=delay,
         labels=read_pairs("--label", label or ()),
@@ -324,7 +322,7 @@ def retry(
       celery-agents retry 3f2a… --max-cost 2.00
       celery-agents retry --failed --since 1h --agent researcher --dry-run
     """
-    budget = _read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds)
+    budget = read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds)
     _check_retry(session, failed, [since is not None, agent is not None, dry_run], [wait, budget is not None])
     client = client_for(redis_url)
     if session is not None:
@@ -336,6 +334,53 @@ def retry(
         _print_job(job, json)
     if not json:
         print(f"{plural(len(jobs), 'failed execution')} {'to retry' if dry_run else 'retried'}")
+
+
+def budget(
+    session: SessionArgument,
+    max_steps: MaxSteps = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    max_seconds: MaxSeconds = None,
+    deadline: Annotated[
+        datetime | None, typer.Option(formats=_TIMES, help="Budget: the latest end; without an offset local time.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Limits that are not given become those of the agent, or none.")
+    ] = False,
+    beyond_agent: Annotated[
+        bool, typer.Option("--beyond-agent", help="Limits may be above those of the agent.")
+    ] = False,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Change the limits of an execution that runs, or print them with what is used.
+
+    Limits that are not given stay as they are. What was used counts against the new ones.
+
+    \b
+    Examples:
+      celery-agents budget 3f2a…
+      celery-agents budget 3f2a… --max-cost 5.00
+      celery-agents budget 3f2a… --max-steps 100 --replace
+    """
+    client = client_for(redis_url)
+    session = find_session(client, session)
+    found = client.store.sessions.outline(session).execution
+    given = read_budget(
+        max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds,
+        deadline=None if deadline is None else deadline.astimezone(),
+    )  # fmt: skip
+    if given is None and not replace:
+        print_budget(session, found, json)
+        return
+    wanted = merge_budgets(None if replace or found is None else found.budget, given)
+    changed = client.change_budget(session, wanted, by=by or login(), beyond_agent=beyond_agent)
+    if json:
+        print(as_json({"session_id": session, "changed": changed, "budget": wanted.to_dict()}))
+    else:
+        print("changed" if changed else "it has this budget already")
 
 
 def _show_tree(client: AgentClient, session_id: str, json: bool) -> None:
@@ -392,11 +437,3 @@ def _print_job(job: Job, json: bool) -> None:
 
 def _read_message(message: str) -> str:
     return sys.stdin.read() if message == "-" else message
-
-
-def _read_budget(**limits: Any) -> ExecutionBudget | None:
-    """Build a budget from the options; None when none is given, so that the agent's own budget holds."""
-    from ...worker.state.execution.budget import ExecutionBudget
-
-    given = {name: limit for name, limit in limits.items() if limit is not None}
-    return ExecutionBudget(**given) if given else None

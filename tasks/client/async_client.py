@@ -17,6 +17,7 @@ from celery import Celery
 
 from ...config.settings import Settings
 from ...worker.concurrency.tool_threads import ThreadLimit
+from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.store.event_records import Event
 from ...worker.store.live.streams import StreamPosition
 from .client import AgentClient
@@ -81,6 +82,12 @@ class AsyncJob:
         async for _ in self.events(timeout=timeout):
             pass
         return await self._threads.run(lambda: self._job.result(timeout))
+
+    async def change_budget(
+        self, budget: ExecutionBudget, *, by: str | None = None, beyond_agent: bool = False
+    ) -> bool:
+        """Change the limits of the execution; see `Job.change_budget`."""
+        return await self._threads.run(lambda: self._job.change_budget(budget, by=by, beyond_agent=beyond_agent))
 
     def __repr__(self) -> str:
         return f"Async{self._job!r}"
@@ -246,6 +253,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     answer_by_token = _run_in_thread(AgentClient.answer_by_token)
     complete = _run_in_thread(AgentClient.complete)
     fail = _run_in_thread(AgentClient.fail)
+    change_budget = _run_in_thread(AgentClient.change_budget)
     suspend = _run_in_thread(AgentClient.suspend)
     resume = _run_in_thread(AgentClient.resume)
     fork = _run_in_thread(AgentClient.fork)

@@ -32,6 +32,7 @@ from ...worker.store.records import InboxKind, Operation
 from ...worker.store.session_records import Header, StoredSession
 from ..housekeeping.receivers import read_receivers
 from .archiving import ArchivingVerbs
+from .budgeting import BudgetingVerbs
 from .bulk import BulkVerbs
 from .erasing import ErasingVerbs
 from .following import follow_session
@@ -68,6 +69,7 @@ _STOP_SECONDS: Final = 30.0
 class AgentClient(
     ResolvingVerbs,
     BulkVerbs,
+    BudgetingVerbs,
     ErasingVerbs,
     ForkingVerbs,
     SnapshotVerbs,
@@ -197,8 +199,8 @@ class AgentClient(
             # The other caller said the same; unless this is the same operation, it is said twice.
             return self._send(submission)
         self._publish(applied.publish)
-        job = Job(
-            self.store, submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
+        job = self._make_job(
+            submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
         )
         job.notice = self._queues.describe_unknown(agent) if queue is None else ""
         return job
@@ -285,7 +287,7 @@ class AgentClient(
         if applied.outcome == "again":
             return None
         left = None if deadline is None else max(0.001, deadline - time.monotonic())
-        return Job(self.store, session, operation_id="", execution_id=applied.execution_id).result(timeout=left)
+        return self._make_job(session, execution_id=applied.execution_id).result(timeout=left)
 
     @verb(
         "POST", "/v1/sessions/{session_id}/retry", "retry_execution", scope=Scope.SUBMIT,
@@ -312,7 +314,7 @@ class AgentClient(
             why = f"its execution is {error.before}; only failed and stopped ones can be retried"
             raise ActionRefused(f"session {session_id}: {why}") from error
         self._publish(applied.publish)
-        return Job(self.store, session_id, operation_id="", execution_id=applied.execution_id)
+        return self._make_job(session_id, execution_id=applied.execution_id)
 
     def retry_failed(
         self,
@@ -513,10 +515,10 @@ class AgentClient(
         fingerprint = submission.message_fingerprint()
         operation = Operation(operation_id, InboxKind.MESSAGE, submission.payload(), fingerprint=fingerprint)
         applied = self._act(session, operation)
-        return Job(self.store, session, operation_id=operation_id, execution_id=applied.execution_id)
+        return self._make_job(session, operation_id=operation_id, execution_id=applied.execution_id)
 
     def _job(self, header: Header) -> Job:
-        return Job(self.store, header.session_id, operation_id="", execution_id=header.execution_id)
+        return self._make_job(header.session_id, execution_id=header.execution_id)
 
     def _check_owner(self, session: str, agent: str) -> bool:
         """Whether the session exists; refuses it when it belongs to another agent."""

@@ -13,6 +13,7 @@ from ...worker.store.records import ActionResult, Operation, StepRef
 from ...worker.store.store import Store, redis_store
 from ..producer import create_producer_app, settings_of
 from ..publishing import StepPublisher
+from .job import Job
 
 
 class ClientConnection:
@@ -76,6 +77,10 @@ class ClientConnection:
         """Publish a step where the transaction could not."""
         if step is not None:
             self._publisher.publish(step, self.store.housekeeping.now_ms(step.session_id))
+
+    def _make_job(self, session_id: str, *, operation_id: str = "", execution_id: str = "") -> Job:
+        """Make a handle of an execution, which acts over the connections of this client."""
+        return Job(self.store, session_id, operation_id=operation_id, execution_id=execution_id, publish=self._publish)
 
     def _now_ms(self) -> int:
         """Redis's time."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from ...worker.errors import (
+    ActionRefused,
     NotConfirmed,
     SessionArchived,
     SessionDeleted,
@@ -13,10 +14,13 @@ from ...worker.errors import (
     SessionNotFound,
     StoreUnavailable,
 )
+from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.store.event_records import EXECUTION_ENDS, Event
 from ...worker.store.live.streams import StreamPosition
+from ...worker.store.records import StepRef
 from ...worker.store.session_records import Result
 from ...worker.store.store import Store
+from .budgets import change_budget
 from .following import follow_session
 from .inputs import check_position, check_seconds
 from .stream_items import StreamItem
@@ -31,8 +35,21 @@ class Job:
         notice: Why the job cannot begin yet, for its caller: no worker has registered the agent. "" otherwise.
     """
 
-    def __init__(self, store: Store, session_id: str, operation_id: str, execution_id: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        session_id: str,
+        operation_id: str,
+        execution_id: str = "",
+        *,
+        publish: Callable[[StepRef | None], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            publish: Publishes a step where a transaction could not. Without it, the sweep does.
+        """
         self._store = store
+        self._publish = publish
         self._execution_id = execution_id
         self.session_id = session_id
         self.operation_id = operation_id
@@ -119,6 +136,21 @@ class Job:
         if result is None:
             raise TimeoutError(f"execution {self._execution_id} was continued before its result was read")
         return result
+
+    def change_budget(self, budget: ExecutionBudget, *, by: str | None = None, beyond_agent: bool = False) -> bool:
+        """Change the limits of the execution while it runs or waits; see `AgentClient.change_budget`.
+
+        Raises:
+            ActionRefused: It has ended, or its message still waits behind a running step.
+        """
+        if not self.execution_id:
+            why = "its message waits behind a running step; change the budget of the session's execution"
+            raise ActionRefused(f"session {self.session_id}: {why}")
+        applied = change_budget(
+            self._store, self.session_id, budget, execution_id=self.execution_id, by=by, beyond_agent=beyond_agent
+        )
+        self._publish(applied.publish)
+        return applied.outcome == "changed"
 
     def _is_mine(self, item: StreamItem) -> bool:
         if item.event is not None:

@@ -214,7 +214,7 @@ class SnapshotVerbs(ClientConnection):
         saved = self.store.sessions.create(name, session, queue=self._queues.queue_of(found.agent))
         self._publish(saved.publish)
         execution = saved.session.state.execution
-        return Job(self.store, name, operation_id="", execution_id=execution.execution_id if execution else "")
+        return self._make_job(name, execution_id=execution.execution_id if execution else "")
 
     def _tools_of(self, session_id: str) -> list[str]:
         """Names of the tools in the definition that is stored with a session; none before its first step."""

@@ -33,7 +33,7 @@ class Scope(StrEnum):
     """The things that a token may allow."""
 
     SUBMIT = "submit"
-    """Submit jobs and messages, retry."""
+    """Submit jobs and messages, retry, change budgets."""
 
     READ = "read"
     """Read everything: sessions, events, requests, agents, workers."""
@@ -68,6 +68,7 @@ class Verb:
         headers: `idempotency_key` and `expected_version`, where a header gives them.
         token: What the token in the path has to be for.
         service_only: Parameters that no token of a session may give.
+        admin_only: Parameters that only a token with the scope `admin` may give.
         for_chat: A token with the scope `chat` may use it, too.
         reads_session: It reads or changes a whole session, of which only few fit into memory. Names of parameters: it
             does where one of these is given.
@@ -86,6 +87,7 @@ class Verb:
     headers: Sequence[str] = ()
     token: TokenPurpose | None = None
     service_only: Sequence[str] = ()
+    admin_only: Sequence[str] = ()
     for_chat: bool = False
     reads_session: bool | Sequence[str] = True
     task: Sequence[str] = ()
@@ -122,7 +124,15 @@ def verb(
 
     def note(call: F) -> F:
         made = Verb(call=call, method=method, path=path, operation=operation, scope=scope, **more)
-        named = {*made.path_names, *made.http, *made.headers, *made.service_only, *made.task, *made.task_gives}
+        named = {
+            *made.path_names,
+            *made.http,
+            *made.headers,
+            *made.service_only,
+            *made.admin_only,
+            *made.task,
+            *made.task_gives,
+        }
         if unknown := named - set(inspect.signature(call).parameters):
             raise TypeError(f"@verb of {call.__qualname__} names {', '.join(sorted(unknown))}, which it does not take")
         VERBS.append(made)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ...worker.errors import SessionConflict
 from ..client.client import AgentClient
 from ..client.json_values import bucket_value, found_value, pause_value, timeline_value, waiting_value
-from ..client.verbs import VERBS, Verb
+from ..client.verbs import VERBS, Scope, Verb
 from . import replies
 from .bodies import Budget, ModelLimit, Moment, TranscriptMessage, WaitQuery
 from .endpoints import IF_MATCH, KEY, Body, Call, Endpoint, Handler, NoQuery, send
@@ -38,6 +38,7 @@ WIRE: Final[Mapping[str, Any]] = {
     "datetime | None": Moment | None,  # pyright: ignore[reportOperatorIssue]
     "timedelta | None": float | None,
     "ExecutionBudget | None": Budget | None,
+    "ExecutionBudget": Budget,
     "ProviderLimit": ModelLimit,
     "Mapping[str, Any] | None": dict[str, Any] | None,
     "Mapping[str, str] | None": dict[str, str] | None,
@@ -53,6 +54,7 @@ WIRE: Final[Mapping[str, Any]] = {
 READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "timedelta | None": lambda seconds: timedelta(seconds=seconds),
     "ExecutionBudget | None": lambda budget: budget.value(),
+    "ExecutionBudget": lambda budget: budget.value(),
     "ProviderLimit": lambda limit: limit.value(),
     "Sequence[Message]": lambda messages: [message.value() for message in messages],
 }
@@ -160,6 +162,8 @@ def _make_handler(verb: Verb, writer: Writer) -> Handler:
     async def handle(call: Call) -> Response:
         given = call.query if verb.method in _BY_QUERY else call.body
         call.access.check_fields(**{name: getattr(given, name) for name in verb.service_only})
+        if any(getattr(given, name) for name in verb.admin_only):
+            call.access.check(Scope.ADMIN, call.session_id)
         arguments = {
             **{name: call.path[name] for name in verb.path_names},
             **{name: getattr(given, name) for name in verb.http},

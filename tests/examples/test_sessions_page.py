@@ -110,3 +110,11 @@ def test_a_session_moves_to_another_redis(page: Any, tmp_path: Path) -> None:
         assert job.result(timeout=30).final_response == "moved"
         assert new.client.show(held.session_id).state.context.metadata["moved"] is True
         assert (tmp_path / f"{held.session_id}.json").exists()
+
+
+def test_a_budget_is_changed_while_its_execution_waits_for_a_worker(page: Any, redis_url: str) -> None:
+    with AgentClient(redis_url) as client:
+        with pytest.warns(UserWarning, match="no worker has registered"):
+            job = client.submit("planned", plan(answer="done"))
+        assert page("limits").give_more(client, job.session_id) is True
+        assert page("limits").give_more(client, job.session_id) is False
