@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from .ending import clear, end_early
-from .placing import find_message, place, put_by_arrival, start_queued, take_out, with_broken
+from .placing import find_message, place, put_by_arrival, start_queued, take_out, with_broken, without_marks
 from .values import (
     AT_REST,
     CALLS,
@@ -99,13 +99,13 @@ def _send(state: State, config: Config, act: Send) -> Moves:
         return
     if act.mode == REFUSE and session.phase != IDLE:
         if mutant is Mutant.REFUSED_IS_KEPT:
-            state, _ = place(state, config, Message(act.number, STEER))
+            state, _ = place(state, config, Message(act.number, STEER, session.cancel))
         yield "send.refused", 0, state
         return
     if receipt is not None:
         state = with_broken(state, "M8: a message that is sent again is applied again")
     mode = STEER if act.mode == REFUSE else act.mode
-    placed, placement = place(state, config, Message(act.number, mode))
+    placed, placement = place(state, config, Message(act.number, mode, session.cancel))
     ghost = placed.ghost
     receipts = (*ghost.receipts, Receipt(act.number, mode, placement))
     yield _SENT[placement], 0, placed._replace(ghost=ghost._replace(receipts=receipts))
@@ -149,15 +149,16 @@ def _set_mode(state: State, config: Config, act: SetMode) -> Moves:
         waiting = taken.session._replace(inbox=(Message(act.number, act.mode),))
         yield "mode.joined", 0, taken._replace(session=waiting)
         return
-    moved, placement = place(taken, config, Message(act.number, act.mode))
+    # Who promotes a message after a stop wants it delivered in spite of the stop.
+    is_after_stop = message.is_after_stop if act.mode == QUEUE else session.cancel
+    moved, placement = place(taken, config, Message(act.number, act.mode, is_after_stop))
     if placement == STARTS and act.mode == QUEUE:
         moved = with_broken(moved, "M13: a held queue goes on without a release or a retry")
     if act.mode != QUEUE:
-        # Who changes a mode after a stop wants the message delivered in spite of it.
         stopped = tuple(number for number in moved.ghost.stopped if number != act.number)
         moved = moved._replace(ghost=moved.ghost._replace(stopped=stopped))
         if mutant is Mutant.PROMOTED_BEFORE_STOP:
-            moved = moved._replace(session=_unmarked(moved, act.number))
+            moved = moved._replace(session=_unmarked(moved, (act.number,)))
     yield _MOVED[placement], 0, moved
 
 
@@ -168,12 +169,9 @@ def _is_as_asked(state: State, message: Message, mode: int) -> bool:
     return mode != QUEUE and (message.is_after_stop if session.cancel else message.mode == mode)
 
 
-def _unmarked(state: State, *numbers: int) -> Session:
-    inbox = tuple(
-        message._replace(is_after_stop=message.is_after_stop and message.number not in numbers)
-        for message in state.session.inbox
-    )
-    return state.session._replace(inbox=inbox)
+def _unmarked(state: State, numbers: tuple[int, ...]) -> Session:
+    session = state.session
+    return session._replace(inbox=without_marks(session.inbox, numbers), queue=without_marks(session.queue, numbers))
 
 
 def _stop(state: State, config: Config, act: Stop) -> Moves:
@@ -207,7 +205,7 @@ def _stop_again(state: State, config: Config, act: Stop) -> State:
     """Hold, or clear, what has come since the first stop."""
     asked = _told(state, act)
     if config.mutant is not Mutant.SECOND_STOP_KEEPS_MARKS:
-        asked = asked._replace(session=_unmarked(asked, *asked.ghost.stopped))
+        asked = asked._replace(session=_unmarked(asked, asked.ghost.stopped))
     return clear(asked, config) if act.clears and config.mutant is not Mutant.SECOND_STOP_CLEARS_NOTHING else asked
 
 
@@ -221,17 +219,20 @@ def _told(state: State, act: Stop) -> State:
 
 def _release(state: State, config: Config) -> Moves:
     session, ghost = state.session, state.ghost
-    if ghost.is_released and config.mutant is not Mutant.RELEASE_NOT_RECOGNISED:
+    if session.release_known and config.mutant is not Mutant.RELEASE_NOT_RECOGNISED:
+        if session.queue_held and not ghost.is_released:
+            state = with_broken(state, "M14: a release is known already, and has released nothing")
         yield "release.known already", 0, state
         return
     if not session.queue_held:
         # Nothing is remembered: the same release, sent again when the queue is held, releases it.
-        yield "release.nothing", 0, state
+        known = config.mutant is Mutant.IDLE_RELEASE_REMEMBERED
+        yield "release.nothing", 0, state._replace(session=session._replace(release_known=known))
         return
     if ghost.is_released:
         state = with_broken(state, "M8: a release that is sent again releases a later hold")
     ghost = state.ghost._replace(is_released=True, is_queue_held=False)
-    lifted = state._replace(session=session._replace(queue_held=False), ghost=ghost)
+    lifted = state._replace(session=session._replace(queue_held=False, release_known=True), ghost=ghost)
     if session.phase == IDLE and session.queue:
         yield "release.started", 0, start_queued(lifted, config)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .placing import deliver, in_order, start, start_queued
+from .placing import deliver, in_order, start, start_queued, without_marks
 from .values import (
     CALLS,
     COMPLETED,
@@ -22,7 +22,10 @@ from .values import (
 def complete(state: State, config: Config, inbox: Messages, queue: Messages) -> State:
     """End the execution as completed: all steering messages start the next one, else the first queued one does."""
     held = state.session.held and config.mutant is not Mutant.HOLD_ENDS
-    session = _ended(state.session, COMPLETED)._replace(inbox=state.session.inbox[len(inbox) :], interrupt=False)
+    session = _ended(state.session, COMPLETED)
+    session = session._replace(
+        inbox=session.inbox[len(inbox) :], queue=_unmarked(session.queue, config), interrupt=False
+    )
     ghost = state.ghost._replace(stopped=())
     ended = state._replace(session=session, ghost=ghost)
     follows = bool(queue) and not session.queue_held
@@ -40,7 +43,8 @@ def complete(state: State, config: Config, inbox: Messages, queue: Messages) -> 
 def end_early(state: State, config: Config, outcome: int, inbox: Messages) -> State:
     """End the execution as stopped or failed: hold the queue, with the messages of the inbox at its front.
 
-    Messages that came after the stop start the next execution, in front of the queue.
+    Messages that came after the stop start the next execution, in front of the queue, which is held only if one of its
+    messages came before the stop.
     """
     mutant = config.mutant
     if state.session.clears:
@@ -55,18 +59,37 @@ def end_early(state: State, config: Config, outcome: int, inbox: Messages) -> St
     queue = session.queue + before if mutant is Mutant.MOVED_TO_THE_END else before + session.queue
     session = session._replace(
         inbox=rest,
-        queue=queue,
-        queue_held=bool(queue) or mutant is Mutant.EMPTY_QUEUE_HELD,
+        queue=_unmarked(queue, config),
+        queue_held=_holds(queue, config) or mutant is Mutant.EMPTY_QUEUE_HELD,
         interrupt=session.interrupt and mutant is Mutant.END_KEEPS_INTERRUPT,
     )
-    ghost = ghost._replace(is_suspended=False, is_queue_held=bool(queue), stopped=())
+    ghost = ghost._replace(is_suspended=False, is_queue_held=_is_held_for_observer(state, queue), stopped=())
     ended = state._replace(session=session, ghost=ghost)
     if after:
         held = session.queue_held and mutant is not Mutant.AFTER_STOP_RELEASES
         return start(ended._replace(session=session._replace(queue_held=held)), config, after)
-    if queue and mutant is Mutant.EVERY_END_STARTS:
+    if queue and (not session.queue_held or mutant is Mutant.EVERY_END_STARTS):
         return start_queued(ended._replace(session=session._replace(queue_held=False)), config)
     return ended
+
+
+def _holds(queue: Messages, config: Config) -> bool:
+    """Whether a message of the queue came before the stop; without a stop, all did."""
+    if config.mutant is Mutant.QUEUED_AFTER_STOP_HELD:
+        return bool(queue)
+    return any(not message.is_after_stop for message in queue)
+
+
+def _is_held_for_observer(state: State, queue: Messages) -> bool:
+    if not state.session.cancel:
+        return bool(queue)
+    return any(message.number in state.ghost.stopped for message in queue)
+
+
+def _unmarked(queue: Messages, config: Config) -> Messages:
+    if config.mutant is Mutant.MARKS_OUTLIVE_STOP:
+        return queue
+    return without_marks(queue, tuple(message.number for message in queue))
 
 
 def _ended(session: Session, outcome: int) -> Session:

@@ -37,8 +37,6 @@ def violations(state: State, config: Config) -> Iterator[str]:
         yield "M2: a message waits in the queue of an idle session, and nothing holds it"
     if session.queue_held and not session.queue:
         yield "M2: an empty queue is held"
-    if session.queue_held and not ghost.is_queue_held:
-        yield "M14: a queue stays held although a release or a retry let it go"
     if session.phase == IDLE and any(message.number in ghost.cleared for message in session.queue):
         yield "M12: a stop was told to clear a message, which is held"
     yield from _order_violations(state)
@@ -87,6 +85,8 @@ def change_violations(before: State, after: State) -> Iterator[str]:
         yield "M18: a last answer is dropped, or its execution goes on behind it"
     if old.phase != IDLE and (new.phase == IDLE or new.execution != old.execution):
         yield from _end_violations(before, after)
+    if new.queue_held and not after.ghost.is_queue_held:
+        yield "M14: a queue stays held although a release or a retry let it go"
 
 
 def _end_violations(before: State, after: State) -> Iterator[str]:
@@ -97,6 +97,8 @@ def _end_violations(before: State, after: State) -> Iterator[str]:
         yield "M10: a stop clears a message that came after it"
     if new.last == COMPLETED:
         return
+    if old.cancel and new.queue_held and not any(message.number in before.ghost.stopped for message in new.queue):
+        yield "M10: a stop holds a queue whose messages all came after it"
     held = {message.number for message in new.queue}
     delivered = {delivery.number for delivery in after.ghost.delivered}
     for message in old.inbox:

@@ -48,7 +48,7 @@ def _join(state: State, config: Config, message: Message) -> State:
     """Put a message into the inbox. Under a stop, nothing is left to interrupt."""
     session = state.session
     if session.cancel:
-        message = Message(message.number, STEER, is_after_stop=True)
+        message = message._replace(mode=STEER)
     session = session._replace(inbox=(*session.inbox, message))
     if message.mode == INTERRUPT:
         session = session._replace(interrupt=True)
@@ -68,7 +68,7 @@ def _queue(state: State, config: Config, message: Message) -> State:
             break
     if config.mutant is Mutant.DEMOTED_LAST:
         place = len(session.queue)
-    queued = Message(message.number, QUEUE)
+    queued = message._replace(mode=QUEUE)
     return state._replace(session=session._replace(queue=(*session.queue[:place], queued, *session.queue[place:])))
 
 
@@ -152,6 +152,13 @@ def deliver(state: State, config: Config, messages: Messages) -> State:
     ghost, execution = state.ghost, state.session.execution
     deliveries = tuple(Delivery(message.number, message.mode, execution) for message in ordered)
     return state._replace(ghost=ghost._replace(delivered=ghost.delivered + deliveries))
+
+
+def without_marks(messages: Messages, numbers: tuple[int, ...]) -> Messages:
+    """The messages; those of these numbers count as such that came before a stop."""
+    return tuple(
+        message._replace(is_after_stop=False) if message.number in numbers else message for message in messages
+    )
 
 
 def in_order(messages: Messages, config: Config) -> Messages:

@@ -50,6 +50,7 @@ class Mutant(StrEnum):
     STEER_RELEASES = "a message that starts an idle session releases the held queue"
     RETRY_KEEPS_HELD = "a retry leaves the queue held"
     RELEASE_NOT_RECOGNISED = "a release that is sent again is not recognised"
+    IDLE_RELEASE_REMEMBERED = "a release that finds nothing held is remembered"
     EMPTY_QUEUE_HELD = "a queue without messages stays held"
     STOP_KEEPS_WAIT = "a stop leaves phase wait"
     HOLD_REFUSES_STOP = "a held session refuses the claim although it is being stopped"
@@ -59,6 +60,8 @@ class Mutant(StrEnum):
     SECOND_STOP_KEEPS_MARKS = "a second stop leaves the marks of messages that came between"
     AFTER_STOP_HELD = "a stop holds the messages that came after it"
     BEFORE_STOP_STARTS = "a stopped execution starts the next one with messages that came before the stop"
+    QUEUED_AFTER_STOP_HELD = "a stop holds a queue whose messages all came after it"
+    MARKS_OUTLIVE_STOP = "a queued message that came after a stop keeps its mark when the execution has ended"
     AFTER_STOP_RELEASES = "the execution that a message after a stop starts releases the queue"
     FAILURE_HOLDS_AFTER_STOP = "a stopped execution that fails holds the messages that came after the stop"
     PROMOTED_BEFORE_STOP = "a message that is promoted after a stop counts as one that came before it"
@@ -157,6 +160,7 @@ class Session(NamedTuple):
     queue_held: bool = False
     inbox: Messages = ()
     queue: Messages = ()
+    release_known: bool = False
     clears: bool = False  # with a mutant: the end clears the queue
 
 
