@@ -107,6 +107,30 @@ def test_a_slow_run_is_stopped_and_a_failed_one_says_why_and_is_retried(
     assert watched.complaints == []
 
 
+def test_the_limits_of_what_runs_are_changed(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "slow: count the stock")
+    page.goto(f"{served.url}/sessions/{job.session_id}?tab=overview")
+    wait_until(lambda: "stocktaking" in running_tools(served, job), "the tool runs", 30, details=worker.tail)
+    page.get_by_text("Change the limits").click()
+    page.get_by_label("Steps").fill("13")
+    page.get_by_role("button", name="Change", exact=True).click()
+    expect(page.get_by_text("agent support has max_steps 12")).to_be_visible()
+    page.get_by_label("Steps").fill("7")
+    page.get_by_label("Dollars").fill("0.25")
+    page.get_by_role("button", name="Change", exact=True).click()
+    expect(page.get_by_role("table", name="Budget").get_by_text("of 7")).to_be_visible()
+    expect(page.get_by_label("Tokens")).to_have_value("60000")  # what is not given is the agent's
+    execution = desk.client.show(job.session_id).state.execution
+    assert execution is not None
+    assert (execution.budget.max_steps, execution.budget.max_tokens, execution.budget.max_cost) == (7, 60_000, 0.25)
+    desk.client.stop(job.session_id, timeout=0)
+    wait_for(desk, job, "stopped")
+    assert [each for each in watched.complaints if "422" not in each] == []
+
+
 def test_a_failed_child_is_seen_from_above_and_says_why(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:

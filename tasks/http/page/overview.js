@@ -1,10 +1,14 @@
 // The tab Overview of a session: its budget, why it has not ended, its plan, notes, facts, and earlier executions.
+import { post, Refusal, sessionPath, tokenClaims } from "./api.js";
+import { isActive } from "./conversation.js";
 import { asNumber, brief, count, duration, exactTime, firstLine, inert, money, tokensOf } from "./format.js";
-import { html, Table } from "./html.js";
+import { html, Table, useState } from "./html.js";
 import { Clock, Glyph, Json, Long, Meter, Problem, Status, useNow } from "./parts.js";
-import { linkTo } from "./state.js";
+import { actor, linkTo } from "./state.js";
 
 const OWN_PARTS = ["smart_plan", "smart_memory", "smart_reflections"]; // drawn by their own section
+const LIMITS = [["max_steps", "Steps", 1], ["max_tokens", "Tokens", 1], ["max_cost", "Dollars", "any"],
+  ["max_seconds", "Seconds", "any"]];
 const MOST_JSON = 1500; // characters that are drawn at first
 const ADVICE = [
   [/^waits for (an|a) (approval|answer)/, "Answer it in the conversation, or in the inbox."],
@@ -18,7 +22,7 @@ const ADVICE = [
   [/^waits for agent/, "Look at the child: it says what it waits for."],
 ];
 
-export function Overview({ view }) {
+export function Overview({ view, feed }) {
   const { header, state, results, problems, timeline } = view;
   const now = useNow();
   const execution = state?.execution ?? null;
@@ -29,7 +33,8 @@ export function Overview({ view }) {
     html`<section><h3>${title}</h3><${Json} value=${value} most=${MOST_JSON} /></section>`;
   return html`<div class="overview"><${Problem} of=${problems.state} />
     ${header.reason && html`<${Why} reason=${header.reason} />`}
-    ${execution && html`<${Budget} execution=${execution} view=${view} now=${now + (timeline?.skew ?? 0)} />`}
+    ${execution && html`<${Budget} execution=${execution} view=${view} feed=${feed}
+      now=${now + (timeline?.skew ?? 0)} />`}
     ${parts.smart_plan && html`<${Plan} plan=${parts.smart_plan} />`}
     ${parts.smart_reflections && html`<${Notes} notes=${parts.smart_reflections} />`}
     ${parts.smart_memory?.facts?.length > 0 && html`<${Remembered} facts=${parts.smart_memory.facts} now=${now} />`}
@@ -56,7 +61,7 @@ function Why({ reason }) {
     ${advice && html`<p><b>What frees it:</b> ${advice}</p>`}</section>`;
 }
 
-function Budget({ execution, view, now }) {
+function Budget({ execution, view, feed, now }) {
   const { budget = {}, usage = {}, cost = null, waited_seconds: waited = 0 } = execution;
   const begin = Date.parse(execution.started_at ?? "");
   const end = Date.parse(execution.completed_at ?? execution.waiting_since ?? "") || now;
@@ -75,7 +80,32 @@ function Budget({ execution, view, now }) {
         <td class="number">${write(used)}${limit ? ` of ${write(limit)}` : ""}</td></tr>`)}</tbody></table>
     ${budget.deadline && html`<p>It ends at ${exactTime(budget.deadline)} at the latest.</p>`}
     <p class="small dim">${children > 0 && "With what its children used. "}Time without what it waited for people.
-      ${view.tree && html` <a href=${linkTo("tree", view.header.session_id)}>Where it went</a>`}</p></section>`;
+      ${view.tree && html` <a href=${linkTo("tree", view.header.session_id)}>Where it went</a>`}</p>
+    ${isActive(view.header) && tokenClaims() === null && html`<${Limits} key=${JSON.stringify(budget)} budget=${budget}
+      id=${view.header.session_id} feed=${feed} />`}</section>`;
+}
+
+/** Other limits for what runs: all of the form hold in place of the present ones; an empty one is the agent's own. */
+function Limits({ budget, id, feed }) {
+  const [problem, setProblem] = useState(null);
+  const submit = async (event) => {
+    event.preventDefault();
+    const given = new FormData(event.target);
+    const limits = Object.fromEntries(LIMITS.map(([name]) => [name, given.get(name) === "" ? null
+      : Number(given.get(name))]));
+    try {
+      await post(sessionPath(id, "/budget"), { budget: { ...limits, deadline: budget.deadline ?? null }, ...actor() });
+      setProblem(null);
+      feed.refresh("header", "state");
+    } catch (refusal) {
+      if (!(refusal instanceof Refusal)) throw refusal;
+      setProblem(refusal);
+    }
+  };
+  return html`<details><summary>Change the limits</summary><form class="chosen" onSubmit=${submit}>
+    ${LIMITS.map(([name, word, step]) => html`<label key=${name} class="field"><span class="label">${word}</span>
+      <input type="number" min="0" step=${step} name=${name} defaultValue=${budget[name] ?? ""} /></label>`)}
+    <button class="button" type="submit">Change</button></form><${Problem} of=${problem} /></details>`;
 }
 
 const PLAN = { completed: "completed", "in-progress": "in_progress", "not-started": "pending" };

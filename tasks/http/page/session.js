@@ -67,7 +67,7 @@ function Body({ view, feed, query }) {
       <div id="panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} tabindex="-1"><h2 class="unseen">${tabs[tab]}</h2>
         ${tab === "conversation" && chat}
         ${tab === "timeline" && html`<${Timeline} view=${view} />`}
-        ${tab === "overview" && html`<${Overview} view=${view} />`}
+        ${tab === "overview" && html`<${Overview} view=${view} feed=${feed} />`}
         ${tab === "stored" && html`<${Saw} view=${view} feed=${feed} query=${query} />`}
         ${tab === "tools" && html`<${Calls} view=${view} />`}
         ${tab === "raw" && html`<${Raw} view=${view} />`}</div></section></div>`;
