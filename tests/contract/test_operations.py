@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -145,3 +147,18 @@ def test_a_message_with_a_budget_is_refused_while_an_execution_has_another_one(b
     assert execution is not None
     assert execution.budget == budget
     assert act(bench, message).outcome == "again", "a lost reply is no refusal"
+
+
+def test_a_change_behind_an_end_tells_nobody_of_it_again(bench: Bench) -> None:
+    bench.session, bench.execution = uuid.uuid4().hex, uuid.uuid4().hex
+    bench.submit(notify={"webhook": "http://localhost/hook"})
+    bench.commit(bench.claim(), final=True)
+    (note,) = bench.database("ZRANGE", bench.shard.callbacks, 0, -1)
+    bench.database("ZREM", bench.shard.callbacks, note)  # the callback was made
+    record = bench.store.sessions.outcome(bench.session, bench.execution)
+    metadata = Operation("a-change", InboxKind.METADATA, {"key": "seen", "value": True})
+    bench.store.sessions.act(bench.session, metadata, operation_transition)
+    stored = bench.store.sessions.load(bench.session)
+    bench.store.sessions.save(bench.session, replace(stored, status="suspended"))
+    assert bench.database("ZRANGE", bench.shard.callbacks, 0, -1) == []
+    assert bench.store.sessions.outcome(bench.session, bench.execution) == record

@@ -224,10 +224,15 @@ class SessionSave:
                 yield ("ZADD", self.scope.keys.shard.callbacks, self.now_ms, note)
 
     def _ended_executions(self) -> Iterator[Result]:
-        """The results of executions that end with this save."""
+        """The results of executions that end with this save: one that had ended before was recorded and told then."""
+        before = _ended_id(self.before)
         for state in (self.next_state.ended, self.next_state.state):
-            if state is not None and state.execution is not None and state.execution.status.is_terminal():
+            if state is None or state.execution is None:
+                continue
+            ended = _ended_id(state)
+            if ended not in (None, before):
                 yield Result.of(self.scope.session_id, state, state.execution)
+            before = ended
 
     def _control_fields(self, due: StepRef | None) -> Command:
         before, after = self.before, self.next_state.state
@@ -337,6 +342,12 @@ class SessionSave:
                 done = zip(state.execution.step_executions[change.steps.start :], items, strict=True)
                 items = [pack_step(step, item, change.sections) for step, item in done]
             yield from _append(steps, items)
+
+
+def _ended_id(state: AgentState | None) -> str | None:
+    """The id of a state's execution where that has ended; None otherwise."""
+    execution = None if state is None else state.execution
+    return execution.execution_id if execution is not None and execution.status.is_terminal() else None
 
 
 def _append(key: str, items: Sequence[bytes], *, packs: bool = False) -> Iterator[Command]:
