@@ -51,7 +51,7 @@ GROUP_MARK: Final = "@"
 
 CONTROL_TASKS: Final = (
     "submit", "send_message", "retry", "stop", "answer", "answer_by_token", "complete", "fail", "suspend", "resume",
-    "delete", "fork", "clear", "change_budget",
+    "delete", "fork", "clear", "change_budget", "withdraw_message", "set_message_mode", "release_queue",
 )  # fmt: skip
 """What callers may ask for by a Celery task, as `control_tasks` names it. `send_message` is part of the task submit."""
 
@@ -243,6 +243,7 @@ class Settings(BaseSettings):
     )
     executions_kept: int = Field(50, ge=1, description="Executions of a session whose steps are kept.")
     inbox_limit: int = Field(1_000, ge=1, description="Messages that may wait for one running step.")
+    max_queued: int = Field(32, ge=1, description="Messages of a session that may wait for executions of their own.")
     max_inbox_bytes: int = Field(
         8_000_000, ge=1000, description="Bytes of the messages that may wait for one running step."
     )

@@ -6,7 +6,10 @@
     ├── InvalidInput                a value from outside that cannot be used (also a ValueError)
     ├── InvalidTransition           an execution cannot go from this status to that one
     ├── ActionRefused               a session's controller or status does not allow this
+    │   ├── SessionBusy             a message that must not wait met an execution that runs or waits
+    │   ├── MessageNotWaiting       the message was delivered, or there is none
     │   └── RequestNotOpen          the request was answered, has expired or was cancelled
+    ├── MessageUndelivered          the message was taken back, so that it has no result
     ├── RequestNotFound             the session made no request with this id
     ├── IdempotencyMismatch         the same key was used for another request
     ├── UnknownAgent                no worker offers an agent of this name
@@ -114,6 +117,57 @@ class InvalidTransition(CeleryAgentsError):
 
 class ActionRefused(CeleryAgentsError):
     """This action is not allowed on the session as it is now."""
+
+
+class SessionBusy(ActionRefused):
+    """A message that must not wait met an execution that runs or waits; nothing was written.
+
+    Attributes:
+        session_id: The session.
+        phase: What its execution does: `run`, `wait`, or `parked`.
+        step: The step that it is at.
+    """
+
+    def __init__(self, session_id: str, phase: str, step: int) -> None:
+        does = {"run": "runs", "wait": "waits for an answer"}.get(phase, "is parked")
+        super().__init__(
+            f"session {session_id} is busy: its execution {does}, at step {step}; send the message when it has ended, "
+            "or with when='steer' or when='queue'"
+        )
+        self.session_id = session_id
+        self.phase = phase
+        self.step = step
+
+
+class MessageUndelivered(CeleryAgentsError):
+    """The message was taken back before an execution had it, so that it has no result.
+
+    Attributes:
+        session_id: The session.
+        operation_id: Of the message.
+        reason: `withdrawn`, or `cleared` by a stop.
+    """
+
+    def __init__(self, session_id: str, operation_id: str, reason: str) -> None:
+        super().__init__(f"message {operation_id} of session {session_id} was {reason} before it was delivered")
+        self.session_id = session_id
+        self.operation_id = operation_id
+        self.reason = reason
+
+
+class MessageNotWaiting(ActionRefused):
+    """The message does not wait any more, or the session has never had it.
+
+    Attributes:
+        operation_id: Of the message.
+        execution_id: The execution that has it; "" where none has, or where that is forgotten.
+    """
+
+    def __init__(self, session_id: str, operation_id: str, *, execution_id: str = "", why: str = "") -> None:
+        became = f"it was delivered to execution {execution_id}" if execution_id else why or "no message has this id"
+        super().__init__(f"message {operation_id} does not wait in session {session_id}: {became}")
+        self.operation_id = operation_id
+        self.execution_id = execution_id
 
 
 class RequestNotOpen(ActionRefused):

@@ -121,6 +121,17 @@ def _describe_child(event: Event) -> str:
     return f"step {event.step}: {data['tool']} has ended: {data['status']}, {', '.join(numbers)}"
 
 
+def _by(event: Event) -> str:
+    """The words for who did it; none where that is not known."""
+    return f" by {event.data['by']}" if event.data.get("by") else ""
+
+
+def _describe_arrival(event: Event) -> str:
+    if "placed" not in event.data:
+        return "a message arrived; the running step goes first"
+    return f"a message arrived, and is {event.data['placed']}"
+
+
 def _describe_waiting(event: Event) -> str:
     requests = event.data.get("requests") or ()
     return f"waiting for {plural(len(requests), 'answer')}" if requests else "waiting for a person"
@@ -133,8 +144,7 @@ def _describe_resumed(event: Event) -> str:
 
 def _describe_suspended(event: Event) -> str:
     data = event.data
-    by = f" by {data['by']}" if data.get("by") else ""
-    return f"suspended{by}: {data.get('reason', '')}"
+    return f"suspended{_by(event)}: {data.get('reason', '')}"
 
 
 def _describe_budget(event: Event) -> str:
@@ -194,8 +204,11 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "session_saved": lambda event: f"the session was saved as version {event.data.get('version')}",
     "attempt_voided": lambda event: f"step {event.step}: what an attempt has written is void",
     "step_retried": lambda event: f"step {event.step} is tried again",
-    "message_received": lambda event: "a message arrived; the running step goes first",
+    "message_received": _describe_arrival,
     "message_joined": lambda event: "a message joined",
+    "message_undelivered": lambda event: f"a message was {event.data.get('reason', 'taken back')}{_by(event)}",
+    "queue_held": lambda event: f"held: {plural(event.data.get('messages', 0), 'queued message')}",
+    "queue_released": lambda event: f"the queued messages follow again{_by(event)}",
     "execution_waiting": _describe_waiting,
     "execution_resumed": _describe_resumed,
     "execution_suspended": _describe_suspended,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
 
@@ -102,6 +102,10 @@ def submit(
 def send(
     session: SessionArgument,
     message: Message,
+    when: Annotated[
+        Literal["steer", "queue", "refuse"],
+        typer.Option(help="queue: an execution of its own, behind the one that runs; refuse: only if none runs."),
+    ] = "steer",
     wait: Wait = False,
     timeout: Timeout = None,
     json: AsJson = False,
@@ -110,11 +114,12 @@ def send(
     """Send a further message to a session. A running execution takes it up at its next step; else a new one starts.
 
     \b
-    Example:
+    Examples:
       celery-agents send 3f2a… "And in 5.6?" --wait
+      celery-agents send 3f2a… "Then translate it." --when queue
     """
     client = client_for(redis_url)
-    job = client.send_message(find_session(client, session), _read_message(message))
+    job = client.send_message(find_session(client, session), _read_message(message), when=when)
     _report(job, wait=wait, timeout=timeout, json=json)
 
 
@@ -211,13 +216,15 @@ def show(
     if json:
         waiting = client.store.sessions.waiting_operations(header.session_id)
         shown = [{"kind": each.kind.value, "message": each.payload.get("message")} for each in waiting]
-        print(as_json({**session_value(header, stored.state, reason), "waiting_for_step": shown}))
+        facts = {"waiting_for_step": shown, "queue": client.queued(header.session_id).to_dict()}
+        print(as_json({**session_value(header, stored.state, reason), **facts}))
     elif step is not None:
         print("\n".join(step_lines(stored.state, step)))
     else:
         beside = Beside(
             requests=client.requests(header.session_id, status=None, tree=False).requests,
             waiting=client.store.sessions.waiting_operations(header.session_id),
+            queue=client.store.sessions.queue(header.session_id),
         )
         print("\n".join(session_lines(header, stored.state, reason, beside, verbose=verbose)))
 
@@ -276,6 +283,9 @@ def list_(
 def stop(
     session: SessionArgument,
     timeout: Annotated[timedelta | None, time_option("How long to wait for the running step; default: 30s.")] = None,
+    clear_queue: Annotated[
+        bool, typer.Option("--clear-queue", help="Messages that wait now are not delivered.")
+    ] = False,
     by: By = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
@@ -289,7 +299,7 @@ def stop(
     client = client_for(redis_url)
     session = find_session(client, session)
     seconds = _STOP_SECONDS if timeout is None else timeout.total_seconds()
-    result = client.stop(session, timeout=seconds, by=by or login())
+    result = client.stop(session, timeout=seconds, by=by or login(), clear_queue=clear_queue)
     if json:
         print(as_json({"session_id": session, "status": None} if result is None else result_value(result)))
     else:

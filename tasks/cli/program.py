@@ -40,6 +40,7 @@ A first try:
 SECTIONS: Final[Mapping[str, str]] = {
     "Start": "start_commands",
     "Jobs": "job_commands",
+    "Messages": "message_commands",
     "People": "request_commands",
     "Sessions": "session_commands",
     "Many": "bulk_commands",

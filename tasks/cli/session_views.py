@@ -23,7 +23,7 @@ from .views import age, clean, one_line, plural, seconds, table
 
 if TYPE_CHECKING:
     from ...worker.store.children.trees import TreeNode
-    from ...worker.store.records import Operation
+    from ...worker.store.records import MessageQueue, Operation
     from ...worker.store.requests.records import FoundRequest
     from ...worker.store.session_records import Header
     from ..observability.listed_sessions import ListedSession
@@ -63,10 +63,12 @@ class Beside:
     Attributes:
         requests: Its requests; those of the step that waits are shown.
         waiting: What waits for the step that runs, the oldest first.
+        queue: The messages that wait for executions of their own. None: none do.
     """
 
     requests: Sequence[FoundRequest] = ()
     waiting: Sequence[Operation] = ()
+    queue: MessageQueue | None = None
 
 
 def session_lines(
@@ -101,7 +103,11 @@ def session_lines(
     if state.execution is not None:
         lines += ["", *_execution_lines(header, state.execution, text)]
     lines += ["", *_conversation_lines(state, text)]
-    return [*lines, *(line for each in beside.waiting for line in _waiting_lines(each, text))]
+    lines += (line for each in beside.waiting for line in _waiting_lines(each, "waits for the step", text))
+    if beside.queue is not None:
+        place = f"queued, and held since the last execution {beside.queue.held}" if beside.queue.held else "queued"
+        lines += (line for each in beside.queue.messages for line in _waiting_lines(each, place, text))
+    return lines
 
 
 def step_numbers(state: AgentState) -> list[int]:
@@ -217,13 +223,17 @@ def _describe_answer(kind: str, answer: AnswerRecord | RequestResolution, text: 
     return f"{kind} {_DONE.get(answer.verb, answer.verb.value)}{by}, {age(moment(answer.at_ms))} ago{why}"
 
 
-def _waiting_lines(operation: Operation, text: _Text) -> Iterator[str]:
-    """A message or a change that the running step takes up when it is done."""
+def _waiting_lines(operation: Operation, place: str, text: _Text) -> Iterator[str]:
+    """A message or a change that waits.
+
+    Args:
+        place: Where it waits, in words.
+    """
     if operation.kind is not InboxKind.MESSAGE:
-        yield f"waits for the step: {operation.kind.value.replace('_', ' ')}"
+        yield f"{place}: {operation.kind.value.replace('_', ' ')}"
         return
     first, *others = [*text.block(str(operation.payload["message"].get("content", "")), "")] or [""]
-    yield f"user, waits for the step: {first}"
+    yield f"user, {clean(place)}: {first}"
     yield from (f"{_INDENT}{line}" for line in others)
 
 

@@ -59,6 +59,7 @@ class AsyncJob:
         self.session_id = job.session_id
         self.operation_id = job.operation_id
         self.notice = job.notice
+        self.placed = job.placed
 
     async def execution_id(self) -> str:
         """The execution; "" as long as the message waits behind a running step."""
@@ -233,6 +234,10 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     submit = _start_job(AgentClient.submit)
     send_message = _start_job(AgentClient.send_message)
     retry = _start_job(AgentClient.retry)
+    queued = _run_in_thread(AgentClient.queued)
+    withdraw_message = _run_in_thread(AgentClient.withdraw_message)
+    set_message_mode = _run_in_thread(AgentClient.set_message_mode)
+    release_queue = _run_in_thread(AgentClient.release_queue)
     stop = _run_in_thread(AgentClient.stop)
     write_metadata = _run_in_thread(AgentClient.write_metadata)
     label = _run_in_thread(AgentClient.label)

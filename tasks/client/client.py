@@ -54,6 +54,7 @@ from .inputs import (
 )
 from .job import Job, Result
 from .listing import Filter, Page, iterate_headers, read_filter, read_page
+from .messages import WHEN, MessageVerbs, read_mode
 from .observing import ObservingVerbs
 from .pending import ResolvingVerbs
 from .providers import ProviderVerbs
@@ -68,6 +69,7 @@ _STOP_SECONDS: Final = 30.0
 
 class AgentClient(
     ResolvingVerbs,
+    MessageVerbs,
     BulkVerbs,
     BudgetingVerbs,
     ErasingVerbs,
@@ -207,7 +209,7 @@ class AgentClient(
 
     @verb(
         "POST", "/v1/sessions/{session_id}/messages", "send_message", scope=Scope.SUBMIT, headers=("idempotency_key",),
-        body=("NewMessage", "A message of the user."), http=MESSAGE_FIELDS,
+        body=("NewMessage", "A message of the user."), http={**MESSAGE_FIELDS, "when": WHEN},
         service_only=("budget", "webhook", "request_webhook"), for_chat=True,
     )  # fmt: skip
     def send_message(
@@ -215,6 +217,7 @@ class AgentClient(
         session_id: str,
         message: str | Message,
         *,
+        when: str = "steer",
         idempotency_key: str | None = None,
         budget: ExecutionBudget | None = None,
         on_complete: object = None,
@@ -224,16 +227,24 @@ class AgentClient(
     ) -> Job:
         """Send a further message. A running execution takes it up at its next step; else a new one starts.
 
+        The job says in `placed` where it went.
+
         Args:
+            when: `steer`: in front of the next model call; behind a final answer it starts the next execution. `queue`:
+                it gets an execution of its own, after the one that runs and what is queued. `refuse`: it is refused
+                while an execution runs or waits. Where none does, the message starts one, unless it is queued and
+                others wait there, held.
             idempotency_key: The same message with the same key is added once, as long as the session remembers the key:
                 for the next 128 messages.
             budget: Limits of the execution that the message starts. Refused while an execution runs or waits, which the
-                message would join.
+                message would join; not with `queue`.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             InvalidInput: The message cannot be used.
-            IdempotencyMismatch: The key was used in this session for another message or budget; nothing was written.
-            ActionRefused: Too many messages wait for the running step, or a budget is given while an execution runs.
+            IdempotencyMismatch: The key was used in this session for another message, budget or mode; nothing was
+                written.
+            SessionBusy: It is to be refused, and an execution runs or waits.
+            ActionRefused: Too many messages wait, or a budget is given while an execution runs.
         """
         content = read_message(message, self.settings.max_message_bytes)
         notify = self._read_receivers(on_complete, webhook, on_request, request_webhook)
@@ -245,10 +256,11 @@ class AgentClient(
                 has_key=idempotency_key is not None,
                 budget=budget,
                 notify=notify,
+                when=read_mode(when),
             )
         )
 
-    @verb(task=("session_id", "execution_id", "by"), task_gives={"timeout": 0})
+    @verb(task=("session_id", "execution_id", "by", "clear_queue"), task_gives={"timeout": 0})
     def stop(
         self,
         session_id: str,
@@ -257,16 +269,19 @@ class AgentClient(
         timeout: float | None = _STOP_SECONDS,
         by: str | None = None,
         tree: bool = True,
+        clear_queue: bool = False,
     ) -> Result | None:
         """End the running execution and wait until it has ended. Its results so far are kept.
 
-        The sessions that its agents have started are stopped with it, and the call waits for all of them.
+        The sessions that its agents have started are stopped with it, and the call waits for all of them. Messages that
+        wait are queued and held; those that are sent behind the stop start the next execution when this one has ended.
 
         Args:
             execution_id: Stop only this execution. None: the one that runs.
             by: Who asks; kept in the event `stop_requested`. None: no such event.
             timeout: Seconds to wait for a step that is running; 0 does not wait. None: as long as it takes.
             tree: False: only this session is told now; its next step stops the others.
+            clear_queue: The messages that wait in this session now are not delivered.
         Returns:
             How it ended; None when nothing was running, or with `timeout=0`.
         Raises:
@@ -277,7 +292,7 @@ class AgentClient(
         check_caller(by)
         session = read_session_id(session_id)
         deadline = None if timeout is None else time.monotonic() + timeout
-        applied = self.store.sessions.stop(session, execution_id, stop_transition, by=by)
+        applied = self.store.sessions.stop(session, execution_id, stop_transition, by=by, clear_queue=clear_queue)
         self._publish(applied.publish)
         is_mine = applied.outcome != "again" or execution_id is None
         below = self._stop_below(session, by) if tree and is_mine else set[str]()
@@ -515,7 +530,9 @@ class AgentClient(
         fingerprint = submission.message_fingerprint()
         operation = Operation(operation_id, InboxKind.MESSAGE, submission.payload(), fingerprint=fingerprint)
         applied = self._act(session, operation)
-        return self._make_job(session, operation_id=operation_id, execution_id=applied.execution_id)
+        job = self._make_job(session, operation_id=operation_id, execution_id=applied.execution_id)
+        job.placed = applied.placed
+        return job
 
     def _job(self, header: Header) -> Job:
         return self._make_job(header.session_id, execution_id=header.execution_id)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 
 from ...worker.errors import (
     ActionRefused,
+    MessageUndelivered,
     NotConfirmed,
     SessionArchived,
     SessionDeleted,
@@ -17,7 +18,8 @@ from ...worker.errors import (
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.store.event_records import EXECUTION_ENDS, Event
 from ...worker.store.live.streams import StreamPosition
-from ...worker.store.records import StepRef
+from ...worker.store.queued_messages import UNDELIVERED
+from ...worker.store.records import Placement, StepRef
 from ...worker.store.session_records import Result
 from ...worker.store.store import Store
 from .budgets import change_budget
@@ -33,6 +35,8 @@ class Job:
         session_id: The session.
         operation_id: The submit or message that made the job; the job follows it to its execution.
         notice: Why the job cannot begin yet, for its caller: no worker has registered the agent. "" otherwise.
+        placed: Where its message went when it was sent first: `starts`, `joins`, `queued` or `held`. None: not known,
+            or the job was not made by a message.
     """
 
     def __init__(
@@ -54,12 +58,14 @@ class Job:
         self.session_id = session_id
         self.operation_id = operation_id
         self.notice = ""
+        self.placed: Placement | None = None
 
     @property
     def execution_id(self) -> str:
-        """Id of the execution; "" as long as the message waits behind a running step."""
+        """Id of the execution; "" as long as the message waits, and for one that was taken back."""
         if not self._execution_id:
-            self._execution_id = self._store.sessions.read_joined(self.session_id, self.operation_id)
+            found = self._store.sessions.read_joined(self.session_id, self.operation_id)
+            self._execution_id = "" if found.startswith(UNDELIVERED) else found
         return self._execution_id
 
     def events(self, from_id: str | None = None, *, timeout: float | None = None) -> Generator[Event]:
@@ -126,6 +132,7 @@ class Job:
             NotConfirmed: It has ended, and too few replicas know that (`CELERY_AGENTS_REPLICAS`); ask again.
             SessionExpired: Its retention is over, and nothing of the session is left.
             SessionDeleted: The session was deleted.
+            MessageUndelivered: The message was taken back before an execution had it.
         """
         check_seconds(timeout)
         result = self._read_result()
@@ -179,13 +186,25 @@ class Job:
         try:
             execution_id = self.execution_id
             if not execution_id:
-                self._store.sessions.header(self.session_id)
+                self._check_delivery()
                 return None
             return self._store.sessions.outcome(self.session_id, execution_id)
         except (SessionArchived, SessionDeleted):
             raise
         except SessionNotFound as error:  # it was there when this job was made
             raise SessionExpired(self.session_id) from error
+
+    def _check_delivery(self) -> None:
+        """Check that a message that no execution has can still get one.
+
+        Raises:
+            MessageUndelivered: It was taken back.
+            SessionNotFound: There is no such session any more.
+        """
+        self._store.sessions.header(self.session_id)
+        mark = self._store.sessions.read_joined(self.session_id, self.operation_id)
+        if mark.startswith(UNDELIVERED):
+            raise MessageUndelivered(self.session_id, self.operation_id, mark.removeprefix(UNDELIVERED))
 
     def __repr__(self) -> str:
         return f"Job(session_id={self.session_id!r}, execution_id={self._execution_id!r})"

@@ -17,7 +17,7 @@ from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.values.frozen import FrozenDict
 from ...worker.state.values.ids import ChildSessionId, SessionId
-from ...worker.store.records import NextState
+from ...worker.store.records import MessageMode, NextState
 from .inputs import check_budget, fingerprint_messages, fingerprint_request, read_time_ms
 
 _LONGEST_DELAY: Final = timedelta(days=366)
@@ -35,6 +35,7 @@ class Submission:
         notify: Receivers of a callback at the end; None when there is none.
         start_at: When the first step of a new session begins; None: at once.
         delay: The same as a time from now.
+        when: How it is delivered to a session that exists.
     """
 
     session: SessionId | ChildSessionId
@@ -49,6 +50,7 @@ class Submission:
     notify: Mapping[str, Any] | None
     start_at: datetime | None = None
     delay: timedelta | None = None
+    when: MessageMode = MessageMode.STEER
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
@@ -122,6 +124,7 @@ class Submission:
             return ""
         written = b"".join((self.message.to_json(), b"" if self.budget is None else self.budget.to_json()))
         later = f"{self.start_at}{self.delay}" if self.begins_later else ""
+        later += "" if self.when is MessageMode.STEER else self.when
         return f"1:{hashlib.sha256(written + later.encode()).hexdigest()[:32]}"
 
     def payload(self) -> dict[str, Any]:
@@ -131,4 +134,6 @@ class Submission:
             payload["budget"] = self.budget.to_dict()
         if self.notify is not None:
             payload["notify"] = self.notify
+        if self.when is not MessageMode.STEER:
+            payload["when"] = self.when
         return payload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -53,27 +54,32 @@ async def show_execution(call: Call) -> Response:
 async def stop_execution(call: Call) -> Response:
     """End the running execution, with all sessions below it. Its results so far are kept."""
     body: bodies.Stop = call.body
-    by, timeout = call.access.name_caller(body.by), body.timeout_seconds
+    timeout = body.timeout_seconds
+    wanted: dict[str, Any] = {
+        "execution_id": body.execution_id,
+        "by": call.access.name_caller(body.by),
+        "clear_queue": body.clear_queue,
+    }
     if call.access.is_visitor:
-        return await _stop_for_visitor(call, body.execution_id, timeout, by)
+        return await _stop_for_visitor(call, timeout, wanted)
     try:
-        result = await call.client.stop(call.session_id, execution_id=body.execution_id, timeout=timeout, by=by)
+        result = await call.client.stop(call.session_id, timeout=timeout, **wanted)
     except TimeoutError:
         return send({"stopped": False, "result": None}, 202)
     value = None if result is None else result_value(result)
     return send({"stopped": value is not None, "result": value}, 202 if timeout == 0 else 200)
 
 
-async def _stop_for_visitor(call: Call, execution_id: str | None, seconds: float, by: str | None) -> Response:
+async def _stop_for_visitor(call: Call, seconds: float, wanted: Mapping[str, Any]) -> Response:
     """Stop without a thread that waits for the end: as many visitors as there are threads would keep all others out."""
     header = await call.client.header(call.session_id)
-    wanted = execution_id or header.execution_id
-    was_over = await call.client.run(lambda client: client.store.sessions.outcome(call.session_id, wanted))
+    execution_id = wanted["execution_id"] or header.execution_id
+    was_over = await call.client.run(lambda client: client.store.sessions.outcome(call.session_id, execution_id))
     async with call.line():
-        await call.client.stop(call.session_id, execution_id=execution_id, timeout=0, by=by)
+        await call.client.stop(call.session_id, timeout=0, **wanted)
     if was_over is not None:
         return send({"stopped": False, "result": None})
-    result = await wait_for_end(call, call.session_id, wanted, seconds)
+    result = await wait_for_end(call, call.session_id, execution_id, seconds)
     return send({"stopped": result is not None, "result": result}, 202 if result is None else 200)
 
 
@@ -91,6 +97,8 @@ async def reply_to(call: Call, job: AsyncJob) -> Response:
         "status": "submitted" if result is None else result["status"],
         "result": result if call.access.has(Scope.READ) or not call.access.is_visitor else None,
         "notice": job.notice or None,
+        "operation_id": job.operation_id or None,
+        "placed": job.placed,
     }
     return send(value, 202 if result is None else 200, headers)
 

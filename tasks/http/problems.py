@@ -69,6 +69,8 @@ def problem_of(error: BaseException) -> HttpProblem:
     extra: dict[str, Any] = {}
     if isinstance(error, errors.InvalidInput) and not isinstance(error, InvalidToken):
         extra["errors"] = [{"field": error.field, "message": error.advice}]
+    if isinstance(error, errors.SessionBusy):
+        extra |= {"phase": error.phase, "step": error.step}
     if status == 503:
         extra["headers"] = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
     if status == 401:

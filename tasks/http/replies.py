@@ -45,6 +45,10 @@ class JobReply(Reply):
     status: str | None = None
     result: ResultReply | None = Field(None, description="When it ended within `wait`.")
     notice: str | None = Field(None, description="Why it cannot begin yet: no worker has registered the agent.")
+    operation_id: str | None = Field(None, description="Of the message, by which it is taken back while it waits.")
+    placed: str | None = Field(
+        None, description="Where a message went: starts, joins, queued, or held with the queue. null: not known."
+    )
 
 
 class SessionReply(Reply):
@@ -376,6 +380,31 @@ class ChangedReply(Reply):
     """Whether an action changed anything."""
 
     changed: bool
+
+
+class PlacedReply(Reply):
+    """The place of a message now."""
+
+    placed: str = Field(description="starts, joins, queued or held.")
+
+
+class WaitingMessageReply(Reply):
+    """A message that has not been delivered."""
+
+    operation_id: str
+    text: str
+    when: str = Field(description="steer or queue.")
+    placed: str = Field(description="joins: it waits for the running step; queued or held: for an execution.")
+    at: datetime | None
+
+
+class QueueReply(Reply):
+    """The messages that wait in a session, in the order of their delivery."""
+
+    messages: list[WaitingMessageReply]
+    held: str | None = Field(
+        description="How the last execution has ended, so that the queue waits; null: it is not held."
+    )
 
 
 class RequestReply(Reply):

@@ -85,6 +85,8 @@ def _tag(version: int) -> dict[str, str]:
 WRITERS: Final[Mapping[str, Writer]] = {
     "None": Writer({204: None}, lambda _, __: Response(status_code=204)),
     "bool": Writer({200: replies.ChangedReply}, lambda _, changed: send({"changed": changed})),
+    "Placement": Writer({200: replies.PlacedReply}, lambda _, placed: send({"placed": placed})),
+    "MessagesInLine": Writer({200: replies.QueueReply}, lambda _, line: send(line.to_dict())),
     "int": Writer(  # the session's version afterwards
         {204: None}, lambda _, version: Response(status_code=204, headers=_tag(version))
     ),

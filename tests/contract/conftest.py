@@ -18,7 +18,7 @@ from support.cluster import ClusterGroup
 from support.fake_redis import FakeRedisDatabase
 from support.fiber_thread import DatabaseInFibers, FiberThread
 from support.lua_scripts import SCRIPTS
-from support.store import Bench
+from support.store import Bench, NewBench
 
 HERE = Path(__file__).parent
 
@@ -87,3 +87,10 @@ def bench(request: pytest.FixtureRequest, database: Database) -> Bench:
     found = Bench(database) if request.param == "as expected" else Bench(database, cache_bytes=0)
     found.submit()
     return found
+
+
+@pytest.fixture(params=["as expected", "the long way"])
+def new_bench(request: pytest.FixtureRequest, database: Database) -> NewBench:
+    """`new_bench(max_inbox_bytes=10_000)`: both ways to claim and to commit."""
+    way = {} if request.param == "as expected" else {"cache_bytes": 0}
+    return lambda **settings: Bench(database, **way, **settings)

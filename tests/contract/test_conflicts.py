@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from celery_agents.worker.engine import stop_transition
+from celery_agents.worker.engine import operation_transition, stop_transition
 from celery_agents.worker.errors import (
     ActionRefused,
     StateUnreadable,
@@ -251,7 +251,12 @@ def test_a_lost_reply_to_a_stop_does_not_stop_the_execution_that_follows(bench: 
     claimed = bench.claim()
     bench.message("and then?")
     bench.end_lease(claimed.claim)
+
+    def go_on() -> None:
+        bench.store.sessions.release_queue(bench.session, "r1", operation_transition)
+
     bench.spy.lose(Points.STOP_EXEC)
+    bench.spy.before(Points.STOP_EXEC, lambda: bench.spy.before(Points.STOP_READ, go_on))
     bench.store.sessions.stop(bench.session, None, stop_transition)
     header = bench.store.sessions.header(bench.session)
     assert header.execution_id != bench.execution

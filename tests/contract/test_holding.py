@@ -181,13 +181,28 @@ def test_any_end_of_the_execution_removes_the_hold(bench: Bench) -> None:
     assert isinstance(bench.answer(), Claimed)
 
 
-def test_a_message_in_the_inbox_starts_the_next_execution_without_the_hold(bench: Bench) -> None:
+@pytest.mark.parametrize("when", ["steer", "queue"])
+def test_an_execution_that_a_commit_starts_under_a_hold_starts_held(bench: Bench, when: str) -> None:
     claimed = bench.claim()
-    bench.message("and then")
+    bench.message("and then", when=when)
     suspend(bench)
     committed = bench.commit(claimed, final=True)
-    assert committed.next is not None
+    assert committed.next is None
+    assert hold_fields(bench) != NOT_HELD
+    bench.execution = header(bench).execution_id
+    assert bench.answer() == HELD
+    resume(bench)
+    assert isinstance(bench.answer(), Claimed)
+
+
+def test_a_stop_ends_the_hold_with_the_execution(bench: Bench) -> None:
+    claimed = bench.claim()
+    suspend(bench)
+    bench.store.sessions.stop(bench.session, None, stop_transition)
+    bench.message("and then")
+    bench.commit(claimed)
     assert hold_fields(bench) == NOT_HELD
+    assert isinstance(bench.next_claim(), Claimed)
 
 
 def test_a_released_step_of_a_held_session_is_not_published(bench: Bench) -> None:

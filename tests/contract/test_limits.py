@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,22 +11,12 @@ import pytest
 from celery_agents.worker.engine import operation_transition, retry_transition
 from celery_agents.worker.errors import ActionRefused
 from celery_agents.worker.store import EventType, NewEvent, NextState, Transition
-from celery_agents.worker.store.database import Database
 
 from support.points import Points
-from support.store import Bench, an_operation
+from support.store import Bench, NewBench, an_operation
 from support.wait import wait_until
 
-NewBench = Callable[..., Bench]
-
 pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
-
-
-@pytest.fixture(params=["as expected", "the long way"])
-def new_bench(request: pytest.FixtureRequest, database: Database) -> NewBench:
-    """`new_bench(max_inbox_bytes=10_000)`: both ways to claim and to commit."""
-    way = {} if request.param == "as expected" else {"cache_bytes": 0}
-    return lambda **settings: Bench(database, **way, **settings)
 
 
 def test_the_inbox_is_limited_by_bytes(new_bench: NewBench) -> None:

@@ -28,6 +28,7 @@ PAGES = (
             "smart",
             "children",
             "people",
+            "messages",
             "mcp",
             "services",
             "sessions",

@@ -47,7 +47,7 @@ def run(served: ServeProcess, *command: str, given: str) -> str:
 
 def test_the_commands_of_the_page_do_what_it_says(served: ServeProcess) -> None:
     script = [block for block in blocks("sh") if "celery-agents serve" not in block]
-    assert len(script) == 17
+    assert len(script) == 18
     told = run(served, "sh", "-eu", given="set -x\n" + "\n".join(script))
     assert '"final_response": "How can I help?"' in told
     assert "event: execution_completed" in told

@@ -88,6 +88,7 @@ def test_the_root_or_a_package_that_it_names_exports_what_its_signatures_name() 
             "tasks.client.bulk",
             "tasks.client.erasing",
             "tasks.client.forking",
+            "tasks.client.messages",
             "tasks.client.pending",
             "tasks.client.spending",
             "flow",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_agents.worker.engine.applied_step import start_execution
+from celery_agents.worker.engine.arrivals import apply_at_end, apply_to_running
 from celery_agents.worker.moments import moment
 from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import (
@@ -159,7 +160,9 @@ def leg_transition(claimed: Claimed, *, final: bool = False, failed: bool = Fals
             state = state.with_execution_completed(claim=claimed.claim.id, now=now)
         else:
             state = state.with_current_step_completed(claim=claimed.claim.id, now=now)
-        return NextState(state, operations=tuple(each.id for each in snapshot.inbox))
+        has_ended = state.status is not ExecutionStatus.IN_PROGRESS
+        arrivals = apply_at_end(state, snapshot, now) if has_ended else apply_to_running(state, snapshot, now)
+        return arrivals.save(NextState(state, ended=state if arrivals.state is not state and has_ended else None))
 
     return transition
 

@@ -70,12 +70,21 @@ class Points:
     ACT_LOAD: Final = "act.load"
     ACT_PUSH: Final = "act.push"
     ACT_EXEC: Final = "act.exec"
+    ACT_QUEUE: Final = "act.queue"
+    ACT_LIFE: Final = "act.life"
+    WITHDRAW_READ: Final = "withdraw.read"
+    WITHDRAW_EXEC: Final = "withdraw.exec"
+    MODE_READ: Final = "mode.read"
+    MODE_EXEC: Final = "mode.exec"
+    RELEASE_QUEUE_READ: Final = "release_queue.read"
+    RELEASE_QUEUE_EXEC: Final = "release_queue.exec"
     STOP_READ: Final = "stop.read"
     STOP_LEASE: Final = "stop.lease"
     STOP_JOURNAL: Final = "stop.journal"
     STOP_NOW: Final = "stop.now"
     STOP_ASK: Final = "stop.ask"
     STOP_EXEC: Final = "stop.exec"
+    STOP_CLEAR: Final = "stop.clear"
     RETRY_READ: Final = "retry.read"
     RETRY_EXEC: Final = "retry.exec"
     RETRY_UNPARK: Final = "retry.unpark"
@@ -141,13 +150,15 @@ OF_CLIENTS: Final = (
     Points.SUBMIT_ATTEMPT, Points.SUBMIT_READ, Points.SUBMIT_EXEC,
     Points.ACT_READ, Points.ACT_LOAD, Points.ACT_PUSH, Points.ACT_EXEC,
     Points.STOP_READ, Points.STOP_LEASE, Points.STOP_JOURNAL, Points.STOP_ASK, Points.STOP_EXEC,
-    Points.RETRY_READ, Points.RETRY_EXEC,
+    Points.RETRY_READ, Points.RETRY_EXEC, Points.WITHDRAW_READ, Points.WITHDRAW_EXEC, Points.MODE_READ,
+    Points.MODE_EXEC, Points.RELEASE_QUEUE_READ, Points.RELEASE_QUEUE_EXEC,
 )  # fmt: skip
 
 # Small or seldom round trips: no fault is planned for them, and many seeds pass each of them.
 BESIDE: Final = (
     Points.CLAIM_UPTIME, Points.JOURNAL_FULL, Points.JOURNAL_AGAIN, Points.JOURNAL_OWN, Points.JOURNAL_PAST,
     Points.JOURNAL_PRIMARY, Points.SWEEP_PRIMARY, Points.ACT_JOURNAL, Points.STOP_NOW, Points.UNWATCH,
+    Points.ACT_QUEUE, Points.ACT_LIFE, Points.STOP_CLEAR,
 )  # fmt: skip
 
 # Those of a step that waits, and of whoever answers it, holds it or resumes it.

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_agents.config.settings import Settings
-from celery_agents.worker.engine import FirstExecution, first_state, operation_transition
+from celery_agents.worker.engine import FirstExecution, first_state, operation_transition, stop_transition
 from celery_agents.worker.engine.applied_step import start_execution
+from celery_agents.worker.engine.arrivals import apply_at_end, apply_to_running
+from celery_agents.worker.engine.endings import user_stop_signal
 from celery_agents.worker.errors import (
     StoreUnavailable,
 )
@@ -25,6 +27,7 @@ from celery_agents.worker.state import (
     ExecutionStatus,
     InferenceResponse,
     Message,
+    Role,
     ToolCall,
 )
 from celery_agents.worker.store import (
@@ -46,6 +49,7 @@ from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Command, Database, Guard
 from celery_agents.worker.store.keys import FleetKeys, ShardKeys
 from celery_agents.worker.store.labels import NO_LABELS
+from celery_agents.worker.store.records import MessageMode
 from celery_agents.worker.store.redis.cluster import ClusterDatabase
 
 from .points import Points
@@ -225,11 +229,19 @@ class Bench:
     def database(self, *command: Any) -> Any:
         return self.spy.inner.pipeline("test", [command])[0]
 
-    def commit(self, claimed: Claimed, *, final: bool = False, text: str = "text", keep_claim: bool = False) -> Any:
+    def commit(
+        self,
+        claimed: Claimed,
+        *,
+        final: bool = False,
+        text: str = "text",
+        keep_claim: bool = False,
+        failed: bool = False,
+    ) -> Any:
         return self.store.steps.commit(
             claimed.claim,
             claimed.loaded,
-            step_transition(claimed, final=final, text=text),
+            step_transition(claimed, final=final, text=text, failed=failed),
             results={},
             keep_claim=keep_claim,
         )
@@ -251,8 +263,36 @@ class Bench:
         names = self.database("HGETALL", self.journal(self.ref(step)))[::2]
         return len([name for name in names if name.startswith(b"try:")])
 
-    def message(self, text: str, operation: str | None = None) -> ActionResult:
-        return self.store.sessions.act(self.session, an_operation(text, operation), operation_transition)
+    def message(self, text: str, operation: str | None = None, *, when: str = "", key: str = "") -> ActionResult:
+        message = an_operation(text, operation, when=when, key=key)
+        return self.store.sessions.act(self.session, message, operation_transition)
+
+    def stop(self, **options: Any) -> ActionResult:
+        return self.store.sessions.stop(self.session, None, stop_transition, **options)
+
+    def release_queue(self, operation: str = "release") -> ActionResult:
+        return self.store.sessions.release_queue(self.session, operation, operation_transition)
+
+    def set_mode(self, operation: str, when: MessageMode) -> ActionResult:
+        return self.store.sessions.set_mode(self.session, operation, when, operation_transition)
+
+    @property
+    def queue(self) -> tuple[list[str], str]:
+        """The ids of the queued messages, and why they are held."""
+        queue = self.store.sessions.queue(self.session)
+        return [each.id for each in queue.messages], queue.held
+
+    def next_claim(self) -> Claimed:
+        """The claim of the first step of the execution that follows."""
+        self.execution = self.store.sessions.header(self.session).execution_id
+        return self.claim()
+
+    @property
+    def said(self) -> list[str]:
+        """What users have said in the session."""
+        return [
+            each.content for each in self.store.sessions.load(self.session).state.messages if each.role is Role.USER
+        ]
 
     def due(self) -> float | None:
         score = self.database("ZSCORE", self.store.context.keys(self.session).shard.due, self.session)
@@ -339,9 +379,14 @@ class PatientClock(RedisClock):
         return self.up_for
 
 
-def an_operation(text: str, operation: str | None = None) -> Operation:
-    message = Message.user(text).to_dict()
-    return Operation(operation or uuid.uuid4().hex, InboxKind.MESSAGE, {"message": message})
+def an_operation(text: str, operation: str | None = None, *, when: str = "", key: str = "") -> Operation:
+    """
+    Args:
+        when: The mode of the message; "": as an earlier version has written it, without one.
+        key: The digest of what was sent under an idempotency key; "": there was none.
+    """
+    payload: dict[str, Any] = {"message": Message.user(text).to_dict(), **({"when": when} if when else {})}
+    return Operation(operation or uuid.uuid4().hex, InboxKind.MESSAGE, payload, fingerprint=key)
 
 
 def step_transition(claimed: Claimed, *, final: bool, text: str = "text", failed: bool = False) -> Transition:
@@ -356,17 +401,22 @@ def step_transition(claimed: Claimed, *, final: bool, text: str = "text", failed
         state = state.with_current_step(step, now=now)
         if failed:
             state = state.with_failure(ErrorInfo(kind="broken", message="broken"), now=now)
+        elif fresh.cancel is not None:
+            state = state.with_stop_signal(user_stop_signal(), now=now).with_execution_completed(
+                claim=claim.id, now=now
+            )
         elif final:
             state = state.with_execution_completed(claim=claim.id, now=now)
         else:
             state = state.with_current_step_completed(claim=claim.id, now=now)
-        after = operation_transition(Snapshot(state, fresh.inbox, fresh.entries, fresh.now_ms, None)).state
+        has_ended = state.status is not ExecutionStatus.IN_PROGRESS
+        arrivals = apply_at_end(state, fresh, now) if has_ended else apply_to_running(state, fresh, now)
         event = NewEvent(EventType.STEP_COMMITTED, claim.ref.execution_id, claim.ref.step, {})
-        return NextState(
-            after,
-            ended=state if after is not state and state.status is not ExecutionStatus.IN_PROGRESS else None,
-            events=(event,),
-            operations=tuple(operation.id for operation in fresh.inbox),
-        )
+        ended = state if arrivals.state is not state and has_ended else None
+        return arrivals.save(NextState(state, ended=ended, events=(event,)))
 
     return transition
+
+
+NewBench = Callable[..., Bench]
+"""Makes a bench with these settings."""

@@ -1,4 +1,8 @@
-"""The bookkeeping of a session: what the store knows besides its state. It changes with the session's version only."""
+"""The bookkeeping of a session: what the store knows besides its state.
+
+It changes with the session's version only; but ids of messages that are taken back come without a new version, since a
+step that runs has no conflict by them.
+"""
 
 from __future__ import annotations
 

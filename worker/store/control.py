@@ -24,6 +24,8 @@ HELD_MARK: Final = "!held"
 """The value of `cancel` in a held session without a requested stop. No execution has such an id."""
 BUDGET_MARK: Final = "!budget"
 """The value of `cancel` where only a changed budget waits for the next commit."""
+QUEUE_HELD: Final = "next_held"
+"""The control field with the reason why the queue of messages is held; removed where it is not."""
 HOLD_FIELDS: Final = ("held", "held_by", "held_why", "held_since")
 """The control fields of a hold; any end of the execution removes them."""
 LONGEST_WAIT_MS: Final = 30 * 24 * 3600 * 1000
@@ -53,6 +55,7 @@ class ControlFields:
         worker: The worker that has claimed the step, dead or alive; "" without a claim.
         put_off: The bucket's digest or the `Pause.field` by which the step was put off at its last delay; "" for none.
         budget: The changed budget that no save has taken into the state yet, as `budget_field` stores it; "" for none.
+        queue_held: Why the queue of messages is held; "": it is not.
     """
 
     execution: str
@@ -76,6 +79,7 @@ class ControlFields:
     worker: str = ""
     put_off: str = ""
     budget: str = ""
+    queue_held: str = ""
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
@@ -150,6 +154,7 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[bytes | None], Any]]]] = {
     "worker": ("worker", fields.text),
     "put_off": ("put_off", fields.text),
     "budget": ("budget", fields.text),
+    QUEUE_HELD: ("queue_held", fields.text),
 }
 """Attribute and parser of each field, besides those of a hold."""
 _ATTRIBUTES: Final = tuple(_PARSERS.values())
@@ -240,6 +245,11 @@ def forget_budget(keys: SessionKeys, control: ControlFields) -> list[Command]:
         return []
     unmarked: list[Command] = [("HSET", keys.ctl, "cancel", "")] if control.cancel == BUDGET_MARK else []
     return [("HDEL", keys.ctl, "budget"), *unmarked]
+
+
+def mark_held(keys: SessionKeys) -> list[Command]:
+    """Commands that mark a new execution of a held session: it has none of the marks of the one before."""
+    return [("HSET", keys.ctl, "cancel", HELD_MARK)]
 
 
 def forget_waiting(keys: SessionKeys, *, legs: int, held: bool) -> list[Command]:

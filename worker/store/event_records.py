@@ -22,8 +22,14 @@ class EventType(StrEnum):
             step that was not committed, with `worker` and `since_ms` of its attempt.
         EXECUTION_STOPPED: A stop, a limit, a guard, a hook or a tool ended the execution. Data as above.
         EXECUTION_FAILED: An error ended the execution; `error` says which. Data as above.
-        MESSAGE_RECEIVED: A message arrived while a step was running, and waits in the inbox. `operation`, `queued`.
+        MESSAGE_RECEIVED: A message arrived while a step was running, and waits in the inbox. `operation`, `queued`;
+            `placed`: `queued` or `held`, where it waits for an execution of its own.
         MESSAGE_JOINED: The message became part of an execution. `operation`; `started`: it started this execution.
+        MESSAGE_UNDELIVERED: A message that waited was taken back. `operation`; `reason`: `withdrawn`, or `cleared` by a
+            stop; `by` where it is known.
+        QUEUE_HELD: An execution has ended otherwise than with an answer, so that no queued message follows by itself.
+            `reason`: its status; `messages`: how many wait.
+        QUEUE_RELEASED: A client lets the queued messages follow again. `by` where it is known.
         MODEL_CALL_FAILED: A model call gave no usable answer, and is made again within the step. `kind`, `message`,
             `status`, `code` and `request_id` of the provider, `transient`, `next_try_ms`: Redis time of the next try.
         STEP_COMMITTED: A step was committed. `tools`: name and outcome of each call; `tokens`, `finish_reason`,
@@ -76,6 +82,9 @@ class EventType(StrEnum):
     EXECUTION_FAILED = "execution_failed"
     MESSAGE_RECEIVED = "message_received"
     MESSAGE_JOINED = "message_joined"
+    MESSAGE_UNDELIVERED = "message_undelivered"
+    QUEUE_HELD = "queue_held"
+    QUEUE_RELEASED = "queue_released"
     MODEL_CALL_FAILED = "model_call_failed"
     STEP_COMMITTED = "step_committed"
     STEP_DELAYED = "step_delayed"

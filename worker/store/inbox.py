@@ -88,6 +88,19 @@ def trim_commands(keys: SessionKeys, entries: int, operations: Sequence[str]) ->
     ]
 
 
+def rewrite_commands(keys: SessionKeys, left: Sequence[Operation], gone: Sequence[str]) -> list[Command]:
+    """Commands that store an inbox anew, without operations that are taken out of it.
+
+    Args:
+        gone: Their ids.
+    """
+    entries = [*map(encode_operation, left)]
+    commands: list[Command] = [("DEL", keys.inbox), ("HDEL", keys.ctl, _BYTES, *map(_field, gone))]
+    if entries:
+        commands += [("RPUSH", keys.inbox, *entries), ("HSET", keys.ctl, _BYTES, sum(map(len, entries)))]
+    return commands
+
+
 def new_change_id() -> str:
     """A fresh id of a change that only this process sends again, after a lost reply.
 
@@ -118,19 +131,28 @@ def read_inbox(entries: Iterable[bytes], known: Iterable[str]) -> tuple[Operatio
     """Parse inbox entries and leave out those that were applied before."""
     seen = set(known)
     fresh: list[Operation] = []
-    for entry in entries:
-        operation = _parse_operation(entry)
+    for operation in parse_operations(entries):
         if operation.id not in seen:
             seen.add(operation.id)
             fresh.append(operation)
     return tuple(fresh)
 
 
+def parse_operations(entries: Iterable[bytes]) -> tuple[Operation, ...]:
+    """Parse operations as `encode_operation` writes them.
+
+    Raises:
+        StateUnreadable: One of them is damaged.
+    """
+    return tuple(map(_parse_operation, entries))
+
+
 def _parse_operation(entry: bytes) -> Operation:
     data = fields.read_json(entry, "inbox")
     try:
         operation = Operation(id=data["id"], kind=InboxKind(data["kind"]), payload=data["payload"])
-    except (KeyError, TypeError, ValueError):
+        _ = operation.mode, operation.at_ms
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise StateUnreadable("inbox", "an entry is no operation") from None
     named = isinstance(cast("object", operation.id), str) and fields.is_text(operation.id)
     if not isinstance(operation.payload, dict) or not named:

@@ -50,6 +50,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 # A pub/sub channel, never stored: each worker subscribes to its own.
@@ -141,9 +142,21 @@ def joined_field(operation_id: str) -> str:
     return f"o:{operation_id}"
 
 
+def placement_field(operation_id: str) -> str:
+    """The field of a session's hash that says where a message with an idempotency key went."""
+    return f"p:{operation_id}"
+
+
 def fingerprint_field(operation_id: str) -> str:
     """The field of a session's hash with the digest of what was sent under an idempotency key."""
     return f"f:{operation_id}"
+
+
+def forget_operations(keys: SessionKeys, known: Iterable[str], kept: Collection[str]) -> Iterator[tuple[str, ...]]:
+    """Commands that delete what is stored of operations that are not kept any more."""
+    for each in known:
+        if each not in kept:
+            yield ("HDEL", keys.session, joined_field(each), fingerprint_field(each), placement_field(each))
 
 
 def tree_range(root: str) -> tuple[str, str]:
@@ -198,7 +211,7 @@ class ShardKeys:
 class SessionKeys:
     """Keys of one session."""
 
-    __slots__ = ("ctl", "events", "inbox", "live", "old_values", "session", "session_id", "shard")
+    __slots__ = ("ctl", "events", "inbox", "live", "next", "old_values", "session", "session_id", "shard")
 
     def __init__(self, shard: ShardKeys, session_id: str) -> None:
         self.shard = shard
@@ -206,6 +219,7 @@ class SessionKeys:
         self.session = f"{shard.prefix}s:{session_id}"
         self.ctl = self.session + ":ctl"
         self.inbox = self.session + ":inbox"
+        self.next = self.session + ":next"
         self.old_values = self.session + ":h"
         self.events = self.session + ":events"
         self.live = self.session + ":live"

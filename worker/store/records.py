@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Literal
 
@@ -17,6 +17,12 @@ from .asked import Asked
 from .cache import CachedSession
 from .event_records import NewEvent
 from .journal import NOTHING_JOURNALED, Journal
+
+
+def is_active(state: AgentState) -> bool:
+    """Whether an execution of the session runs or waits."""
+    return state.status is not None and not state.status.is_terminal()
+
 
 LAST_STEP: Final = 2**31
 """Steps are numbered below this; no message of a further step is taken."""
@@ -214,6 +220,37 @@ class NotClaimed:
 ClaimResult = Claimed | Suspect | NotClaimed
 
 
+class MessageMode(StrEnum):
+    """When a message is delivered, as its sender asks for it.
+
+    Attributes:
+        STEER: In front of the next model call of the execution that runs or waits; behind a final answer, as the start
+            of the next execution. Starts an execution where none runs.
+        QUEUE: As the start of an execution of its own, behind the one that runs and what is queued.
+        REFUSE: As `STEER` where no execution runs or waits; else it is refused, and nothing is written.
+    """
+
+    STEER = "steer"
+    QUEUE = "queue"
+    REFUSE = "refuse"
+
+
+class Placement(StrEnum):
+    """The place to which a message went when it was sent.
+
+    Attributes:
+        STARTS: It has started an execution.
+        JOINS: It is part of the execution that runs or waits, or waits for its step.
+        QUEUED: It waits for an execution of its own.
+        HELD: As `QUEUED`, and the queue is held: it goes on when it is released, or with a retry.
+    """
+
+    STARTS = "starts"
+    JOINS = "joins"
+    QUEUED = "queued"
+    HELD = "held"
+
+
 class InboxKind(StrEnum):
     """The kinds of operations that may arrive while a step runs."""
 
@@ -240,6 +277,26 @@ class Operation:
     payload: Mapping[str, Any]
     fingerprint: str = ""
 
+    @property
+    def mode(self) -> MessageMode:
+        """When a message is delivered; one of an earlier version steers."""
+        return MessageMode(self.payload.get("when", MessageMode.STEER))
+
+    @property
+    def at_ms(self) -> int:
+        """Redis time at which a message was taken; 0: an earlier version has taken it."""
+        return int(self.payload.get("at_ms", 0))
+
+    @property
+    def is_after_stop(self) -> bool:
+        """Whether a message was taken after the stop of the execution that was running then had been asked for."""
+        return bool(self.payload.get("after_stop"))
+
+    def taken(self, **facts: Any) -> Operation:
+        """The operation with facts about how it was taken, in its payload; those that are False are left out."""
+        payload = {name: value for name, value in {**self.payload, **facts}.items() if value is not False}
+        return replace(self, payload=payload)
+
     def check_fingerprint(self, session_id: str, stored: str) -> None:
         """Compare with what was sent under this id before; "" where an earlier version has kept nothing.
 
@@ -256,6 +313,42 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageQueue:
+    """The messages that wait for an execution of their own, in the order of their executions.
+
+    Attributes:
+        held: Why no execution follows by itself: the status in which the last one has ended. "": it is not held.
+    """
+
+    messages: tuple[Operation, ...] = ()
+    held: str = ""
+
+    def without(self, operation_id: str) -> MessageQueue:
+        """The queue without a message; one that is empty is not held."""
+        left = tuple(each for each in self.messages if each.id != operation_id)
+        return MessageQueue(left, self.held if left else "")
+
+    def with_message(self, operation: Operation) -> MessageQueue:
+        """The queue with a message behind those that were queued before it arrived."""
+        place = len(self.messages)
+        while place and self._is_later(self.messages[place - 1], operation):
+            place -= 1
+        return replace(self, messages=(*self.messages[:place], operation, *self.messages[place:]))
+
+    @staticmethod
+    def _is_later(queued: Operation, operation: Operation) -> bool:
+        return queued.mode is MessageMode.QUEUE and queued.at_ms > operation.at_ms
+
+    @property
+    def next(self) -> Operation | None:
+        """The message whose execution follows; None: there is none, or the queue is held."""
+        return self.messages[0] if self.messages and not self.held else None
+
+
+NO_QUEUE: Final = MessageQueue()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The session as stored now, from which a transition computes its next state.
 
@@ -263,6 +356,7 @@ class Snapshot:
         inbox: Operations that arrived while the step ran and were not applied before.
         entries: Number of stored inbox entries these came from; exactly this number is trimmed.
         is_child: The session is a child: it has one execution.
+        queue: The messages that wait for an execution of their own.
     """
 
     state: AgentState
@@ -271,6 +365,7 @@ class Snapshot:
     now_ms: int
     cancel: str | None
     is_child: bool = False
+    queue: MessageQueue = NO_QUEUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +384,8 @@ class NextState:
         agent: The name of the agent that continues, and of its queue; None: the same one.
         fingerprints: Digests of what was sent under the idempotency keys of operations, by their ids.
         asked: What the step has asked the model; None where no step is committed.
+        queue: The queued messages afterwards; None: as they were.
+        undelivered: Operations of the inbox that were not applied, because they are queued now.
     """
 
     state: AgentState
@@ -302,6 +399,8 @@ class NextState:
     agent: tuple[str, str] | None = None
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
     asked: Asked | None = None
+    queue: MessageQueue | None = None
+    undelivered: tuple[str, ...] = ()
 
 
 Transition = Callable[[Snapshot], NextState]
@@ -339,9 +438,11 @@ class ActionResult:
             runs or waits, and the session has none.
         execution_id: The execution that it joined or started; "" while that is not known.
         publish: A step to publish, where the transaction could not.
+        placed: Where a message went, when it was sent first; None: not known any more, or it is no message.
     """
 
     outcome: Literal["joined", "queued", "started", "changed", "again", "idle"]
     execution_id: str
     version: int
     publish: StepRef | None = None
+    placed: Placement | None = None

@@ -36,13 +36,14 @@ from .redis.connection import PlainSocket
 from .redis.database import RedisDatabase, connect
 from .requests.answering import AnswerVerbs
 from .requests.listing import RequestListVerbs
-from .sessions.acting import ActVerbs, SubmitVerbs
+from .sessions.acting import ActVerbs
 from .sessions.budgets import BudgetVerbs
 from .sessions.deleting import DeleteVerbs
 from .sessions.execution_reads import ExecutionReadVerbs
 from .sessions.labelling import LabelVerbs
 from .sessions.listing import ListVerbs
 from .sessions.loading import LoadVerbs
+from .sessions.messages import MessageVerbs
 from .sessions.parking import ParkVerbs, QuarantineVerbs
 from .sessions.part_reads import PartReadVerbs
 from .sessions.past_reads import PastReadVerbs
@@ -50,6 +51,7 @@ from .sessions.reads import ReadVerbs
 from .sessions.retrying import RetryVerbs
 from .sessions.spending import SpendingVerbs
 from .sessions.stopping import HoldVerbs, StopVerbs
+from .sessions.submitting import SubmitVerbs
 from .sessions.summaries import SummaryVerbs
 from .sessions.waiting_reads import WaitingReadVerbs
 from .sessions.whole_sessions import WholeSessionVerbs
@@ -73,6 +75,7 @@ class SessionActions(
     SubmitVerbs,
     ActVerbs,
     StopVerbs,
+    MessageVerbs,
     HoldVerbs,
     BudgetVerbs,
     RetryVerbs,

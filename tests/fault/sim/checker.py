@@ -25,6 +25,7 @@ from .deleting import check_deleted
 from .limiting import check_limits
 from .observing import History
 from .past import check_past
+from .queues import find_places
 from .request_checks import check_requests
 from .sessions import MESSAGE, Called, Payment, Plan
 from .smart import MANAGE, REMEMBER, check_auxiliary_payments, check_smart_parts
@@ -33,7 +34,7 @@ from .world import World
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-_WITHOUT_A_MESSAGE = ("stop", "retry", "forge", "suspend", "resume", "delete", "submit again", "budget")
+_MESSAGES = ("message", "twice", "queue", "beside message", "beside")
 _END = ("execution_completed", "execution_stopped", "execution_failed")
 
 
@@ -167,12 +168,16 @@ def _session(sim: Simulation, session: str) -> None:
                 )
             world.tally.answers[f"ended {record.status}"] += 1
             _poison(sim, session, execution, record.status, record.stop_reason)
+    places = find_places(sim, session, state, steps)
     joined = Counter(e.data["operation"] for e in events if e.type in ("message_joined", "execution_submitted"))
     for action in sim.actions:
-        if action.session == session and action.kind in ("submit", "message", "twice") and not action.refused:
+        if action.session == session and action.kind in ("submit", "message", "twice", "queue") and not action.refused:
             count = joined[action.operation]
-            world.expect(least <= count <= 1, "I8", f"{action.operation} has {count} events of what it became part of")
             found = store.sessions.read_joined(session, action.operation)
+            if action.operation in places.elsewhere:
+                world.expect(not count, "I8", f"{action.operation} is not delivered, and {count} events say so")
+                continue
+            world.expect(least <= count <= 1, "I8", f"{action.operation} has {count} events of what it became part of")
             world.expect(found in steps, "I8", f"the handle of {action.operation} finds {found!r}")
 
 
@@ -293,12 +298,13 @@ def _messages(sim: Simulation, session: str, state: AgentState, steps: dict[str,
         for message in section.messages
         if message.role is Role.USER
     ]
-    counts = Counter(texts)
+    counts, places = Counter(texts), find_places(sim, session, state, steps)
     metadata = dict(state.context.metadata)
     for action in sim.actions:
-        if action.session != session or action.kind in _WITHOUT_A_MESSAGE:
+        if action.session != session or action.kind not in ("submit", *_MESSAGES):
             continue
         times = metadata.get(action.operation, 0) if action.kind == "beside" else counts[action.operation]
+        times += action.operation in places.elsewhere
         if action.refused:
             world.expect(times <= 1, "I8", f"{action.operation} was refused and applied {times} times")
         elif action.done:

@@ -24,6 +24,7 @@ from celery_agents.worker.store import ActionResult, InboxKind, NextState, Opera
 from celery_agents.worker.store.bookkeeping import BOOKKEEPING, Bookkeeping
 from celery_agents.worker.store.control import ControlFields, control_command
 from celery_agents.worker.store.database import Changed
+from celery_agents.worker.store.records import MessageMode
 from celery_agents.worker.store.sessions import loading
 from celery_agents.worker.store.sessions.saving import SessionSave
 
@@ -119,10 +120,19 @@ class Clients:
                     )
 
                 return store.sessions.submit(session, "async" if plan.is_async else "plain", session, first)
-            case "message" | "twice":
+            case "message" | "twice" | "queue":
                 return store.sessions.act(session, self._operation(action), operation_transition)
             case "stop":
                 return store.sessions.stop(session, None, stop_transition)
+            case "stop clear":
+                return store.sessions.stop(session, None, stop_transition, clear_queue=True)
+            case "withdraw":
+                return store.sessions.withdraw(session, action.target)
+            case "mode steer" | "mode queue":
+                mode = MessageMode(action.kind.removeprefix("mode "))
+                return store.sessions.set_mode(session, action.target, mode, operation_transition)
+            case "release":
+                return store.sessions.release_queue(session, action.operation, operation_transition)
             case "retry":
                 return store.sessions.retry(session, retry_transition(None))
             case "suspend":
@@ -147,7 +157,8 @@ class Clients:
 
     def _operation(self, action: Action) -> Operation:
         message = Message.user(MESSAGE + action.operation).to_dict()
-        return Operation(action.operation, InboxKind.MESSAGE, {"message": message})
+        when = {"when": "queue"} if action.kind == "queue" else {}
+        return Operation(action.operation, InboxKind.MESSAGE, {"message": message, **when})
 
     def _beside(self, action: Action, *, with_message: bool) -> ActionResult | None:
         """Somebody saves the session while a step of it runs: an administrator, or another version of the product."""

@@ -61,6 +61,7 @@ class Action:
 
     Attributes:
         limit: Most steps that a change of the budget allows.
+        target: The message that it is about, by its operation.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class Action:
     execution: str = ""
     refused: str = ""
     limit: int = 0
+    target: str = ""
 
 
 @dataclass
@@ -153,6 +155,26 @@ def plan_actions(rng: random.Random, sessions: Sequence[str], now: float, *, wai
         found += _plan_holds(rng, sessions, now, [*triggers, *_WAITING_MOMENTS * 3])
     if rng.random() < 0.1:
         found.append(Action("forge", sessions[0], 90, "", 0, now + 3000 * rng.random()))
+    # Drawn from what is planned already, so that everything else of a seed is as it would be without them.
+    found += _plan_queues(random.Random(repr(found)), sessions, now, triggers)
+    return found
+
+
+def _plan_queues(rng: random.Random, sessions: Sequence[str], now: float, triggers: Sequence[str]) -> list[Action]:
+    """Draw who queues messages, takes them back, changes their mode, and releases or clears the queue."""
+    found: list[Action] = []
+    for session in sessions:
+        if rng.random() < 0.6:
+            continue
+        queued = [f"{session}o{number}" for number in range(70, 70 + rng.randint(1, 3))]
+        numbers = range(80, 80 + rng.choices((0, 1, 2, 3), (4, 4, 3, 1))[0])
+        kinds = [("queue", operation) for operation in queued]
+        acts = ("withdraw", "mode steer", "mode queue", "release", "stop clear", "message")
+        kinds += [(rng.choices(acts, (4, 3, 3, 4, 1, 3))[0], rng.choice((*queued, f"{session}o1"))) for _ in numbers]
+        for number, (kind, target) in zip((*range(70, 70 + len(queued)), *numbers), kinds, strict=True):
+            point = rng.choice(triggers) if rng.random() < 0.7 else ""
+            at = now + rng.choice((200, 2000, 9000, 60_000)) * rng.random()
+            found.append(Action(kind, session, number, point, rng.choices((1, 2), (4, 1))[0], at, target=target))
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
-from celery_agents.worker.engine import Done
+from celery_agents.worker.engine import Done, operation_transition
 from celery_agents.worker.guards import PROCEED, FinishReasonGuard, GuardPoint, GuardView, Verdict
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import (
@@ -102,7 +102,9 @@ def test_a_hook_that_ends_the_execution_ends_it_as_at_any_end(new_bench: NewBenc
 
 
 @pytest.mark.parametrize("point", [*BEFORE, *AFTER])
-def test_a_message_that_came_meanwhile_starts_the_next_execution(new_bench: NewBench, point: HookPoint) -> None:
+def test_a_message_that_came_meanwhile_is_queued_and_starts_the_next_execution_when_it_is_released(
+    new_bench: NewBench, point: HookPoint
+) -> None:
     bench: Bench
 
     def end_first(context: HookContext) -> HookContext | None:
@@ -114,7 +116,10 @@ def test_a_message_that_came_meanwhile_starts_the_next_execution(new_bench: NewB
     bench = new_bench(_agent(lambda state: f"saw {len(state.messages)}", Hook(point, end_first)))
     session_id = bench.submit()
     bench.step(session_id)
-    assert bench.due(session_id) is not None, "the message waits for an answer"
+    assert bench.due(session_id) is None
+    queue = bench.store.sessions.queue(session_id)
+    assert (len(queue.messages), queue.held) == (1, "stopped")
+    bench.store.sessions.release_queue(session_id, "r1", operation_transition)
     bench.run(session_id)
     record = bench.record(session_id)
     assert (record.status, record.execution_id != "e1") == ("completed", True)

@@ -9,7 +9,7 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
-from celery_agents.worker.engine import Done
+from celery_agents.worker.engine import Done, operation_transition
 from celery_agents.worker.state import AgentState, ExecutionBudget, Role
 from celery_agents.worker.tools import tool
 
@@ -92,14 +92,25 @@ def test_several_messages_during_the_final_step_are_one_execution(new_bench: New
     assert bench.state(session_id).execution_count == 2
 
 
-def test_a_message_during_a_step_that_is_stopped_starts_the_next_execution(new_bench: NewBench) -> None:
+@pytest.mark.parametrize("comes_first", ["message", "stop"])
+def test_a_message_before_a_stop_is_held_and_one_behind_it_starts_the_next_execution(
+    new_bench: NewBench, comes_first: str
+) -> None:
     def both() -> None:
+        if comes_first == "stop":
+            bench.stop("s1")
         bench.send("s1", "more")
-        bench.stop("s1")
+        if comes_first == "message":
+            bench.stop("s1")
 
     bench, _ = talking(new_bench, step1=both)
     session_id = bench.submit()
     bench.run(session_id)
+    queue = bench.store.sessions.queue(session_id)
+    assert (len(queue.messages), queue.held) == ((1, "stopped") if comes_first == "message" else (0, ""))
+    if comes_first == "message":
+        bench.store.sessions.release_queue(session_id, "r1", operation_transition)
+        bench.run(session_id)
     first = bench.store.sessions.record(session_id, "e1")
     assert first is not None
     assert first.status == "stopped"

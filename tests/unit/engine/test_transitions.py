@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.engine import FirstExecution, first_state, operation_transition, stop_transition
-from celery_agents.worker.engine.transitions import apply_inbox, check_operation, retry_transition
+from celery_agents.worker.engine.arrivals import apply_at_end, apply_to_running
+from celery_agents.worker.engine.transitions import check_operation, retry_transition
 from celery_agents.worker.errors import InvalidInput, StateUnreadable
 from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionStatus, Message
 from celery_agents.worker.store import InboxKind, Operation
-from celery_agents.worker.store.records import Snapshot
+from celery_agents.worker.store.records import MessageQueue, Snapshot
 
 from support.states import NOON, at, running
 
@@ -54,14 +55,22 @@ def test_a_submit_makes_a_session_with_a_pending_execution() -> None:
     assert made.state.execution.budget == budget
 
 
-def test_a_stop_ends_the_execution_and_takes_messages_in() -> None:
+def test_a_stop_ends_the_execution_and_holds_the_messages_that_came_before_it() -> None:
     alone = stop_transition(snapshot())
     assert (alone.ended, alone.state.status) == (None, ExecutionStatus.STOPPED)
     assert kinds(alone.events) == [("execution_stopped", {"status": "stopped", "reason": "user_requested"})]
-    followed = stop_transition(snapshot(said("op", notify={"task": "t"})))
+    waiting = MessageQueue((said("q", when="queue"),))
+    held = stop_transition(snapshot(said("op", notify={"task": "t"}), queue=waiting))
+    assert (held.ended, held.state.status) == (None, ExecutionStatus.STOPPED)
+    assert (held.operations, held.undelivered, held.notify) == ((), ("op",), {})
+    assert held.queue is not None
+    assert ([each.id for each in held.queue.messages], held.queue.held) == (["op", "q"], "stopped")
+    assert kinds(held.events)[1:] == [("queue_held", {"reason": "stopped", "messages": 2})]
+    followed = stop_transition(snapshot(said("op", notify={"task": "t"}, after_stop=True), queue=waiting))
     assert followed.ended is not None
     assert (followed.ended.status, followed.state.status) == (ExecutionStatus.STOPPED, ExecutionStatus.PENDING)
     assert (followed.operations, followed.notify) == (("op",), {"op": {"task": "t"}})
+    assert followed.queue == MessageQueue(waiting.messages, "stopped")
     noted_only = stop_transition(snapshot(noted("op", "a", 1)))
     assert noted_only.ended is not None
     assert noted_only.state.metadata == {"a": 1}
@@ -84,32 +93,47 @@ def test_an_operation_joins_what_runs_and_starts_what_has_ended() -> None:
 
 
 def test_a_child_has_one_execution() -> None:
-    after, events = apply_inbox(
-        ended(), snapshot(said("op"), state=ended(), is_child=True), at(2), has_ended=True, has_unseen=True
-    )
-    assert (after.status, after.messages[-1].content) == (ExecutionStatus.COMPLETED, "more")
-    assert [data["started"] for _, data in kinds(events)] == [False]
+    inbox = snapshot(said("op"), state=ended(), is_child=True)
+    arrivals = apply_at_end(ended(), inbox, at(2), has_unseen=True)
+    assert (arrivals.state.status, arrivals.state.messages[-1].content) == (ExecutionStatus.COMPLETED, "more")
+    assert [data["started"] for _, data in kinds(arrivals.events)] == [False]
 
 
-@pytest.mark.parametrize(
-    ("has_ended", "has_unseen", "starts"), [(True, True, True), (True, False, False), (False, True, False)]
-)
-def test_a_message_that_no_answer_has_seen_starts_the_next_execution(
-    has_ended: bool, has_unseen: bool, starts: bool
-) -> None:
-    before = ended() if has_ended else running()
-    after, events = apply_inbox(before, snapshot(state=before), at(2), has_ended=has_ended, has_unseen=has_unseen)
-    assert (after is not before, events) == (starts, [])
+@pytest.mark.parametrize("has_unseen", [True, False])
+def test_a_message_that_no_answer_has_seen_starts_the_next_execution(has_unseen: bool) -> None:
+    before = ended()
+    arrivals = apply_at_end(before, snapshot(state=before), at(2), has_unseen=has_unseen)
+    assert (arrivals.state is not before, arrivals.events) == (has_unseen, ())
+
+
+def test_a_queued_message_follows_an_answer_with_an_execution_of_its_own() -> None:
+    queue = MessageQueue((said("q1", "one"), said("q2", "two")))
+    arrivals = apply_at_end(ended(), snapshot(queue=queue), at(2))
+    assert arrivals.state.status is ExecutionStatus.PENDING
+    assert [each.content for each in arrivals.state.messages][-1:] == ["one"]
+    assert arrivals.queue is not None
+    assert [each.id for each in arrivals.queue.messages] == ["q2"]
+    steered = apply_at_end(ended(), snapshot(said("s"), said("t"), queue=queue), at(2))
+    assert ([each.id for each in steered.applied], steered.queue) == (["s", "t"], None)
+    held = MessageQueue(queue.messages, "failed")
+    assert apply_at_end(ended(), snapshot(queue=held), at(2)).state.status is ExecutionStatus.COMPLETED
+
+
+def test_a_demoted_message_is_placed_by_its_arrival() -> None:
+    queue = MessageQueue((said("front", at_ms=9), said("a", when="queue", at_ms=2), said("b", when="queue", at_ms=5)))
+    placed = queue.with_message(said("c", when="queue", at_ms=3))
+    assert [each.id for each in placed.messages] == ["front", "a", "c", "b"]
+    assert MessageQueue((said("a"),), "failed").without("a") == MessageQueue()
 
 
 def test_metadata_that_finds_no_room_is_dropped_with_an_event_and_the_rest_is_kept() -> None:
     inbox = (noted("a", "k" * 150, HUGE), noted("b", "color", "red"), said("c"))
-    after, events = apply_inbox(running(), snapshot(*inbox), at(2), has_ended=False, has_unseen=False)
-    assert kinds(events) == [
+    arrivals = apply_to_running(running(), snapshot(*inbox), at(2))
+    assert kinds(arrivals.events) == [
         ("metadata_refused", {"operation": "a", "key": "k" * 100}),
         ("message_joined", {"operation": "c", "started": False}),
     ]
-    assert after.metadata == {"color": "red"}
+    assert arrivals.state.metadata == {"color": "red"}
     with pytest.raises(InvalidInput, match="metadata"):
         operation_transition(snapshot(*inbox))
     check_operation(running(), said("c", HUGE))
@@ -125,7 +149,7 @@ def test_metadata_that_finds_no_room_is_dropped_with_an_event_and_the_rest_is_ke
 def test_a_damaged_operation_makes_the_session_unreadable(kind: InboxKind, payload: dict[str, Any]) -> None:
     inbox = snapshot(Operation("op", kind, payload))
     with pytest.raises(StateUnreadable, match="operation op is damaged"):
-        apply_inbox(running(), inbox, at(2), has_ended=False, has_unseen=False)
+        apply_to_running(running(), inbox, at(2))
 
 
 @pytest.mark.parametrize("by", [None, "ada"])

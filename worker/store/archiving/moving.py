@@ -232,6 +232,7 @@ class Archiver:
                 keys.session,
                 keys.ctl,
                 keys.inbox,
+                keys.next,
                 keys.old_values,
                 keys.events,
                 *(keys.session + name for name in document.values),

@@ -173,7 +173,7 @@ _WAYS: Final[Mapping[str, Way]] = {
     **dict.fromkeys(
         (
             "header", "load", "definition", "record", "records", "read_joined", "outcome", "step_facts", "execution",
-            "messages", "outline", "state_at", "request_at", "find",
+            "messages", "outline", "state_at", "request_at", "find", "queue",
         ),
         _read,
     ),
@@ -185,7 +185,11 @@ _WAYS: Final[Mapping[str, Way]] = {
         _look,
     ),
     **dict.fromkeys(
-        ("act", "stop", "suspend", "resume", "change_budget", "retry", "save", "fork", "label", "answer"), _act
+        (
+            "act", "withdraw", "set_mode", "release_queue", "stop", "suspend", "resume", "change_budget", "retry",
+            "save", "fork", "label", "answer",
+        ),
+        _act,
     ),
     "delete": _delete,
     "follow": _follow,

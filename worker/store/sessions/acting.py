@@ -1,147 +1,35 @@
-"""Taking what clients send: a submit creates a session, once; an operation changes it, now or by the running step."""
+"""Taking what clients send to a session: an operation changes it at once, or waits for a step or an execution."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...errors import ActionRefused, IdempotencyMismatch, InvalidInput, SessionDeleted
+from ...errors import ActionRefused, SessionBusy
 from .. import fields
-from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, hold_commands
-from ..database import Command, WatchedTransaction
+from ..database import Command, WatchedTransaction, Word
 from ..event_records import EventType
 from ..events import tell
 from ..inbox import InboxIndex, encode_operation
-from ..keys import fingerprint_field
-from ..labels import NO_LABELS, index_commands, label_words
-from ..records import ActionResult, Hold, InboxKind, NextState, Operation, Snapshot, Transition
+from ..keys import fingerprint_field, placement_field
+from ..queued_messages import check_room, queue_commands, read_queue
+from ..records import (
+    ActionResult,
+    Hold,
+    InboxKind,
+    MessageMode,
+    MessageQueue,
+    Operation,
+    Placement,
+    Snapshot,
+    Transition,
+    is_active,
+)
 from ..session_records import ACTIVE, SESSION_STATUS, SUSPENDED
-from ..waking import begin_waiting
-from .archive_marks import ArchiveMark
-from .loading import ARCHIVED, MARK, is_unused
-from .saving import SessionSave, is_active
 from .watched_sessions import WatchedSession
-
-
-class SubmitVerbs(StorePart):
-    """Creating a session with its first execution."""
-
-    def submit(
-        self,
-        session_id: str,
-        agent: str,
-        fingerprint: str,
-        transition: Callable[[int], NextState],
-        *,
-        queue: str | None = "",
-        start_at_ms: int = 0,
-        labels: Mapping[str, str] = NO_LABELS,
-    ) -> ActionResult:
-        """Create a session with its first execution, once.
-
-        Args:
-            fingerprint: A digest of everything that is submitted; the same id with another one is refused.
-            transition: Makes the session's first state of Redis's time (ms).
-            queue: Name of the agent's queue; "" is the common one. None: no worker has registered the agent. Then the
-                session gets no message, and waits for a worker that registers it.
-            start_at_ms: The first step begins at this Redis time; 0, or a time that has passed: at once.
-            labels: Of the session.
-        Returns:
-            "started", or "again" with the first execution when this was submitted before.
-        Raises:
-            IdempotencyMismatch: The session exists and was submitted with something else.
-            InvalidInput: `start_at_ms` is no time.
-            StoreFull: Nothing was written.
-        """
-        if not 0 <= start_at_ms <= fields.LAST_MS:
-            raise InvalidInput("start_at_ms", start_at_ms, "give Unix milliseconds up to the year 9999, or 0 for now.")
-        submission = _Submission(
-            scope=self._context.session(session_id),
-            agent=agent,
-            fingerprint=fingerprint,
-            transition=transition,
-            queue=queue,
-            start_at_ms=start_at_ms,
-            labels=labels,
-        )
-        return submission.scope.act_once(submission.run, "be created")
-
-
-@dataclass(slots=True)
-class _Submission:
-    """One submission and its attempts; only the first goes by the script. Its fields are those of `submit`."""
-
-    scope: SessionScope
-    agent: str
-    fingerprint: str
-    transition: Callable[[int], NextState]
-    queue: str | None
-    start_at_ms: int
-    labels: Mapping[str, str]
-    may_use_script: bool = True
-
-    def run(self) -> ActionResult:
-        """Make one attempt."""
-        estimate_ms = self.scope.clock.estimate_ms()
-        if self.may_use_script and estimate_ms is not None:
-            self.may_use_script = False
-            result, commands = self._prepare(estimate_ms)
-            unused = is_unused(self.scope.keys)
-            if self.scope.database.compare_and_apply("submit.attempt", [unused], commands) is not None:
-                return result
-        return self._submit_by_watch()
-
-    def _submit_by_watch(self) -> ActionResult:
-        scope, keys = self.scope, self.scope.keys
-        wanted = ("version", MARK, "fingerprint", "first", ARCHIVED)
-        reads: list[Command] = [("HMGET", keys.session, *wanted), scope.clock.now()]
-        with scope.database.watch("submit.read", (keys.session, keys.ctl), reads) as watched:
-            (version, mark, stored, first, archived), now = watched.replies
-            if version is None and mark is not None and archived is None:
-                raise SessionDeleted(scope.session_id)
-            if version is None and mark is None:
-                result, commands = self._prepare(scope.clock.milliseconds(now))
-                watched.commit("submit.exec", commands)
-                return result
-        if version is None:
-            known = ArchiveMark.read(fields.text(archived))
-            return self._answer_again(known.fingerprint, known.first, known.version)
-        return self._answer_again(fields.text(stored), fields.text(first), fields.number(version))
-
-    def _answer_again(self, fingerprint: str, first: str, version: int) -> ActionResult:
-        """The answer where the session exists."""
-        if fingerprint != self.fingerprint:
-            raise IdempotencyMismatch(
-                f"session {self.scope.session_id} was submitted before with another agent, message or budget; "
-                "use another idempotency key, or repeat the request exactly"
-            )
-        return ActionResult("again", first, version)
-
-    def _prepare(self, now_ms: int) -> tuple[ActionResult, list[Command]]:
-        """Make the answer and the commands of the first version."""
-        next_state = self.transition(now_ms)
-        first = next_state.state.execution.execution_id if next_state.state.execution else ""
-        words = ("agent", self.agent, "fingerprint", self.fingerprint, "first", first)
-        save = SessionSave(
-            scope=self.scope,
-            not_before_ms=self.start_at_ms if self.start_at_ms > now_ms else 0,
-            before=None,
-            next_state=next_state,
-            bookkeeping=Bookkeeping(),
-            version=1,
-            now_ms=now_ms,
-            extra=(*words, "created", now_ms, *label_words(self.labels)),
-            queue=self.queue,
-        ).prepare()
-        commands = [*index_commands(self.scope.keys, NO_LABELS, self.labels), *save.commands]
-        if self.queue is None:
-            waiting = begin_waiting(self.scope, self.agent, since_ms=now_ms, ref=save.next)
-            return ActionResult(outcome="started", execution_id=first, version=1), [*commands, *waiting]
-        publish = None if save.is_published else save.next
-        return ActionResult(outcome="started", execution_id=first, version=1, publish=publish), commands
 
 
 class ActVerbs(StorePart):
@@ -154,40 +42,151 @@ class ActVerbs(StorePart):
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: The running step has too many messages waiting.
         """
-        scope = self._context.session(session_id)
-        return scope.act_once(lambda: _act(scope, operation, transition), "take a message")
+        action = _Action(self._context.session(session_id), operation, transition)
+        return action.scope.act_once(action.run, "take a message")
 
 
-def _act(scope: SessionScope, operation: Operation, transition: Transition) -> ActionResult:
-    keys = scope.keys
-    reads: list[Command] = [
-        *WatchedSession.reads(scope),
-        ("HMGET", keys.session, SESSION_STATUS, fingerprint_field(operation.id)),
-        *InboxIndex.reads(keys, operation.id),
-    ]
-    with scope.database.watch("act.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-        *session, (status, fingerprint), own, length = watched.replies
-        found, inbox = WatchedSession.parse(scope, session), InboxIndex.parse((own, length))
-        # It was applied, or waits in the inbox: its reply was lost.
-        if inbox.holds or operation.id in found.bookkeeping.operations:
-            operation.check_fingerprint(scope.session_id, fields.text(fingerprint))
-            return ActionResult("again", "", found.version)
-        _refuse_budget(found, operation)
-        _refuse_ended_child(found, operation)
+@dataclass(slots=True)
+class _Action:
+    """One operation and its attempts.
+
+    Attributes:
+        placed: Where the last attempt has put the message, perhaps: its reply was lost.
+    """
+
+    scope: SessionScope
+    operation: Operation
+    transition: Transition
+    placed: Placement | None = None
+
+    def run(self) -> ActionResult:
+        """Make one attempt."""
+        scope, operation, keys = self.scope, self.operation, self.scope.keys
+        own_fields = (SESSION_STATUS, fingerprint_field(operation.id), placement_field(operation.id))
+        reads: list[Command] = [
+            *WatchedSession.reads(scope),
+            ("HMGET", keys.session, *own_fields),
+            ("LLEN", keys.next),
+            *InboxIndex.reads(keys, operation.id),
+        ]
+        with scope.database.watch("act.read", (keys.session, keys.ctl, keys.inbox, keys.next), reads) as watched:
+            *session, (status, fingerprint, placed), queued, own, length = watched.replies
+            found, inbox = WatchedSession.parse(scope, session), InboxIndex.parse((own, length))
+            # What is queued is read only where something is.
+            entries: list[bytes] = watched.pipeline("act.queue", [("LRANGE", keys.next, 0, -1)])[0] if queued else []
+            queue = read_queue(entries, found.control.queue_held)
+            known = _find(found, inbox, queue, operation)
+            # It was applied, or waits: its reply was lost, or its caller sends it again.
+            if known is not None:
+                operation.check_fingerprint(scope.session_id, fields.text(fingerprint))
+                first = _placement(fields.text(placed)) or self.placed or known
+                return ActionResult("again", "", found.version, placed=first or None)
+            refuse_mode(found, operation)
+            _refuse_budget(found, operation)
+            _refuse_ended_child(found, operation)
+            self.operation = _as_taken(found, operation)
+            return self._place(found, inbox, queue, watched, status=fields.text(status))
+
+    def _place(
+        self,
+        found: WatchedSession,
+        inbox: InboxIndex,
+        queue: MessageQueue,
+        watched: WatchedTransaction,
+        *,
+        status: str,
+    ) -> ActionResult:
+        """Leave the operation in the inbox or in the queue, or apply it."""
+        operation = self.operation
+        if found.control.phase == "end":
+            _refuse_ended_session(self.scope.session_id, status, operation)
+        if operation.mode is MessageMode.QUEUE and (found.control.phase != "end" or queue.messages):
+            check_room(self.scope, queue, operation)
+            self.placed = Placement.HELD if queue.held else Placement.QUEUED
+            commands = queue_commands(self.scope, queue.with_message(operation), ended_ms=life_ms(found, watched))
+            return self._leave(found, commands, watched)
         runs = found.control.phase == "run" and (found.control.claim or _has_journal(found, watched))
         if runs or found.control.phase == "wait":  # never before the assistant message whose calls are open
-            return _queue(found, operation, inbox, watched)
-        _refuse_ended_session(scope.session_id, fields.text(status), operation)
-        return _apply(found, operation, transition, watched, is_suspended=fields.text(status) == SUSPENDED)
+            self.placed = Placement.JOINS
+            return self._leave(found, inbox.push(self.scope, operation), watched)
+        self.placed = Placement.STARTS if found.control.phase == "end" else Placement.JOINS
+        _refuse_ended_session(self.scope.session_id, status, operation)
+        return apply_now(found, operation, self.transition, watched, status=status)
+
+    def _leave(self, found: WatchedSession, commands: list[Command], watched: WatchedTransaction) -> ActionResult:
+        """Let the operation wait; the commit that takes it in watches where it waits."""
+        scope, operation = self.scope, self.operation
+        is_message = operation.kind is InboxKind.MESSAGE
+        placed = {"placed": self.placed} if self.placed is not None and self.placed is not Placement.JOINS else {}
+        data = {"operation": operation.id, "queued": True, **placed}
+        told = tell(scope, found.step, EventType.MESSAGE_RECEIVED, data)
+        watched.commit("act.push", [*commands, *told, *_key_commands(scope, operation, self.placed)])
+        return ActionResult("queued", "", found.version, placed=self.placed if is_message else None)
+
+
+def _find(
+    found: WatchedSession, inbox: InboxIndex, queue: MessageQueue, operation: Operation
+) -> Placement | Literal[""] | None:
+    """The place of an operation that the session has; "" where it was applied; None: the session does not know it."""
+    if inbox.holds:
+        return Placement.JOINS
+    if any(each.id == operation.id for each in queue.messages):
+        return Placement.HELD if queue.held else Placement.QUEUED
+    return "" if operation.id in found.bookkeeping.operations else None
+
+
+def _placement(stored: str) -> Placement | None:
+    return Placement(stored) if stored in set(Placement) else None
+
+
+def _as_taken(found: WatchedSession, operation: Operation) -> Operation:
+    """The operation with what matters later about the moment in which the session takes it."""
+    if operation.kind is not InboxKind.MESSAGE:
+        return operation
+    return operation.taken(at_ms=found.now_ms, after_stop=found.control.requested_stop is not None)
+
+
+def _key_commands(scope: SessionScope, operation: Operation, placed: Placement | None) -> list[Command]:
+    """The command that keeps what a resend of an operation with an idempotency key is compared with, and told."""
+    if not operation.fingerprint:
+        return []
+    words: list[Word] = [fingerprint_field(operation.id), operation.fingerprint]
+    return [("HSET", scope.keys.session, *words, *((placement_field(operation.id), placed) if placed else ()))]
+
+
+def life_ms(found: WatchedSession, watched: WatchedTransaction) -> int | None:
+    """How long the keys of an idle session live; None: an execution is active, or they live for ever."""
+    if found.control.phase != "end":
+        return None
+    (left,) = watched.pipeline("act.life", [("PTTL", found.scope.keys.session)])
+    return left if left > 0 else None
+
+
+def refuse_mode(found: WatchedSession, operation: Operation) -> None:
+    """Refuse a message by its mode.
+
+    Raises:
+        SessionBusy: It is to be refused while an execution runs or waits.
+        ActionRefused: It is to be queued for a child, which has one execution.
+    """
+    name, control = found.scope.session_id, found.control
+    if operation.mode is MessageMode.REFUSE and control.phase != "end":
+        raise SessionBusy(name, control.phase, control.step)
+    if operation.mode is MessageMode.QUEUE and found.bookkeeping.parent is not None:
+        raise ActionRefused(
+            f"session {name} is a child and has one execution, so that no message can be queued behind it; "
+            "send it with when='steer', or to its parent"
+        )
 
 
 def _refuse_budget(found: WatchedSession, operation: Operation) -> None:
     """Refuse a message with a budget to an execution that runs or waits: it would join it, and change no limit."""
-    if found.control.phase not in ("run", "wait") or operation.payload.get("budget") is None:
+    joins = found.control.phase in ("run", "wait") and operation.mode is not MessageMode.QUEUE
+    if not joins or operation.payload.get("budget") is None:
         return
     raise ActionRefused(
         f"session {found.scope.session_id}: budget= is for the execution that a message starts, and this message would "
-        "join the one that runs or waits; leave the budget out, and change that one's limits with change_budget"
+        "join the one that runs or waits; change that one's limits with change_budget, or send it with when='queue'"
     )
 
 
@@ -214,37 +213,35 @@ def _has_journal(found: WatchedSession, watched: WatchedTransaction) -> bool:
     return bool(exists)
 
 
-def _queue(found: WatchedSession, operation: Operation, inbox: InboxIndex, watched: WatchedTransaction) -> ActionResult:
-    """Leave an operation in the inbox; the running step's commit watches it and takes the operation in."""
-    scope = found.scope
-    data = {"operation": operation.id, "queued": True}
-    commands = [*inbox.push(scope, operation), *tell(scope, found.step, EventType.MESSAGE_RECEIVED, data)]
-    if operation.fingerprint:
-        commands.append(("HSET", scope.keys.session, fingerprint_field(operation.id), operation.fingerprint))
-    watched.commit("act.push", commands)
-    return ActionResult("queued", "", found.version)
-
-
-def _apply(
+def apply_now(
     found: WatchedSession,
     operation: Operation,
     transition: Transition,
     watched: WatchedTransaction,
     *,
-    is_suspended: bool,
+    status: str,
+    commands: Sequence[Command] = (),
 ) -> ActionResult:
-    """Apply an operation at once. An execution that it starts in a suspended session is held until it is resumed."""
+    """Apply an operation at once. An execution that it starts in a suspended session is held until it is resumed.
+
+    Args:
+        status: Of the session over all executions.
+        commands: Further commands of the same transaction, that come first.
+    """
     session = found.load_session(watched)
     _check_room(found, session.weight, operation)
     before = session.state
     next_state = transition(Snapshot(state=before, inbox=(operation,), entries=0, now_ms=found.now_ms, cancel=None))
     starts = is_active(next_state.state) and not is_active(before)
-    is_held = starts and is_suspended
+    is_held = starts and status == SUSPENDED
     held_until_ms = found.now_ms + LONGEST_WAIT_MS if is_held else 0
     found = found.with_old_values(watched)
     save = found.prepare_save(before, next_state, work_changed=starts, held_until_ms=held_until_ms)
     hold = Hold(until_ms=held_until_ms, by="", reason="the session is suspended", since_ms=found.now_ms)
-    watched.commit("act.exec", [*save.commands, *(hold_commands(found.scope.keys, hold) if is_held else ())])
+    placed = Placement.STARTS if starts else Placement.JOINS
+    held = hold_commands(found.scope.keys, hold) if is_held else []
+    known = _key_commands(found.scope, operation, placed)
+    watched.commit("act.exec", [*commands, *save.commands, *known, *held])
     execution = next_state.state.execution
     outcome: Literal["started", "joined", "changed"] = "started" if starts else "joined"
     if execution is None or not is_active(next_state.state):
@@ -254,6 +251,7 @@ def _apply(
         execution_id=execution.execution_id if execution else "",
         version=found.version + 1,
         publish=None if save.is_published else save.next,
+        placed=placed if operation.kind is InboxKind.MESSAGE else None,
     )
 
 

@@ -159,6 +159,7 @@ def key_names(scope: SessionScope, replies: Sequence[Reply]) -> list[str]:
         keys.session,
         keys.ctl,
         keys.inbox,
+        keys.next,
         keys.old_values,
         keys.events,
         keys.live,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from ...errors import ActionRefused
 from ...unique import unique_hex
 from ..context import SessionScope, StorePart
+from ..control import QUEUE_HELD
 from ..database import Command, WatchedTransaction
 from ..event_records import EventType
 from ..events import tell
@@ -114,5 +115,6 @@ class _Retry:
             version=found.version + 1,
             publish=None if save.is_published else save.next,
         )
-        watched.commit("retry.exec", [*save.commands, *kept])
+        released: list[Command] = [("HDEL", self.scope.keys.ctl, QUEUE_HELD)] if found.control.queue_held else []
+        watched.commit("retry.exec", [*save.commands, *kept, *released])
         return self.written

@@ -22,10 +22,10 @@ from ..control import LONGEST_WAIT_MS, tasks_above
 from ..database import Command, Word
 from ..events import DeadEntry, event_commands
 from ..inbox import recent_operations
-from ..keys import callback_note, failed_sinks_field, fingerprint_field, joined_field
+from ..keys import callback_note, failed_sinks_field, fingerprint_field, forget_operations, joined_field
 from ..packing import pack, pack_step
 from ..past import PastChange, change_past
-from ..records import NextState, StepRef
+from ..records import NextState, StepRef, is_active
 from ..session_records import REQUEST_KINDS, Result
 
 
@@ -53,11 +53,6 @@ class Save:
         """The session as it is cached once this is written, over the version that is cached now."""
         size = cached.size + self.size
         return CachedSession(self.version, self.state, size=size, agent=agent, bookkeeping=self.bookkeeping)
-
-
-def is_active(state: AgentState) -> bool:
-    """Whether an execution of the session runs or waits."""
-    return state.status is not None and not state.status.is_terminal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +107,7 @@ class SessionSave:
             *past.commands,
             ("ZADD", scope.keys.shard.sessions, self.now_ms, scope.session_id),
             *self._forget_executions(known.executions),
-            *self._forget_operations(known.operations),
+            *forget_operations(scope.keys, self.bookkeeping.operations, known.operations),
             *event_commands(scope, self.next_state.events),
             *self._set_lives(known.executions),
             *self._schedule_callbacks(),
@@ -285,12 +280,6 @@ class SessionSave:
             for operation in self.next_state.operations:
                 yield from (joined_field(operation), execution.execution_id)
 
-    def _forget_operations(self, kept: Sequence[str]) -> Iterator[Command]:
-        """Delete what is stored of operations that are too many."""
-        for known in self.bookkeeping.operations:
-            if known not in kept:
-                yield ("HDEL", self.scope.keys.session, joined_field(known), fingerprint_field(known))
-
     def _set_lives(self, executions: Sequence[str]) -> Iterator[Command]:
         """Give all keys of a session a TTL when no execution is active, unless the archive is to take it; else none."""
         keys, before, after = self.scope.keys, self.before, self.next_state.state
@@ -313,7 +302,7 @@ class SessionSave:
     def _living_keys(self, executions: Sequence[str]) -> list[str]:
         """Every key that lives as long as the session."""
         keys, state = self.scope.keys, self.next_state.state
-        names = [keys.session, keys.ctl, keys.inbox, keys.old_values, keys.events]
+        names = [keys.session, keys.ctl, keys.inbox, keys.next, keys.old_values, keys.events]
         names += (keys.section(name, section.generation) for name, section in state.store.sections.items())
         names += (keys.part(name, items.generation) for name, items in state.part_lists.items())
         names += map(keys.steps, executions)

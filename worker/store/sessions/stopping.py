@@ -29,9 +29,9 @@ from ..control import (
 from ..database import Changed, Command, WatchedTransaction
 from ..event_records import EventType
 from ..events import tell
-from ..inbox import read_inbox, trim_commands
 from ..journal import read_journal
 from ..keys import WAKE_CHANNEL
+from ..queued_messages import WaitingMessages, inbox_commands, with_known
 from ..records import ActionResult, Hold, NextState, Snapshot, StepRef, Transition
 from ..safe_ends import mark_safe
 from ..session_records import SESSION_STATUS
@@ -44,17 +44,24 @@ class StopVerbs(StorePart):
     """Stopping an execution."""
 
     def stop(
-        self, session_id: str, execution_id: str | None, transition: Transition, *, by: str | None = None
+        self,
+        session_id: str,
+        execution_id: str | None,
+        transition: Transition,
+        *,
+        by: str | None = None,
+        clear_queue: bool = False,
     ) -> ActionResult:
         """End an execution: at once when nothing runs, else by asking the worker that runs it.
 
         Args:
             by: Who asks, for the event `stop_requested`; None: unknown, and there is no such event.
+            clear_queue: Messages that wait now, for the step or for an execution of their own, are not delivered.
         Returns:
             "changed" when it has ended, "queued" when the running step was asked, "again" when nothing ran.
         """
         scope = self._context.session(session_id)
-        stopping = _Stop(scope=scope, execution_id=execution_id, transition=transition, by=by)
+        stopping = _Stop(scope=scope, execution_id=execution_id, transition=transition, by=by, clear_queue=clear_queue)
         result = scope.act_once(stopping.run, "be stopped")
         if stopping.ended is not None and self._context.confirms_actions and self._context.confirmer is not None:
             with contextlib.suppress(StoreUnavailable, StoreFull):  # who reads the result confirms it then
@@ -75,6 +82,7 @@ class _Stop:
     execution_id: str | None
     transition: Transition
     by: str | None = None
+    clear_queue: bool = False
     written: ActionResult | None = None
     ended: StepRef | None = None
 
@@ -91,23 +99,28 @@ class _Stop:
         reads: list[Command] = [
             *WatchedSession.reads(scope),
             ("HGET", keys.ctl, "worker"),
-            ("LRANGE", keys.inbox, 0, -1),
+            *WaitingMessages.reads(keys),
         ]
-        with scope.database.watch("stop.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
-            *session, worker, entries = watched.replies
+        with scope.database.watch("stop.read", (keys.session, keys.ctl, keys.inbox, keys.next), reads) as watched:
+            *session, worker, inbox, queued = watched.replies
             found = WatchedSession.parse(scope, session)
             control = found.control
+            waiting = WaitingMessages.parse((inbox, queued), found)
             wanted = self.written.execution_id if self.written is not None else self.execution_id
             if control.phase == "end" or (wanted is not None and control.execution != wanted):
+                if self.clear_queue and control.phase == "end" and waiting.messages:
+                    watched.commit("stop.clear", waiting.clear_commands(found))
                 return self.written or ActionResult("again", control.execution, found.version)
             is_alive = scope.is_lease_alive(control.claim, "stop.lease", watched)
             # Watched, so that a worker that was only paused cannot begin something between this look and the end.
             (journal,) = watched.pipeline("stop.journal", [("HGETALL", found.journal)], also=(found.journal,))
             if is_alive or read_journal(journal).was_paid_for or control.phase == "wait":
-                return self._ask(found, fields.text(worker) if is_alive else None, watched)
-            return self._end(found, entries, watched)
+                return self._ask(found, waiting, fields.text(worker) if is_alive else None, watched)
+            return self._end(found, waiting, watched)
 
-    def _ask(self, found: WatchedSession, worker: str | None, watched: WatchedTransaction) -> ActionResult:
+    def _ask(
+        self, found: WatchedSession, waiting: WaitingMessages, worker: str | None, watched: WatchedTransaction
+    ) -> ActionResult:
         """Ask for the stop: the worker that has the step, or the next one, commits what there is and ends.
 
         Args:
@@ -129,26 +142,32 @@ class _Stop:
         self.written = ActionResult(
             outcome="queued", execution_id=control.execution, version=found.version, publish=publish
         )
+        # A second stop is one for what was sent behind the first.
+        commands += waiting.clear_commands(found) if self.clear_queue else waiting.unmark_commands(found)
         watched.commit("stop.ask", [*commands, *self._request_event(found)])
         return self.written
 
-    def _end(self, found: WatchedSession, entries: list[bytes], watched: WatchedTransaction) -> ActionResult:
+    def _end(self, found: WatchedSession, waiting: WaitingMessages, watched: WatchedTransaction) -> ActionResult:
         """End an execution whose step no worker has begun."""
-        execution_id = found.control.execution
+        scope, execution_id = self.scope, found.control.execution
         before = found.load_state(watched)
-        inbox = read_inbox(entries, found.bookkeeping.operations)
+        cleared: list[Command] = []
+        if self.clear_queue:
+            cleared, found = waiting.clear_commands(found), with_known(found, [each.id for each in waiting.messages])
+            waiting = waiting.without_messages()
         next_state = self.transition(
             Snapshot(
                 state=with_budget(before, found.control.changed_budget),
-                inbox=inbox,
-                entries=len(entries),
+                inbox=waiting.inbox,
+                entries=waiting.entries,
                 now_ms=found.now_ms,
                 cancel=execution_id,
                 is_child=found.bookkeeping.parent is not None,
+                queue=waiting.queue,
             )
         )
         save = found.prepare_save(before, next_state)
-        trim = trim_commands(self.scope.keys, len(entries), next_state.operations)
+        trim = inbox_commands(scope, next_state, waiting.entries)
         # A claim that came to nothing has left its traces in the journal.
         expire: Command = ("PEXPIRE", found.journal, self.scope.context.journal_ms)
         control = found.control
@@ -161,7 +180,7 @@ class _Stop:
             outcome="changed", execution_id=execution_id, version=found.version + 1, publish=publish
         )
         waited = end_waiting(self.scope, control)
-        commands = [*self._request_event(found), *trim, expire, *save.commands, *forgotten, *waited]
+        commands = [*self._request_event(found), *cleared, *trim, expire, *save.commands, *forgotten, *waited]
         commands += parent_answer.commands if parent_answer is not None else ()
         self.ended = control.ref(self.scope.session_id)
         watched.commit("stop.exec", commands)

@@ -22,12 +22,12 @@ from ..database import Command, Reply, WatchedTransaction
 from ..event_records import EventType, NewEvent
 from ..inbox import new_change_id
 from ..labels import NO_LABELS, index_commands, label_words
-from ..records import NextState, StepRef
+from ..records import NextState, StepRef, is_active
 from ..session_records import ACTIVE, StoredSession
 from ..waking import begin_waiting
 from .archive_marks import ArchiveMark
 from .loading import ARCHIVED, MARK, LoadVerbs
-from .saving import SessionSave, is_active
+from .saving import SessionSave
 from .watched_sessions import WatchedSession
 
 

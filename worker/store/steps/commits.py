@@ -18,19 +18,21 @@ from typing import Final
 
 from ... import crash_points
 from ...errors import StoreFull, StoreUnavailable, VersionConflict
+from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..cache import CachedSession
 from ..children.ending import answer_parent, ended_state
 from ..context import SessionScope, StorePart
-from ..control import ControlFields, forget_budget, forget_waiting
+from ..control import ControlFields, forget_budget, forget_waiting, mark_held
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
-from ..inbox import read_inbox, trim_commands
 from ..packing import step_claim
 from ..past import is_over
+from ..queued_messages import WaitingMessages, inbox_commands
 from ..records import (
     Claim,
     Claimed,
     Committed,
+    Hold,
     LoadedSession,
     NextState,
     Snapshot,
@@ -106,11 +108,16 @@ _PATIENCE_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A commit that is ready to be written: the session as it will be, and the answer when it has happened."""
+    """A commit that is ready to be written: the session as it will be, and the answer when it has happened.
+
+    Attributes:
+        ends: The execution of the step does not go on with another step.
+    """
 
     commands: list[Command]
     session: CachedSession
     committed: Committed
+    ends: bool
 
 
 @dataclass(slots=True)
@@ -172,7 +179,7 @@ class _Commit:
         guards: list[Guard] = [
             (("HMGET", keys.session, "version"), (base.session.version,)),
             (("HMGET", keys.ctl, "execution", "step", "claim", "cancel"), (ref.execution_id, ref.step, claim.id, "")),
-            (("EXISTS", keys.inbox), (0,)),
+            (("EXISTS", keys.inbox, *((keys.next,) if prepared.ends else ())), (0,)),
         ]
         commands = prepared.commands
         with contextlib.suppress(Changed):
@@ -183,11 +190,11 @@ class _Commit:
         scope, keys = self.scope, self.scope.keys
         journal = StepJournal(scope, self.claim)
         writes = journal.result_commands(self.results)
-        reads: list[Command] = [*writes, *WatchedSession.reads(scope), ("LRANGE", keys.inbox, 0, -1)]
-        with scope.database.watch("commit.read", (keys.session, keys.ctl, keys.inbox), reads) as watched:
+        reads: list[Command] = [*writes, *WatchedSession.reads(scope), *WaitingMessages.reads(keys)]
+        with scope.database.watch("commit.read", (keys.session, keys.ctl, keys.inbox, keys.next), reads) as watched:
             if writes:
                 crash_points.at("c6")
-            *session, entries = watched.replies[len(writes) :]
+            *session, inbox, queued = watched.replies[len(writes) :]
             stored = WatchedSession.parse_if_there(scope, session)
             control, bookkeeping = stored.control, stored.bookkeeping
             if writes and (not control.is_at(self.claim.ref) or control.phase == "end"):
@@ -197,18 +204,20 @@ class _Commit:
             stored.check_claim(self.claim, self.base.session.version)
             if control.changed_budget != self.base.budget:  # it decides whether the execution ends
                 raise VersionConflict(f"the budget of session {self.scope.session_id} was changed")
+            waiting = WaitingMessages.parse((inbox, queued), stored)
             next_state = self.transition(
                 Snapshot(
                     state=self.base.session.state,
-                    inbox=read_inbox(entries, bookkeeping.operations),
-                    entries=len(entries),
+                    inbox=waiting.inbox,
+                    entries=waiting.entries,
                     now_ms=stored.now_ms,
                     cancel=control.requested_stop,
                     is_child=bookkeeping.parent is not None,
+                    queue=waiting.queue,
                 )
             )
             stored = stored.with_old_values(watched)
-            prepared = self._prepare(next_state, stored.now_ms, stored, entries=len(entries))
+            prepared = self._prepare(next_state, stored.now_ms, stored, entries=waiting.entries)
             prepared = self._with_parent(prepared, stored, next_state, watched)
             committed = self._write(prepared, lambda: watched.commit("commit.exec", prepared.commands))
             if bookkeeping.parent is not None and committed.next is None:
@@ -258,11 +267,12 @@ class _Commit:
             entries: Inbox entries that `next_state` has applied.
         """
         claim, base = self.claim, self.base
-        legs, hold = (base.legs, None) if stored is None else (stored.control.legs, stored.control.hold)
+        hold = None if stored is None else stored.control.hold
         agent, queue = next_state.agent or (base.session.agent, claim.ref.queue)
         following = StepRef.due_in(claim.ref.session_id, next_state.state, queue)
         goes_on = following is not None and following.execution_id == claim.ref.execution_id
         carried = self.keep_claim and goes_on and hold is None and next_state.agent is None
+        stays_held = _stays_held(hold, following, next_state)
         save = SessionSave(
             scope=self.scope,
             before=base.session.state,
@@ -273,16 +283,14 @@ class _Commit:
             extra=("last", commit_id(claim), *(("agent", agent) if next_state.agent else ())),
             carried=carried,
             queue=queue,
-            held_until_ms=hold.until_ms if hold and goes_on else 0,
+            held_until_ms=hold.until_ms if hold and stays_held else 0,
             old_values=stored.old_values if stored else None,
         ).prepare()
         session = save.update(base.session, agent)
         # Commands that need memory come first: a script that has begun to write is not refused any more.
         commands = [*save.commands, *self._step_commands(next_state, entries, now_ms, carried=carried)]
-        # What the step's requests, and at the execution's end a hold, have left; usually nothing.
-        commands += forget_waiting(self.scope.keys, legs=legs, held=hold is not None and not goes_on)
-        commands += [] if stored is None else forget_budget(self.scope.keys, stored.control)
-        commands += remove_commands(self.scope.keys.shard, base.journal.all_requests)
+        commands += self._forget_commands(stored, stays_held=stays_held)
+        commands += mark_held(self.scope.keys) if stays_held and not goes_on else ()
         if carried:  # its reply is the last one, see `_with_watchers`
             commands.append(("HGET", self.scope.keys.ctl, "watched"))
         committed = Committed(
@@ -292,12 +300,21 @@ class _Commit:
             is_published=save.is_published or carried,
             carried=self._carry(session, following, now_ms) if carried and following is not None else None,
         )
-        return _Prepared(commands, session, committed)
+        return _Prepared(commands, session, committed, ends=not goes_on)
+
+    def _forget_commands(self, stored: WatchedSession | None, *, stays_held: bool) -> list[Command]:
+        """Commands that remove what the step's requests, a hold that ends and a changed budget left; usually none."""
+        keys, control = self.scope.keys, None if stored is None else stored.control
+        removed = remove_commands(keys.shard, self.base.journal.all_requests)
+        if control is None:
+            return [*forget_waiting(keys, legs=self.base.legs, held=False), *removed]
+        held = control.hold is not None and not stays_held
+        return [*forget_waiting(keys, legs=control.legs, held=held), *forget_budget(keys, control), *removed]
 
     def _step_commands(self, next_state: NextState, entries: int, now_ms: int, *, carried: bool) -> list[Command]:
         """Commands of the commit for the inbox, the journal and the lease."""
         scope, keys, ref = self.scope, self.scope.keys, self.claim.ref
-        commands = trim_commands(keys, entries, next_state.operations)
+        commands = inbox_commands(scope, next_state, entries)
         if not next_state.keep_journal or next_state.ended is not None:  # only the last execution can be retried
             commands.append(("PEXPIRE", keys.journal(ref.execution_id, ref.step), scope.context.journal_ms))
         lease = keys.shard.lease(self.claim.id)
@@ -335,6 +352,13 @@ class _Commit:
         elif control.is_held(stored.now_ms):
             return Committed(version=stored.version, state=None, next=None, is_published=False, again=True)
         return Committed(version=stored.version, state=None, next=following, is_published=is_published, again=True)
+
+
+def _stays_held(hold: Hold | None, following: StepRef | None, next_state: NextState) -> bool:
+    """Whether a hold outlives the step: with its execution, and with one that has completed, for the one behind it."""
+    ended = next_state.ended
+    goes_on = following is not None and (ended is None or ended.status is ExecutionStatus.COMPLETED)
+    return hold is not None and goes_on
 
 
 def _with_watchers(committed: Committed, replies: Sequence[Reply]) -> Committed:

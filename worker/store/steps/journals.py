@@ -205,7 +205,10 @@ class JournalVerbs(StorePart):
         crash_points.at("c4")
         is_own = {i for i, is_new in zip(wanted, written, strict=True) if is_new or i in again}
         if corrections := marks.correct(replies[len(commands) :], is_own):
-            journal.database.pipeline("journal.primary", corrections)
+            # Only while these records are there: a worker that was paused here must not bring a journal back.
+            own_records = {f"t{i}:s": value for i, value in zip(wanted, begun, strict=True) if i in is_own and value}
+            is_there = (("HMGET", journal.key, *own_records), [*own_records.values()])
+            journal.database.compare_and_apply("journal.primary", [is_there], corrections)
         open_calls = {i: begun_record(value) for i, value in zip(wanted, begun, strict=True) if i not in finished}
         own = (i for i, record in open_calls.items() if record.claim == claim.id and not is_stopped)
         return BeginResult(

@@ -1,0 +1,45 @@
+"""Where the messages of a session are at the end of a run, and what must be true of those that are queued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_agents.worker.state import AgentState
+from celery_agents.worker.store.queued_messages import UNDELIVERED
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Places:
+    """Messages that no execution has, by their operations: those that are queued, and those that were taken back."""
+
+    queued: tuple[str, ...]
+    undelivered: tuple[str, ...]
+
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset((*self.queued, *self.undelivered))
+
+
+def find_places(sim: Simulation, session: str, state: AgentState, steps: dict[str, list[Any]]) -> Places:
+    """Find the messages of a session that has come to rest, and check the order of those that were queued."""
+    world, store = sim.world, sim.client
+    queue = store.sessions.queue(session)
+    waiting = store.sessions.waiting_operations(session)
+    is_idle = state.execution is None or state.execution.status.is_terminal()
+    world.expect(not (is_idle and waiting), "I8", f"{session} is idle, and its inbox holds {waiting}")
+    world.expect(not queue.messages or bool(queue.held), "I8", f"{session} has a queue that nothing holds")
+    world.expect(bool(queue.messages) or not queue.held, "I8", f"{session} holds an empty queue")
+    sent = [action for action in sim.actions if action.session == session]
+    joined = {action.operation: store.sessions.read_joined(session, action.operation) for action in sent}
+    moved = {action.target for action in sent if action.kind.startswith("mode")}
+    stayed = [a for a in sent if a.kind == "queue" and a.operation not in moved and joined[a.operation] in steps]
+    homes = [joined[action.operation] for action in stayed]
+    world.expect(len(homes) == len(set(homes)), "I8", f"{session}: queued messages share executions: {homes}")
+    world.tally.answers["followed from the queue"] += len(homes)
+    undelivered = tuple(name for name, found in joined.items() if found.startswith(UNDELIVERED))
+    return Places(tuple(each.id for each in queue.messages), undelivered)

@@ -1,0 +1,258 @@
+"""Messages that wait in a session: taken back, given another mode; and their queue, released when it is held."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ...errors import MessageNotWaiting
+from .. import fields
+from ..context import SessionScope, StorePart
+from ..control import QUEUE_HELD
+from ..database import Command, WatchedTransaction
+from ..event_records import EventType
+from ..events import tell
+from ..inbox import InboxIndex, rewrite_commands
+from ..keys import joined_field
+from ..queued_messages import (
+    UNDELIVERED,
+    WaitingMessages,
+    check_room,
+    queue_commands,
+    read_queue,
+    undeliver,
+    with_known,
+)
+from ..records import ActionResult, MessageMode, MessageQueue, Operation, Placement, Transition
+from ..session_records import SESSION_STATUS
+from .acting import apply_now, life_ms, refuse_mode
+from .loading import missing_error
+from .watched_sessions import WatchedSession
+
+
+class MessageVerbs(StorePart):
+    """Actions of clients on messages that wait. A transition starts an execution with the message that it is given."""
+
+    def queue(self, session_id: str) -> MessageQueue:
+        """Read the messages that wait for executions of their own.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            StateUnreadable: An entry is damaged.
+        """
+        keys = self._context.keys(session_id)
+        reads: list[Command] = [
+            ("HGET", keys.session, "version"),
+            ("LRANGE", keys.next, 0, -1),
+            ("HGET", keys.ctl, QUEUE_HELD),
+        ]
+        version, entries, held = self._context.database.pipeline("queue.read", reads)
+        if version is None:
+            raise missing_error(self._context, session_id)
+        return read_queue(entries, fields.text(held))
+
+    def withdraw(self, session_id: str, operation_id: str, *, by: str = "") -> ActionResult:
+        """Take back a message that waits for the step or in the queue. Its id stays known.
+
+        Returns:
+            "changed"; "again" when it was taken back before.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            MessageNotWaiting: It was delivered, or the session does not know it.
+        """
+        action = _MessageAction(self._context.session(session_id), operation_id, by)
+        return action.scope.act_once(action.withdraw, "take a message back")
+
+    def set_mode(
+        self, session_id: str, operation_id: str, mode: MessageMode, transition: Transition, *, by: str = ""
+    ) -> ActionResult:
+        """Give a message that waits another mode, and with it another place.
+
+        Returns:
+            "changed" or "started", with its place; "again" when it is there already.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            MessageNotWaiting: It was delivered, or the session does not know it.
+            ActionRefused: There is no room where it is to go, or the session is a child.
+        """
+        action = _MessageAction(self._context.session(session_id), operation_id, by)
+        return action.scope.act_once(lambda: action.set_mode(mode, transition), "change a message")
+
+    def release_queue(
+        self, session_id: str, operation_id: str, transition: Transition, *, by: str = ""
+    ) -> ActionResult:
+        """Let the queued messages follow again; in an idle session the first one starts its execution.
+
+        Args:
+            operation_id: The same when it is sent again, so that it does not release a later hold.
+        Returns:
+            "started", or "changed" while an execution runs; "again" when it was applied before, "idle" when the queue
+            was not held.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+        """
+        action = _MessageAction(self._context.session(session_id), operation_id, by)
+        return action.scope.act_once(lambda: action.release(transition), "release its queue")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A session as an action on its messages reads it.
+
+    Attributes:
+        execution: The execution that the message is part of, or the mark of one that was not delivered; "" for none.
+        status: Of the session over all executions.
+    """
+
+    found: WatchedSession
+    waiting: WaitingMessages
+    index: InboxIndex
+    execution: str
+    status: str
+    watched: WatchedTransaction
+
+    def find(self, operation_id: str) -> Operation | None:
+        """The message, where it waits."""
+        return next((each for each in self.waiting.messages if each.id == operation_id), None)
+
+    def is_in_inbox(self, message: Operation) -> bool:
+        """Whether a message that waits does so for the running step."""
+        return any(each.id == message.id for each in self.waiting.inbox)
+
+    def take_out(self, message: Operation) -> list[Command]:
+        """Commands that take a message out of the list in which it waits."""
+        scope = self.found.scope
+        if self.is_in_inbox(message):
+            left = [each for each in self.waiting.inbox if each.id != message.id]
+            return rewrite_commands(scope.keys, left, [message.id])
+        return self.store_queue(self.waiting.queue.without(message.id))
+
+    def store_queue(self, queue: MessageQueue) -> list[Command]:
+        """Commands that store another queue."""
+        return queue_commands(self.found.scope, queue, ended_ms=life_ms(self.found, self.watched))
+
+
+@dataclass(slots=True)
+class _MessageAction:
+    """One action on a message that waits, or on the queue, and its attempts.
+
+    Attributes:
+        operation_id: Of the message; of the release, where the queue is released.
+        written: What the last attempt wrote, perhaps: its reply was lost.
+    """
+
+    scope: SessionScope
+    operation_id: str
+    by: str
+    written: ActionResult | None = None
+
+    def withdraw(self) -> ActionResult:
+        """Make one attempt to take the message back."""
+        with self._read("withdraw.read") as read:
+            message = read.find(self.operation_id)
+            if message is None:
+                if read.execution.startswith(UNDELIVERED):
+                    return ActionResult("again", "", read.found.version)
+                raise self._not_waiting(read)
+            told = undeliver(read.found, [message.id], "withdrawn", self.by)
+            read.watched.commit("withdraw.exec", [*read.take_out(message), *told])
+            return ActionResult("changed", "", read.found.version)
+
+    def set_mode(self, mode: MessageMode, transition: Transition) -> ActionResult:
+        """Make one attempt to change the mode."""
+        with self._read("mode.read") as read:
+            found, message = read.found, read.find(self.operation_id)
+            if message is None:
+                if self.written is not None and self.operation_id in found.bookkeeping.operations:
+                    return self.written
+                raise self._not_waiting(read)
+            is_in_place = read.is_in_inbox(message) != (mode is MessageMode.QUEUE)
+            if is_in_place and message.mode is mode:
+                return ActionResult("again", "", found.version, placed=_place_of(mode, read.waiting.queue))
+            is_behind = mode is not MessageMode.QUEUE and found.control.requested_stop is not None
+            changed = message.taken(when=mode, after_stop=message.is_after_stop or is_behind)
+            refuse_mode(found, changed)
+            taken = read.take_out(message)
+            if mode is not MessageMode.QUEUE and found.control.phase == "end":
+                self.written = ActionResult("started", "", found.version, placed=Placement.STARTS)
+                return apply_now(found, changed, transition, read.watched, status=read.status, commands=taken)
+            return self._move(read, changed, taken)
+
+    def _move(self, read: _Read, message: Operation, taken: list[Command]) -> ActionResult:
+        """Put a message that was taken out where its new mode wants it."""
+        # One that an end has put there stays held, though it is the only one.
+        left = replace(read.waiting.queue.without(message.id), held=read.waiting.queue.held)
+        if message.mode is MessageMode.QUEUE:
+            check_room(self.scope, left, message)
+            commands = read.store_queue(left.with_message(message))
+        else:
+            commands = read.index.push(self.scope, message)
+        placed = _place_of(message.mode, left)
+        data = {"operation": message.id, "queued": True, "placed": placed, **self._whom}
+        told = tell(self.scope, read.found.step, EventType.MESSAGE_RECEIVED, data)
+        self.written = ActionResult("changed", "", read.found.version, placed=placed)
+        read.watched.commit("mode.exec", [*taken, *commands, *told])
+        return self.written
+
+    def release(self, transition: Transition) -> ActionResult:
+        """Make one attempt to release the queue."""
+        with self._read("release_queue.read") as read:
+            found, queue = read.found, read.waiting.queue
+            if self.operation_id in found.bookkeeping.operations:
+                return self.written or ActionResult("again", "", found.version)
+            if not queue.held:
+                return ActionResult("idle", "", found.version)
+            found, queue = with_known(found, [self.operation_id]), replace(queue, held="")
+            operations = fields.to_json(found.bookkeeping.operations)
+            commands: list[Command] = [
+                ("HSET", self.scope.keys.session, "ops", operations),
+                *tell(self.scope, found.step, EventType.QUEUE_RELEASED, self._whom),
+            ]
+            self.written = ActionResult("changed", found.control.execution, found.version)
+            if found.control.phase != "end" or queue.next is None:
+                read.watched.commit("release_queue.exec", [*commands, *read.store_queue(queue)])
+                return self.written
+            commands += read.store_queue(queue.without(queue.next.id))
+            self.written = replace(self.written, outcome="started")
+            return apply_now(found, queue.next, transition, read.watched, status=read.status, commands=commands)
+
+    @property
+    def _whom(self) -> dict[str, str]:
+        return {"by": self.by} if self.by else {}
+
+    @contextmanager
+    def _read(self, point: str) -> Generator[_Read]:
+        keys = self.scope.keys
+        reads: list[Command] = [
+            *WatchedSession.reads(self.scope),
+            *WaitingMessages.reads(keys),
+            *InboxIndex.reads(keys, self.operation_id),
+            ("HMGET", keys.session, joined_field(self.operation_id), SESSION_STATUS),
+        ]
+        with self.scope.database.watch(point, (keys.session, keys.ctl, keys.inbox, keys.next), reads) as watched:
+            *session, inbox, queued, own, length, (joined, status) = watched.replies
+            found = WatchedSession.parse(self.scope, session)
+            yield _Read(
+                found=found,
+                waiting=WaitingMessages.parse((inbox, queued), found),
+                index=InboxIndex.parse((own, length)),
+                execution=fields.text(joined),
+                status=fields.text(status),
+                watched=watched,
+            )
+
+    def _not_waiting(self, read: _Read) -> MessageNotWaiting:
+        execution, why = read.execution, ""
+        if execution.startswith(UNDELIVERED):
+            execution, why = "", f"it was {execution.removeprefix(UNDELIVERED)}"
+        elif not execution and self.operation_id in read.found.bookkeeping.operations:
+            why = "it was delivered"
+        return MessageNotWaiting(self.scope.session_id, self.operation_id, execution_id=execution, why=why)
+
+
+def _place_of(mode: MessageMode, queue: MessageQueue) -> Placement:
+    """The place in which a message with a mode waits, while an execution is active or the queue is held."""
+    if mode is not MessageMode.QUEUE:
+        return Placement.JOINS
+    return Placement.HELD if queue.held else Placement.QUEUED
