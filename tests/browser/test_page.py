@@ -107,6 +107,40 @@ def test_a_slow_run_is_stopped_and_a_failed_one_says_why_and_is_retried(
     assert watched.complaints == []
 
 
+def test_messages_that_wait_are_seen_moved_taken_back_and_released(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page, slow = watched.page, submit(desk, "slow: count the stock")
+    page.goto(f"{served.url}/sessions/{slow.session_id}")
+    wait_until(lambda: "stocktaking" in running_tools(served, slow), "the tool runs", 30, details=worker.tail)
+    waiting = page.get_by_role("region", name="Messages that wait")
+    box = page.get_by_label("Message to")
+    box.fill("And the teapots?")
+    page.get_by_role("button", name="Send message").click()
+    expect(waiting.get_by_text("It is read with the next step.")).to_be_visible()
+    page.get_by_role("checkbox", name="after this one").check()
+    for text in ("Where is order 4915?", "Where is order 4916?"):
+        box.fill(text)
+        page.get_by_role("button", name="Send message").click()
+        expect(waiting.get_by_text(text)).to_be_visible()
+    take_picture(page, "waiting-messages")
+    waiting.get_by_role("button", name="Send now: Where is order 4916?").click()
+    expect(waiting.get_by_role("button", name="After this one: Where is order 4916?")).to_be_visible()
+    waiting.get_by_role("button", name="Withdraw: Where is order 4916?").click()
+    expect(waiting.get_by_text("Where is order 4916?")).to_have_count(0)
+    page.get_by_role("button", name="Stop…").click()
+    page.get_by_role("button", name="Stop it").click()
+    expect(waiting.get_by_text("The queue is held")).to_be_visible()
+    waiting.get_by_role("button", name="Withdraw: And the teapots?").click()
+    expect(waiting.get_by_text("And the teapots?")).to_have_count(0)
+    take_picture(page, "held-queue")
+    waiting.get_by_role("button", name="Go on").click()
+    expect(page.get_by_role("log", name="Messages").get_by_text("Where is order 4915?")).to_be_visible()
+    wait_for(desk, slow, "completed")
+    expect(waiting).to_have_count(0)
+    assert watched.complaints == []
+
+
 def test_the_limits_of_what_runs_are_changed(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:

@@ -20,8 +20,8 @@ MARKUP = re.compile(
 )
 _MOST_LINES = 200
 _MOST_COLUMNS = 120
-_MOST_MODULES = 36
-_MOST_KILOBYTES = 104
+_MOST_MODULES = 37
+_MOST_KILOBYTES = 106
 
 
 def imported(module: Path) -> set[str]:

@@ -4,6 +4,7 @@ import { callText, count, duration, firstLine, inert } from "./format.js";
 import { drawnWhen, html, useLayoutEffect, useMemo, useRef } from "./html.js";
 import { LiveText } from "./live_text.js";
 import { Glyph, Long, Problem, Status } from "./parts.js";
+import { Queue } from "./queue.js";
 import { isBegun, RequestForm } from "./request_form.js";
 import { keyOf } from "./request_words.js";
 import { reasonOf } from "./session_head.js";
@@ -81,7 +82,8 @@ export function Chat({ view, feed, isChat }) {
         onDone=${onAnswered} />`)}
       <${Problem} of=${problems.requests} />
     </div></div>
-    <${MessageBox} view=${view} feed=${feed} onSent=${followEnd} /></div>`;
+    ${!isChat && html`<${Queue} view=${view} feed=${feed} />`}
+    <${MessageBox} view=${view} feed=${feed} onSent=${followEnd} isChat=${isChat} /></div>`;
 }
 
 /** Requests that have an answer: from the number of a step to its spans, each with the name of its tool. */

@@ -94,13 +94,14 @@ export function stateOf(calls) {
 const drafts = new Map(); // by session: what was typed and not sent yet
 
 /** The box at the end. What was typed stays until it is sent; sent again, it is the same message. */
-export function MessageBox({ view, feed, onSent }) {
+export function MessageBox({ view, feed, onSent, isChat }) {
   const { header, messages } = view;
   const id = header.session_id;
   const [text, setText] = useState(drafts.get(id) ?? "");
   const [problem, setProblem] = useState(null);
   const [isSending, setSending] = useState(false);
-  const [sent, setSent] = useState([]); // messages that wait behind a running step
+  const [sent, setSent] = useState([]); // in a chat: messages that wait behind a running step
+  const [when, setWhen] = useState("steer");
   const key = useRef(null);
   const isChild = id.includes(".") && !header.forked_from;
   const change = (value) => {
@@ -115,8 +116,10 @@ export function MessageBox({ view, feed, onSent }) {
     setProblem(null);
     key.current ??= newKey();
     try {
-      const job = await post(sessionPath(id, "/messages"), { message: text }, { key: key.current });
-      if (!job.execution_id || isActive(header)) setSent((before) => [...before, { text, known: view.total ?? 0 }]);
+      const mode = isActive(header) ? when : "steer";
+      const job = await post(sessionPath(id, "/messages"), { message: text, when: mode }, { key: key.current });
+      const waits = isChat && (!job.execution_id || isActive(header));
+      if (waits) setSent((before) => [...before, { text, known: view.total ?? 0 }]);
       change("");
       onSent();
     } catch (refusal) {
@@ -124,7 +127,7 @@ export function MessageBox({ view, feed, onSent }) {
       setProblem(refusal);
     }
     setSending(false);
-    feed.refresh("messages", "header", "timeline");
+    feed.refresh("messages", "header", "timeline", "line");
   };
   if (isChild && !isActive(header)) {
     return html`<p class="small dim after">
@@ -144,7 +147,10 @@ export function MessageBox({ view, feed, onSent }) {
         onKeyDown=${(event) => (event.ctrlKey || event.metaKey) && event.key === "Enter" && send(event)}></textarea>
     </label>
     <${Problem} of=${problem} />
-    <div class="actions"><span class="small dim">${whenItJoins(view)}</span>
+    <div class="actions"><span class="small dim">${when === "queue" && isActive(header)
+        ? "It starts an execution of its own, after this one." : whenItJoins(view)}</span>
+      ${isActive(header) && !isChild && html`<label class="small"><input type="checkbox" checked=${when === "queue"}
+        onChange=${() => setWhen(when === "queue" ? "steer" : "queue")} /> after this one</label>`}
       <button class="button go" type="submit" disabled=${isSending || !text.trim()}>
         ${isSending ? "Sending …" : "Send message"}</button></div></form>`;
 }

@@ -11,19 +11,19 @@ const SOONEST_MS = 500;
 const LONGEST_MS = 15_000;
 const CLOCK_MS = 1000; // what the server's clock is known to
 const HEADER_MS = 5_000;
-const READ = ["messages", "timeline", "requests", "results"];
+const READ = ["messages", "timeline", "requests", "results", "line"];
 
 /**
  * The data of one session. `view` is a new object after each change: header, problem (why nothing is known),
  * streamProblem, first (message), messages, from (index of the first one), total, steps, timeline (without its steps),
  * isPartial (steps are still being read), requests, gone (requests that were open), results, result (of the latest
- * execution), tree, state, problems.
+ * execution), tree, state, line (messages that wait), problems.
  * With isChat the token allows the conversation alone, and nothing else is asked for.
  */
 export class Feed {
   view = { header: null, problem: null, streamProblem: null, first: null, messages: [], from: 0, total: null, steps: [],
     timeline: null, isPartial: true, requests: [], gone: [], results: null, result: null, tree: null, state: null,
-    problems: {} };
+    line: null, problems: {} };
   transcript = new Transcript();
   #id;
   #isChat;
@@ -64,11 +64,10 @@ export class Feed {
     const latest = steps.findLast((each) => each.status === "committed")?.ended_at ?? timeline?.submitted_at;
     this.#followedAt = serverNow();
     const after = latest ? `${Date.parse(latest) - 1}-0` : "";
-    this.#endFollowing = followEvents(this.#id, (frame) => this.#hear(frame),
-      (streamProblem) => {
-        this.#set({ streamProblem });
-        if (streamProblem) this.refresh("header", ...READ);
-      }, after);
+    this.#endFollowing = followEvents(this.#id, (frame) => this.#hear(frame), (streamProblem) => {
+      this.#set({ streamProblem });
+      if (streamProblem) this.refresh("header", ...READ);
+    }, after);
   }
 
   stop() {
@@ -189,6 +188,7 @@ export class Feed {
       const { executions } = await this.#get("/executions", {});
       this.#set({ results: executions, result: this.#latest(this.view.header, executions) });
     },
+    line: async () => this.#set({ line: await this.#get("/queue", {}) }),
     tree: async () => this.#set({ tree: await this.#get("/tree", {}) }),
     state: async () => {
       const { context, execution, parts } = (await this.#get("/state", { whole: "false" })).state;

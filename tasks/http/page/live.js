@@ -139,6 +139,7 @@ export function staleAfter(type) {
   if (/^request_|^child_|^execution_|^snapshot/.test(type)) names.push("requests");
   if (/^execution_(completed|stopped|failed)|^snapshot/.test(type)) names.push("results");
   if (/^child_|^step_committed/.test(type)) names.push("tree");
+  if (/^message_|^queue_|^execution_(completed|stopped|failed)/.test(type)) names.push("line");
   if (/^step_committed|^execution_|^budget_|^snapshot/.test(type)) names.push("state");
   return names;
 }
