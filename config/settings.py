@@ -51,7 +51,7 @@ GROUP_MARK: Final = "@"
 
 CONTROL_TASKS: Final = (
     "submit", "send_message", "retry", "stop", "answer", "answer_by_token", "complete", "fail", "suspend", "resume",
-    "delete", "fork", "clear", "change_budget", "withdraw_message", "set_message_mode", "release_queue",
+    "delete", "fork", "clear", "change_budget", "rewind", "withdraw_message", "set_message_mode", "release_queue",
 )  # fmt: skip
 """What callers may ask for by a Celery task, as `control_tasks` names it. `send_message` is part of the task submit."""
 

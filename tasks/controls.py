@@ -37,6 +37,7 @@ _AS_THEY_ARE: Final = (
     "str | None",
     "int | None",
     "str | int | None",
+    "str | int",
     "bool",
     "Sequence[Edit | Mapping[str, Any]]",
     "GivenAnswer | Mapping[str, Any]",

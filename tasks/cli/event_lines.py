@@ -213,6 +213,7 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "execution_resumed": _describe_resumed,
     "execution_suspended": _describe_suspended,
     "budget_changed": _describe_budget,
+    "rewound": lambda event: f"rewound to step {str(event.data.get('to', '')).rpartition(':')[2]}",
     "request_opened": _describe_opened,
     "request_answered": _describe_closed,
     "request_expired": _describe_closed,

@@ -1,4 +1,4 @@
-"""Commands on whole sessions: suspend, resume, label, fork, clear, snapshot, restore, trace, diff, delete, erase."""
+"""Commands on whole sessions: suspend, resume, label, fork, rewind, clear, snapshot, trace, diff, delete and more."""
 
 from __future__ import annotations
 
@@ -178,6 +178,27 @@ def _read_results(given: Iterable[str]) -> Iterator[SetResult]:
             yield SetResult(call_id, from_json(value if equals else ""))
         except ValueError:
             raise typer.BadParameter(f"write CALL_ID=JSON instead of {each!r}", param_hint="--result") from None
+
+
+def rewind(
+    session: SessionArgument,
+    to: Annotated[str, typer.Option(help="A step of the latest execution, or <execution>:<step>.")],
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Take a session back to a step; the next message goes on from there.
+
+    What was spent and what tools have done stays. `fork --at` reaches what was rewound.
+
+    \b
+    Example:
+      celery-agents rewind 3f2a… --to 7
+    """
+    client = client_for(redis_url)
+    found = find_session(client, session)
+    version = client.rewind(found, to=to, by=by or login())
+    print(as_json({"session_id": found, "version": version}) if json else f"rewound to step {to}")
 
 
 def clear(session: SessionArgument, json: AsJson = False, redis_url: RedisUrl = None) -> None:

@@ -263,6 +263,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     resume = _run_in_thread(AgentClient.resume)
     fork = _run_in_thread(AgentClient.fork)
     clear = _run_in_thread(AgentClient.clear)
+    rewind = _run_in_thread(AgentClient.rewind)
     snapshot = _run_in_thread(AgentClient.snapshot)
     state = _run_in_thread(AgentClient.state)
     model_request = _run_in_thread(AgentClient.model_request)

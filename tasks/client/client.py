@@ -58,6 +58,7 @@ from .messages import WHEN, MessageVerbs, read_mode
 from .observing import ObservingVerbs
 from .pending import ResolvingVerbs
 from .providers import ProviderVerbs
+from .rewinding import RewindingVerbs
 from .snapshots import SnapshotVerbs
 from .spending import SpendingVerbs
 from .stream_items import StreamItem
@@ -74,6 +75,7 @@ class AgentClient(
     BudgetingVerbs,
     ErasingVerbs,
     ForkingVerbs,
+    RewindingVerbs,
     SnapshotVerbs,
     ObservingVerbs,
     SpendingVerbs,

@@ -31,6 +31,7 @@ WIRE: Final[Mapping[str, Any]] = {
     "bool": bool,
     "int": int,
     "str | int | None": str | int | None,
+    "str | int": str | int,
     "Sequence[Edit | Mapping[str, Any]]": list[dict[str, Any]],
     "str": str,
     "str | None": str | None,

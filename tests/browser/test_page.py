@@ -366,6 +366,22 @@ def test_a_fork_goes_on_with_another_result(
     assert watched.complaints == []
 
 
+def test_a_session_is_rewound_to_a_step(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = completed(desk, "Where is order 4917?")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    page.get_by_role("button", name="Rewind…").click()
+    page.get_by_role("dialog").get_by_label("To step").fill("1")
+    page.get_by_role("button", name="Rewind", exact=True).click()
+    expect(page.get_by_text("It is as step 1 has left it.")).to_be_visible()
+    expect(page.get_by_text("nothing runs; a message starts it")).to_be_visible()
+    then = desk.client.state(job.session_id, at=1).store.section().messages
+    assert desk.client.show(job.session_id).state.store.section().messages == then
+    assert watched.complaints == []
+
+
 # --- what it looks like, and what it withstands ---------------------------------------------------------------------------
 
 

@@ -54,7 +54,7 @@ def test_nobody_acts_on_the_sessions_of_others_by_a_task(lab: Lab) -> None:
         "suspend": {"reason": "x"}, "resume": {}, "delete": {}, "fork": {}, "clear": {},
         "change_budget": {"budget": {"max_steps": 0}},
         "withdraw_message": {"operation_id": "o1"}, "set_message_mode": {"operation_id": "o1", "when": "steer"},
-        "release_queue": {},
+        "release_queue": {}, "rewind": {"to": 1},
         "submit": {"agent": "asking", "message": "mine", "webhook": HOOK, "request_webhook": HOOK},
     }  # fmt: skip
     assert {*attacks, "answer_by_token", "complete", "fail"} == {name.rpartition(".")[2] for name in CONTROL}

@@ -243,6 +243,13 @@ class AgentState(AgentWithParts):
             InvalidTransition: There is none, or it did not fail or stop.
         """
         moment = now or utcnow()
+        if self.execution is not None and self.execution.rewound_to is not None:
+            raise InvalidTransition(
+                execution_id=self.execution.execution_id,
+                before="rewound",
+                after="retry",
+                advice="Its session was rewound; send a message.",
+            )
         if self.execution is None or self.status not in (ExecutionStatus.FAILED, ExecutionStatus.STOPPED):
             execution_id = self.execution.execution_id if self.execution else "(none)"
             raise InvalidTransition(
@@ -252,6 +259,25 @@ class AgentState(AgentWithParts):
                 advice="Only failed and stopped ones.",
             )
         return self._change(moment, execution=self.execution.for_retry(moment, budget))._count_execution(self.execution)
+
+    def rewound(self, past: AgentState, to: str, *, now: datetime | None = None) -> AgentState:
+        """Take conversation, prompt, model, metadata and parts back to those of an earlier state.
+
+        The executions that there were stay, with all that they have spent; the last one cannot be retried any more.
+
+        Args:
+            past: An earlier state of the same session.
+            to: Its step, as `<execution>:<step>`.
+        """
+        execution = None if self.execution is None else self.execution.with_rewind(to)
+        return self._change(
+            now,
+            context=past.context,
+            llm_config=past.llm_config,
+            parts=past.parts,
+            execution=execution,
+            schema_version=schema_version_of(past.parts, execution),
+        )
 
     def following(self, before: AgentState) -> AgentState:
         """The same state with the generations that its lists have when it is stored after that one."""

@@ -67,6 +67,8 @@ class EventType(StrEnum):
         AGENT_CHANGED: The execution was handed over to another agent. `agent`, `by`: the one before.
         BUDGET_CHANGED: The budget of the execution was changed. `budget`: the new limits; `before`: the old ones; `by`.
         EXECUTION_SUSPENDED: The session was suspended. `reason`, `by`, `until_ms`: Redis time of the hold's end.
+        REWOUND: The session was taken back to an earlier step. `to`: the step, as `<execution>:<step>`; `from`: the
+            last step before, in the same way, null without one; `version`: that it has now; `by`.
         SESSION_SAVED: The session runtime has created or saved the session. `version`, and its `status` over all
             executions.
         ATTEMPT_VOIDED: Live text of this step is void: its attempt was abandoned, or its model call failed. `attempt`;
@@ -108,6 +110,7 @@ class EventType(StrEnum):
     CHILD_STARTED = "child_started"
     CHILD_ENDED = "child_ended"
     AGENT_CHANGED = "agent_changed"
+    REWOUND = "rewound"
     SESSION_SAVED = "session_saved"
     ATTEMPT_VOIDED = "attempt_voided"
     CAPABILITY = "capability"

@@ -49,6 +49,7 @@ from .sessions.part_reads import PartReadVerbs
 from .sessions.past_reads import PastReadVerbs
 from .sessions.reads import ReadVerbs
 from .sessions.retrying import RetryVerbs
+from .sessions.rewinding import RewindVerbs
 from .sessions.spending import SpendingVerbs
 from .sessions.stopping import HoldVerbs, StopVerbs
 from .sessions.submitting import SubmitVerbs
@@ -79,6 +80,7 @@ class SessionActions(
     HoldVerbs,
     BudgetVerbs,
     RetryVerbs,
+    RewindVerbs,
     DeleteVerbs,
     WholeSessionVerbs,
     LoadVerbs,

@@ -135,12 +135,12 @@ export function followEvents(id, onItem, onProblem, after = "") {
 /** What is to be read of a session again after an event of this type. */
 export function staleAfter(type) {
   const names = ["header", "timeline"];
-  if (/^step_committed|^message_|^execution_|^snapshot|^session_saved/.test(type)) names.push("messages");
+  if (/^step_committed|^message_|^execution_|^snapshot|^session_saved|^rewound/.test(type)) names.push("messages");
   if (/^request_|^child_|^execution_|^snapshot/.test(type)) names.push("requests");
   if (/^execution_(completed|stopped|failed)|^snapshot/.test(type)) names.push("results");
   if (/^child_|^step_committed/.test(type)) names.push("tree");
   if (/^message_|^queue_|^execution_(completed|stopped|failed)/.test(type)) names.push("line");
-  if (/^step_committed|^execution_|^budget_|^snapshot/.test(type)) names.push("state");
+  if (/^step_committed|^execution_|^budget_|^rewound|^snapshot/.test(type)) names.push("state");
   return names;
 }
 

@@ -53,7 +53,8 @@ function lostStream(problem) {
 /** Why it has not ended, or how it has, in a sentence; "" where there is nothing to say. */
 export function reasonOf({ header, result }) {
   if (header.reason) return firstLine(header.reason, 400);
-  if (!result) return header.status === "idle" ? "nothing runs; a message starts it" : "";
+  if (header.status === "idle") return "nothing runs; a message starts it";
+  if (!result) return "";
   const why = result.stop_message || result.errors.at(-1) || (result.stop_reason ?? "").replaceAll("_", " ");
   if (["failed", "stopped"].includes(header.status)) return `after ${plural(result.step_count,
     "step")}: ${firstLine(why, 400)}`;
@@ -157,6 +158,15 @@ function Actions({ view, feed }) {
     forkKey.current = null;
     go(linkTo("sessions", made));
   });
+  const rewind = async () => {
+    const text = "The next message goes on from the step. What tools have done stays, and the last run is not retried.";
+    const to = await ask({ title: "Rewind this session?", text, field: "To step", action: "Rewind" });
+    if (to === null) return;
+    await act("rewind", async () => {
+      await post(sessionPath(id, "/rewind"), { to: to.trim(), ...actor() });
+      return `It is as step ${to.trim()} has left it.`;
+    });
+  };
   const snapshot = () => act("snapshot", async () => {
     save(`${id}.snapshot.json`, await get(sessionPath(id, "/snapshot"), {}));
   });
@@ -166,6 +176,8 @@ function Actions({ view, feed }) {
     (isActive(header) || header.status === "parked") && may("stop") && ["stop", "Stop…", stop],
     ["failed", "stopped", "parked"].includes(header.status) && !isChild && may("submit") && ["retry", "Retry", retry],
     isReadable && tokenClaims() === null && ["fork", "Fork", fork],
+    ["completed", "stopped", "failed", "waiting"].includes(header.status) && !isChild && tokenClaims() === null
+      && ["rewind", "Rewind…", rewind],
     isReadable && ["snapshot", "Snapshot", snapshot],
   ].filter(Boolean);
   const hasTree = isChild || view.steps.some((step) => step.spans.some((each) => each.kind === "child"));

@@ -50,6 +50,8 @@ class ExecutionState(Value):
         handed_over_by: Agents that have handed the execution over, in order.
         default_steps: Most steps of its own, where no budget was given; 0: one was given, and only that holds. None:
             not decided before it starts; no limit in one that an earlier version has started.
+        rewound_to: The step, as `<execution>:<step>`, to which the session was taken back behind its end. It cannot be
+            retried then: it would go on behind steps that the conversation lacks. None: it was not.
     """
 
     execution_id: ExecutionId = default_from(ExecutionId.generate)
@@ -79,6 +81,7 @@ class ExecutionState(Value):
     child_steps: Count = 0
     handed_over_by: tuple[Text, ...] = ()
     default_steps: Count | None = None
+    rewound_to: Text | None = None
 
     @property
     def steps_used(self) -> int:
@@ -221,6 +224,10 @@ class ExecutionState(Value):
     def with_budget(self, budget: ExecutionBudget) -> ExecutionState:
         """Another budget while it runs; only that holds from now on."""
         return self._with(budget=budget, default_steps=0)
+
+    def with_rewind(self, to: str) -> ExecutionState:
+        """The same behind a rewind of its session to this step."""
+        return self._with(rewound_to=to)
 
     def with_charge(self, usage: InferenceUsage, cost: float | None = None) -> ExecutionState:
         """Add tokens and dollars: of a step, of an unusable answer, of a child. Never infinite."""

@@ -187,7 +187,7 @@ _WAYS: Final[Mapping[str, Way]] = {
     **dict.fromkeys(
         (
             "act", "withdraw", "set_mode", "release_queue", "stop", "suspend", "resume", "change_budget", "retry",
-            "save", "fork", "label", "answer",
+            "rewind", "save", "fork", "label", "answer",
         ),
         _act,
     ),

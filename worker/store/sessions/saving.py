@@ -13,6 +13,7 @@ from ...errors import StateUnreadable
 from ...moments import unix_ms
 from ...state.agent_state import AgentState
 from ...state.codec.split import StateChanges, changes, head_json
+from ...state.execution.execution import ExecutionState
 from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..bookkeeping import Bookkeeping
@@ -187,7 +188,7 @@ class SessionSave:
     def _session_hash(self, known: Bookkeeping, head: bytes) -> Command:
         execution, next_state = self.next_state.state.execution, self.next_state
         words: list[Word] = ["version", self.version, "head", head, "updated", self.now_ms]
-        words += ["status", execution.status.value if execution else "idle", "lineage", known.lineage, *self.extra]
+        words += ["status", _status_word(execution), "lineage", known.lineage, *self.extra]
         if known.past or self.bookkeeping.past:
             words += ["past", known.past or b""]
         if known.asked != self.bookkeeping.asked:
@@ -285,7 +286,7 @@ class SessionSave:
         keys, before, after = self.scope.keys, self.before, self.next_state.state
         if self.bookkeeping.parent is not None:
             pass  # its parent decides what its failure means, and retries it
-        elif after.status is ExecutionStatus.FAILED:
+        elif _status_word(after.execution) == ExecutionStatus.FAILED:
             yield ("ZADD", keys.shard.failed, self.now_ms, keys.session_id)
         elif before is not None and before.status is ExecutionStatus.FAILED:
             yield ("ZREM", keys.shard.failed, keys.session_id)
@@ -331,6 +332,11 @@ class SessionSave:
                 done = zip(state.execution.step_executions[change.steps.start :], items, strict=True)
                 items = [pack_step(step, item, change.sections) for step, item in done]
             yield from _append(steps, items)
+
+
+def _status_word(execution: ExecutionState | None) -> str:
+    """The status of a session as listings show it; idle behind a rewind, too."""
+    return "idle" if execution is None or execution.rewound_to is not None else execution.status.value
 
 
 def _ended_id(state: AgentState | None) -> str | None:

@@ -1,0 +1,168 @@
+"""Taking a session of which nothing runs back to an earlier step.
+
+    WATCH session, ctl, inbox · read · check · MULTI the earlier state as the next version · EXEC
+
+Sections that lose messages begin a new generation, and the messages of the old one are kept as old values are: the
+states at all steps stay readable. The records of steps that were packed over these messages are written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...errors import ActionRefused, IdempotencyMismatch, SessionConflict, StateUnreadable
+from ...moments import moment
+from ...state.agent_state import AgentState
+from .. import fields
+from ..context import SessionScope, StorePart
+from ..database import Command, Reply, WatchedTransaction
+from ..event_records import EventType, NewEvent
+from ..inbox import new_change_id
+from ..keys import fingerprint_field
+from ..packing import pack, read_steps, step_spans
+from ..records import NextState
+from .watched_sessions import WatchedSession
+
+_BUSY: Final = ("run", "wait", "parked")
+
+
+class RewindVerbs(StorePart):
+    """Taking sessions back."""
+
+    def rewind(
+        self, session_id: str, past: AgentState, to: str, *, version: int, operation_id: str = "", by: str = ""
+    ) -> int:
+        """Make an earlier state of a session its next version; its executions, and what they have spent, stay.
+
+        Args:
+            past: As `state_at` reads it.
+            to: Its step, as `<execution>:<step>`.
+            version: The version that the session must have.
+            operation_id: The same one again is known, and changes nothing. "": one that only this call sends again.
+        Returns:
+            The version afterwards.
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            SessionConflict: It has another version; nothing was written.
+            IdempotencyMismatch: The operation was a rewind to another step.
+            ActionRefused: An execution runs or waits or is parked, or the session is a child; nothing was written.
+        """
+        rewinding = _Rewind(
+            scope=self._context.session(session_id),
+            past=past,
+            to=to,
+            version=version,
+            operation_id=operation_id or new_change_id(),
+            by=by,
+        )
+        return rewinding.scope.act_once(rewinding.run, "be rewound")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rewind:
+    """One rewind and its attempts, told from others by their operation id."""
+
+    scope: SessionScope
+    past: AgentState
+    to: str
+    version: int
+    operation_id: str
+    by: str
+
+    def run(self) -> int:
+        """Make one attempt."""
+        scope, keys = self.scope, self.scope.keys
+        watching = (keys.session, keys.ctl, keys.inbox)
+        reads: list[Command] = [
+            *WatchedSession.reads(scope),
+            ("HGET", keys.session, fingerprint_field(self.operation_id)),
+        ]
+        with scope.database.watch("rewind.read", watching, reads) as watched:
+            *session, applied = watched.replies
+            found = WatchedSession.parse(scope, session)
+            if self.operation_id in found.bookkeeping.operations:  # its reply was lost, or it is asked for again
+                self._check_same(fields.text(applied))
+                return found.version
+            self._check(found)
+            before = found.load_state(watched)
+            after = before.rewound(self.past, self.to, now=moment(found.now_ms)).following(before)
+            next_state = NextState(
+                after,
+                events=(self._event(before),),
+                operations=(self.operation_id,),
+                fingerprints={self.operation_id: self.to},
+            )
+            save = found.with_old_values(watched).prepare_save(before, next_state)
+            watched.commit("rewind.exec", [*self._written_again(found, before, after, watched), *save.commands])
+            return save.version
+
+    def _check_same(self, applied: str) -> None:
+        if applied != self.to:
+            raise IdempotencyMismatch(
+                f"session {self.scope.session_id} was rewound to {applied} under this idempotency key; use another key"
+            )
+
+    def _check(self, found: WatchedSession) -> None:
+        name, link = self.scope.session_id, found.bookkeeping.link
+        if found.version != self.version:
+            raise SessionConflict(
+                f"session {name} is at version {found.version}, and the request names version {self.version}; look at "
+                "it again before it is rewound",
+                expected=self.version,
+                stored=found.version,
+            )
+        if link is not None:
+            raise ActionRefused(
+                f"session {name} is a child of {link.session_id}, which has its result; rewind the parent"
+            )
+        if found.control.phase in _BUSY:
+            raise ActionRefused(f"an execution of session {name} runs, waits or is parked; stop it, then rewind")
+
+    def _event(self, before: AgentState) -> NewEvent:
+        execution = before.execution
+        assert execution is not None, "it has committed a step"
+        done = len(execution.step_executions)
+        data: dict[str, Any] = {
+            "to": self.to,
+            "from": f"{execution.execution_id}:{done}" if done else None,
+            "version": self.version + 1,
+            "by": self.by,
+        }
+        return NewEvent(type=EventType.REWOUND, execution_id=execution.execution_id, step=done, data=data)
+
+    def _written_again(
+        self, found: WatchedSession, before: AgentState, after: AgentState, watched: WatchedTransaction
+    ) -> Iterator[Command]:
+        """Write the steps of earlier executions by themselves where they are packed over messages that go.
+
+        They come before the save, which gives their keys their life. Those of the last execution it writes itself.
+        """
+        kept = after.store.sections
+        gone = {
+            (name, section.generation)
+            for name, section in before.store.sections.items()
+            if name not in kept or kept[name].generation != section.generation
+        }
+        last = before.execution.execution_id if before.execution is not None else ""
+        names = [name for name in found.bookkeeping.executions if name != last] if gone else []
+        keys = self.scope.keys
+        reads: list[Command] = [("LRANGE", keys.steps(name), 0, -1) for name in names]
+        for name, entries in zip(names, watched.pipeline("rewind.steps", reads) if reads else (), strict=True):
+            if any((span.section, span.generation) in gone for entry in entries for span in step_spans(entry)):
+                steps = self._read(entries, watched)
+                if steps is not None:
+                    yield ("DEL", keys.steps(name))
+                    yield ("RPUSH", keys.steps(name), *map(pack, steps))
+
+    def _read(self, entries: Sequence[bytes], watched: WatchedTransaction) -> list[bytes] | None:
+        """The JSON of steps; None where one of them is packed over messages that are gone already."""
+
+        def read(_: str, commands: Sequence[Command]) -> list[Reply]:
+            return watched.pipeline("rewind.steps", commands)
+
+        try:
+            return read_steps(read, self.scope.keys, entries)
+        except StateUnreadable:
+            return None
