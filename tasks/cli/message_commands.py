@@ -58,7 +58,9 @@ def mode(
     by: By = None,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Give a message that waits another mode: `steer` for the next model call, `queue` for an execution of its own.
+    """Give a message that waits another mode.
+
+    `steer` is for the next model call, `queue` for an execution of its own.
 
     \b
     Example:
@@ -69,7 +71,9 @@ def mode(
 
 
 def release(session: SessionArgument, by: By = None, redis_url: RedisUrl = None) -> None:
-    """Let the queued messages of a session follow again, after an execution has failed or was stopped.
+    """Let the queued messages of a session follow again.
+
+    They are held since an execution has failed or was stopped.
 
     \b
     Example:

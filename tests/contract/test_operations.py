@@ -138,7 +138,7 @@ def test_a_message_with_a_budget_is_refused_while_an_execution_has_another_one(b
     plain = an_operation("more", "m1")
     message = dataclasses.replace(plain, payload={**plain.payload, "budget": budget.to_dict()})
     before = bench.snapshot()
-    with pytest.raises(ActionRefused, match="leave the budget out"):
+    with pytest.raises(ActionRefused, match="change that one's limits"):
         act(bench, message)
     assert bench.snapshot() == before
     bench.commit(claimed or bench.claim(), final=True)

@@ -110,7 +110,7 @@ def test_a_budget_that_a_message_cannot_bring_is_refused_by_name(client: AgentCl
         lambda: client.send_message("s1", "two", budget=BUDGET),
         lambda: client.submit("a", "two", session_id="s1", budget=BUDGET),
     ):
-        with pytest.raises(ActionRefused, match="leave the budget out, and change that one"):
+        with pytest.raises(ActionRefused, match="change that one's limits"):
             send()
     assert texts(client, "s1") == ["one"]
     client.stop("s1")
