@@ -2,7 +2,7 @@
 
 Moving yields to steps. Behind each session that it has moved, the mover rests the longer, the more of its core the
 rest of the process uses: on a worker whose steps wait for their models it does not rest at all, and on one that is
-busy it takes a tenth of the time, or half of it once sessions have waited for an hour.
+busy it takes a twentieth of the core, or half of it once sessions have waited for an hour.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...worker.store.keys import ShardKeys
 log = logging.getLogger(__name__)
 
 _LONGEST_REST_SECONDS: Final = 30.0
-_SHARE: Final = 0.1
+_SHARE: Final = 0.05
 _SHARE_BEHIND: Final = 0.5
 _BEHIND_SECONDS: Final = 3600.0
 _FIRST: Final = -1.0
@@ -57,17 +57,16 @@ class StepLoad:
     def __init__(self) -> None:
         self._seen = self._look()
 
-    def rest_seconds(self, took: float, share: float) -> float:
-        """How long to rest now.
+    def rest_seconds(self, share: float) -> float:
+        """How long to rest for what the mover has worked since it was asked last.
 
         Args:
-            took: Seconds that the mover has worked since it rested.
-            share: The share of the time that it may take where the process is busy without a pause.
+            share: The share of a core that it may take where the process is busy without a pause.
         """
         seen, self._seen = self._seen, self._look()
         passed, all_cpu, own_cpu = (now - before for now, before in zip(self._seen, seen, strict=True))
         load = (all_cpu - own_cpu) / passed if passed > 0 else 0.0
-        return took * min(1.0, max(0.0, load)) * (1 / share - 1)
+        return own_cpu * min(1.0, max(0.0, load)) * (1 / share - 1)
 
     @staticmethod
     def _look() -> tuple[float, float, float]:
@@ -133,11 +132,10 @@ class SessionMover:
                 behind = progress.behind[shard] = (until_ms - at_ms) / 1000
                 if not self._wait_for_turn(pause):
                     return False
-                began = time.monotonic()
                 self._move_one(session_id)
                 scan.behind_ms = at_ms
-                now, share = time.monotonic(), _SHARE if behind < _BEHIND_SECONDS else _SHARE_BEHIND
-                self._next_at = max(self._next_at, now + load.rest_seconds(now - began, share))
+                rest = load.rest_seconds(_SHARE if behind < _BEHIND_SECONDS else _SHARE_BEHIND)
+                self._next_at = max(self._next_at, time.monotonic() + rest)
             progress.behind.pop(shard, None)
             scan.behind_ms = _FIRST if following is None else following
             if following is None:

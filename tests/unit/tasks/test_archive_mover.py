@@ -64,10 +64,10 @@ def burn(seconds: float) -> None:
 def test_a_mover_does_not_rest_for_its_own_work() -> None:
     load = StepLoad()
     burn(0.2)
-    assert load.rest_seconds(0.2, 0.1) < 0.5  # nine times as much beside a busy process
+    assert load.rest_seconds(0.05) < 1.0  # nineteen times as much beside a busy process
 
 
-def test_a_mover_rests_nine_times_as_long_as_it_works_beside_steps_that_never_pause() -> None:
+def test_a_mover_rests_nineteen_times_as_long_as_it_works_beside_steps_that_never_pause() -> None:
     is_over = threading.Event()
 
     def work() -> None:
@@ -78,27 +78,24 @@ def test_a_mover_rests_nine_times_as_long_as_it_works_beside_steps_that_never_pa
     load = StepLoad()
     for each in threads:
         each.start()
+    burn(0.02)
     time.sleep(0.5)
-    rest, less = load.rest_seconds(0.02, 0.1), load.rest_seconds(0.0, 0.1)
+    rest = load.rest_seconds(0.05)
     is_over.set()
     for each in threads:
         each.join()
-    assert 0.03 < rest <= 0.18 + 1e-9  # a machine that has other work gives the threads less of a core
-    assert less == 0.0
+    assert 0.07 < rest < 0.5  # a machine that has other work gives the threads less of a core
 
 
 def test_a_mover_goes_on_from_one_pass_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepLoad, "rest_seconds", lambda *_: 0.0)
     sessions = Sessions(40, archive_per_second=100)
     mover, progress = mover_of(sessions)
-    for _ in range(4):
-        mover.begin([SHARD], 0.2)
-        time.sleep(0.1)
+    mover.begin([SHARD], 0.2)
+    mover.begin([SHARD], 30.0)  # the worker holds the shard still
     wait_until(lambda: not sessions.left, "all have moved")
     assert progress.moved == 40
-    gaps = [after - before for before, after in zip(sessions.moved_at, sessions.moved_at[1:], strict=False)]
-    assert min(gaps) > 0.005  # at the pace of the setting
-    assert sessions.moved_at[-1] - sessions.moved_at[0] < 1.2
+    assert sessions.moved_at[-1] - sessions.moved_at[0] >= 0.38  # at the pace of the setting
 
 
 def test_a_mover_ends_when_its_worker_no_longer_asks() -> None:
@@ -111,14 +108,13 @@ def test_a_mover_ends_when_its_worker_no_longer_asks() -> None:
     assert 0 < moved == len(sessions.moved_at) < 20
 
 
-@pytest.mark.parametrize(("ended_seconds", "share"), [(10.0, 0.1), (4000.0, 0.5)])
+@pytest.mark.parametrize(("ended_seconds", "share"), [(10.0, 0.05), (4000.0, 0.5)])
 def test_a_mover_yields_less_when_sessions_have_waited_for_an_hour(
     ended_seconds: float, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares: list[float] = []
 
-    def rest(_: StepLoad, took: float, share: float) -> float:
-        assert took < 1
+    def rest(_: StepLoad, share: float) -> float:
         shares.append(share)
         return 0.05
 
