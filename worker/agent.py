@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -79,6 +80,7 @@ class Agent:
         limits: `AgentLimits`, as in `capabilities`. None: none.
         price: What the model's tokens cost, where no price list knows it; it comes before the list. None: the list's.
             Of a list of models, it is the price of the first.
+        archive_days: The archive forgets a session so many days after its last change. None: the setting.
         provider_group: The name under which requests count towards limits of providers, together with those of all
             agents of this name. None: the key's own digest.
     """
@@ -108,6 +110,7 @@ class Agent:
     mcp: Sequence[MCPServer] = ()
     price: TokenPrice | None = None
     provider_group: str | None = None
+    archive_days: float | None = None
     reasoning: InitVar[ReasoningConfig | None] = None
     limits: InitVar[AgentLimits | None] = None
     toolset: ToolSet = field(init=False, repr=False)
@@ -277,6 +280,7 @@ class Agent:
         """The definition as plain JSON."""
         more = {"mcp": [_describe_server(server) for server in self.mcp]} if self.mcp else {}
         more |= {"fallback": list(self.models[1:])} if self.models[1:] else {}
+        more |= {"archive_days": self.archive_days} if self.archive_days is not None else {}
         return {
             "name": self.name,
             "description": self.description,
@@ -348,10 +352,13 @@ def _describe_server(server: MCPServer) -> dict[str, Any]:
 
 def _check_kinds(agent: Any) -> None:
     """Wrong kinds of values, said where the agent is written and not in its first step."""
-    for name in ("step_timeout", "tool_timeout", "max_parallel_tools"):
+    for name in ("step_timeout", "tool_timeout", "max_parallel_tools", "archive_days"):
         value = getattr(agent, name)
         kinds = int if name == "max_parallel_tools" else (int, float)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
+        is_endless = name == "archive_days" and value == math.inf
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, kinds) or not value > 0 or is_endless
+        ):
             raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be a positive number")
     if agent.model_settings:
         from .drivers.pydantic_ai.setting_names import refuse_background  # most agents write no settings

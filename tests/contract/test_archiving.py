@@ -17,7 +17,6 @@ from celery_agents.worker.errors import (
     SessionArchived,
     SessionConflict,
     SessionDeleted,
-    SessionExpired,
     SessionNotFound,
     StateUnreadable,
     StoreUnavailable,
@@ -536,5 +535,31 @@ def test_the_archive_forgets_after_its_days(database: Database, tmp_path: Path) 
     lab.move()
     assert lab.archiver.forget() == 1
     assert lab.archive.facts().sessions == 0
-    with pytest.raises(SessionExpired):
+    wait_until(lambda: not lab.bench.database("EXISTS", lab.names.session), "its mark is gone with its row")
+    with pytest.raises(SessionNotFound):
         lab.store.sessions.header(lab.session)
+
+
+@pytest.mark.parametrize(
+    ("stored", "days"),
+    [
+        ({}, 30),
+        ({"definition": '{"name":"agent","archive_days":3}'}, 3),
+        ({"session_definition": '{"name":"agent","archive_days":2.5}'}, 2.5),
+        ({"definition": '{"archive_days":3}', "session_definition": '{"name":"agent","archive_days":2.5}'}, 2.5),
+        ({"definition": '{"archive_days":3}', "session_definition": '{"name":"agent","archive_days":null}'}, 3),
+    ],
+)
+def test_an_agent_says_after_how_many_days_its_sessions_are_forgotten(
+    database: Database, tmp_path: Path, stored: dict[str, str], days: float
+) -> None:
+    lab = Lab(database, f"sqlite:///{tmp_path}/history.db", archive_days=30)
+    lab.end()
+    for name, value in stored.items():
+        lab.bench.database("HSET", lab.names.session, name, value)
+    updated_ms = int(lab.bench.database("HGET", lab.names.session, "updated"))
+    lab.move()
+    (row,) = lab.archive.sessions_of(lab.session)
+    assert row.session.expires_ms == updated_ms + round(days * 86_400_000)
+    life_ms = lab.bench.database("PTTL", lab.names.session)
+    assert 0 < life_ms <= min(days, 7) * 86_400_000  # the mark goes with the row

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Self
 
+from pydantic import Field
 from pydantic.functional_validators import BeforeValidator
 
 from ..agent import Agent
@@ -50,6 +51,8 @@ class AgentDefinition(Value):
         tools: Names in a `CapabilityRegistry`; where an `Agent` is given, those that it has. Refused with workers.
         budget: Limits of each execution that the runtime starts. None: none are given.
         metadata: Metadata of a new session.
+        archive_days: The archive forgets a session so many days after its last change. None: as its agent or the
+            setting has it.
     """
 
     name: Text
@@ -61,11 +64,12 @@ class AgentDefinition(Value):
     tools: tuple[Text, ...] = ()
     budget: ExecutionBudget | None = None
     metadata: FrozenDict = FrozenDict()
+    archive_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     @classmethod
     def describing(cls, agent: Agent) -> Self:
         """The definition of an agent that is written in Python; `InlineRunner` has to be given the agent itself."""
-        return cls(name=agent.name, description=agent.description, budget=agent.budget)
+        return cls(name=agent.name, description=agent.description, budget=agent.budget, archive_days=agent.archive_days)
 
 
 class AgentSessionInfo(Value):

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ... import crash_points
 from ...archive.rows import FoundSession, RowState, SessionKey
@@ -131,7 +131,7 @@ class Archiver:
         if not self._remove(scope, document, stored, mark, began):
             return MoveOutcome.LATER
         crash_points.at("a1")
-        self._finish(scope, key, mark.text, revision)
+        self._finish(scope, key, mark.text, revision, self._forgotten_at(document))
         return MoveOutcome.MOVED
 
     def keep(self, shard: ShardKeys) -> int:
@@ -166,7 +166,7 @@ class Archiver:
             if version is not None:
                 continue  # it is there, and will be moved again
             if archived == found.row.mark.encode():
-                self._finish(scope, key, found.row.mark, found.row.revision)
+                self._finish(scope, key, found.row.mark, found.row.revision, found.session.expires_ms)
                 total += 1
             elif archived is None and created == str(key.created_ms).encode():
                 self._note_deletion(scope, key)
@@ -255,19 +255,21 @@ class Archiver:
         except Changed:
             return False
 
-    def _finish(self, scope: SessionScope, key: SessionKey, mark: str, revision: int) -> None:
-        """Make the row valid, and give the mark its life."""
+    def _finish(self, scope: SessionScope, key: SessionKey, mark: str, revision: int, expires_ms: int | None) -> None:
+        """Make the row valid, and give the mark its life: no longer than that of the row."""
         self.archive.make_valid(key, seen=revision)
         crash_points.at("a2")
-        retention_ms, session = self.context.retention_ms, scope.keys.session
-        if retention_ms is None:
+        lives = [] if self.context.retention_ms is None else [self.context.retention_ms]
+        lives += [] if expires_ms is None else [max(1, expires_ms - self.context.now_ms())]
+        session = scope.keys.session
+        if not lives:
             return
 
         def attempt() -> None:
             reads: list[Command] = [("HMGET", session, "version", ARCHIVED)]
             with scope.database.watch("archive.mark", (session,), reads) as watched:
                 if watched.replies[0] == [None, mark.encode()]:
-                    watched.commit("archive.life", [("PEXPIRE", session, retention_ms)])
+                    watched.commit("archive.life", [("PEXPIRE", session, min(lives))])
 
         scope.apply_once(attempt, "give its mark a life")
 
@@ -304,7 +306,7 @@ class Archiver:
         self.context.database.pipeline("archive.buried", [("ZREM", shard.archive, note)])
 
     def _forgotten_at(self, document: Document) -> int | None:
-        days = self.context.settings.archive_days
+        days = _days_of(document) or self.context.settings.archive_days
         updated_ms = fields.milliseconds(document.session.get(b"updated"))
         return None if days is None else updated_ms + round(days * _DAY_MS)
 
@@ -317,3 +319,13 @@ def _mark_of(document: Document, stored: bytes) -> ArchiveMark:
         fingerprint=fields.text(session.get(b"fingerprint")),
         first=fields.text(session.get(b"first")),
     )
+
+
+def _days_of(document: Document) -> float | None:
+    """After how many days the archive forgets the session, as its runtime or its agent has it; None: neither says."""
+    for name in (b"session_definition", b"definition"):
+        found: Any = fields.read_json(document.session.get(name) or b"{}", name.decode())
+        days = found.get("archive_days")
+        if days is not None:
+            return float(days)
+    return None
