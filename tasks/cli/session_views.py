@@ -89,6 +89,7 @@ def session_lines(
     ]
     lines += [f"the session is {clean(header.session_status)}"] if header.session_status != "active" else []
     lines += [f"fork of {clean(header.forked_from)}"] if header.forked_from else []
+    lines += ["it is in the archive; a message or a retry brings it back"] if header.is_archived else []
     if header.labels:
         lines.append(clean("labels " + ", ".join(f"{key}={value}" for key, value in header.labels.items())))
     if header.history_lost is not None:

@@ -13,6 +13,7 @@ from ...worker.store.archiving.moving import Archiver, MoveOutcome
 from ...worker.store.archiving.reaching import ArchivedSessions
 from ...worker.store.keys import ShardKeys
 from ...worker.store.labels import check_labels
+from ...worker.store.store import SessionActions
 from .connection import ClientConnection
 from .inputs import read_time_ms
 
@@ -81,6 +82,8 @@ class ArchivingVerbs(ClientConnection):
     ) -> Generator[dict[str, Any]]:
         """Read whole sessions from the archive as JSON values, the one that was changed last first.
 
+        Behind them come those whose ids others have by now, after Redis had lost them: as `<id>@<created_ms>`.
+
         Args:
             agent: Only this agent's.
             label: Only those with all of these labels.
@@ -100,7 +103,12 @@ class ArchivingVerbs(ClientConnection):
             until_ms=read_time_ms("until", until, may_be_far=True),
         )
         for row in archived.search(wanted):
-            yield self._export(row)
+            yield self._export(row, self.store.sessions)
+        for row in archived.earlier(wanted):
+            try:
+                yield self._export(row, SessionActions(archived.open_row(row)), row.session.key.name)
+            except (StateUnreadable, SessionNotFound) as error:
+                yield _facts_of(row, row.session.key.name) | {"problem": str(error)}
 
     def _archived(self) -> ArchivedSessions:
         if self.store.archived is None:
@@ -110,21 +118,10 @@ class ArchivingVerbs(ClientConnection):
             )
         return self.store.archived
 
-    def _export(self, row: FoundSession) -> dict[str, Any]:
-        session = row.session
-        facts: dict[str, Any] = {
-            "session_id": session.key.session_id,
-            "agent": session.agent,
-            "status": session.status,
-            "created_ms": session.key.created_ms,
-            "updated_ms": session.updated_ms,
-            "labels": dict(session.labels),
-            "parent_id": session.parent_id or None,
-            "forked_from": session.forked_from or None,
-        }
-        name = session.key.session_id
+    def _export(self, row: FoundSession, sessions: SessionActions, shown: str = "") -> dict[str, Any]:
+        name = row.session.key.session_id
+        facts = _facts_of(row, shown or name)
         try:
-            sessions = self.store.sessions
             return facts | {
                 "state": sessions.load(name).state.to_dict(),
                 "results": [each.to_dict() for each in sessions.records(name)],
@@ -132,6 +129,20 @@ class ArchivingVerbs(ClientConnection):
             }
         except (StateUnreadable, SessionNotFound) as error:
             return facts | {"problem": str(error)}
+
+
+def _facts_of(row: FoundSession, name: str) -> dict[str, Any]:
+    session = row.session
+    return {
+        "session_id": name,
+        "agent": session.agent,
+        "status": session.status,
+        "created_ms": session.key.created_ms,
+        "updated_ms": session.updated_ms,
+        "labels": dict(session.labels),
+        "parent_id": session.parent_id or None,
+        "forked_from": session.forked_from or None,
+    }
 
 
 def _move_all(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from ...worker.archive.rows import Search
 from ...worker.errors import InvalidInput, SessionNotFound
 from ...worker.store.labels import check_labels
 from .deleting import DeletingVerbs
@@ -86,6 +87,10 @@ class ErasingVerbs(DeletingVerbs):
                     continue  # it went with another one
                 else:
                     erased |= dict.fromkeys(members)
+        if self.store.archived is not None:  # sessions whose ids others have by now
+            for row in list(self.store.archived.earlier(Search(labels=labels))):
+                self.store.archived.delete_earlier(row)
+                erased[row.session.key.name] = None
         entries = self.store.housekeeping.forget_dead(erased) if erased else 0
         return Erasure(sessions=tuple(erased), dead_entries=entries, left=left)
 

@@ -75,6 +75,7 @@ def header_value(header: Header) -> dict[str, Any]:
         "history_lost": f"{header.history_lost.describe()}." if header.history_lost is not None else None,
         "labels": dict(header.labels),
         "confirmed": header.confirmed,
+        "is_archived": header.is_archived,
     }
 
 

@@ -73,6 +73,7 @@ class SessionReply(Reply):
     confirmed: bool | None = Field(
         description="Whether replicas are known to have how it has ended; null: it has not, or no replica has to."
     )
+    is_archived: bool = Field(description="It is in the archive; what acts on it brings it back.")
     reason: str = Field(
         description="Why it has not ended yet; in a listing and in a tree also why it failed or was stopped."
     )

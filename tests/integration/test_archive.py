@@ -85,6 +85,7 @@ def test_a_session_is_the_same_for_its_readers_before_and_after(lab: Lab) -> Non
     before = [read() for read in reads]
     archive(lab, name)
     assert [read() for read in reads] == before
+    assert client.header(name).is_archived
     for listed in (client.list(label={"customer": "42"}), client.list(text="teapot"), client.list(agent="planned")):
         assert [each.session_id for each in listed] == [name]
     assert client.list(status="failed").items == client.list(status="in_progress").items == ()
@@ -137,6 +138,7 @@ def test_a_tree_moves_and_is_read_whole(lab: Lab) -> None:
     assert len(below) == 1
     archive(lab, job.session_id, *below)
     assert lab.client.tree(job.session_id) == before
+    assert [each.header.is_archived for each in lab.client.tree(job.session_id).walk()] == [True, True]
     assert lab.client.delete(job.session_id)
     with pytest.raises(SessionNotFound):
         lab.client.show(below[0])
@@ -180,6 +182,31 @@ def test_commands_find_what_is_archived(lab: Lab, archive_url: str, tmp_path: Pa
     assert "0 sessions moved" in run("archive", "now")
     assert job.session_id in run("list")
     assert "the teapot" in run("show", job.session_id[:8])
+
+
+def test_a_session_whose_id_another_one_has_is_exported_and_erased(lab: Lab) -> None:
+    job = lab.client.submit("planned", plan(answer="the first"), session_id="again", labels={"user": "7"})
+    job.result(timeout=60)
+    archive(lab, "again")
+    created_ms = lab.client.header("again").created_ms
+    lab.redis.delete(
+        lab.client.store.context.keys("again").session
+    )  # Redis has lost the mark, and hears of the id anew
+    client = AgentClient(settings=Settings.build(redis_url=lab.store_url))
+    client.submit("planned", plan(answer="the second"), session_id="again").result(timeout=60)
+
+    def exported() -> list[tuple[str, str]]:
+        found = lab.client.export_archive()
+        return [(each["session_id"], each["results"][0]["final_response"]) for each in found]
+
+    assert exported() == [(f"again@{created_ms}", "the first")]
+    assert [each.created_ms for each in lab.client.list()] == [lab.client.header("again").created_ms]
+    archive(lab, "again")
+    assert exported() == [("again", "the second"), (f"again@{created_ms}", "the first")]
+    assert lab.client.job("again").result().final_response == "the second"
+    assert lab.client.erase(label={"user": "7"}).sessions == (f"again@{created_ms}",)
+    assert exported() == [("again", "the second")]
+    assert lab.client.archive_status().sessions == 2  # a worker removes it, once Redis cannot lose that any more
 
 
 def test_sessions_stay_in_redis_while_the_archive_is_away(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -117,7 +117,7 @@ class Header:
     history_lost: HistoryLoss | None = None
     labels: Mapping[str, str] = NO_LABELS
     confirmed: bool | None = None
-    is_archived: bool = False
+    is_archived: bool = field(default=False, compare=False)  # where a session is changes nothing of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,11 @@ import { html, useEffect, useState } from "./html.js";
 const TROUBLE = ["failed", "parked", "unreadable"];
 
 /** The status of a session as a shape and a word; a hold is shown instead of the status. */
-export function Status({ status, held = false }) {
+export function Status({ status, held = false, archived = false }) {
   const name = held ? "suspended" : status;
   return html`<span class=${`status ${TROUBLE.includes(name) ? "bad" : ""}`}>
-    <${Glyph} of=${name} />${name.replaceAll("_", " ")}</span>`;
+    <${Glyph} of=${name} />${name.replaceAll("_", " ")}</span>${archived && html` <span class="dim small"
+      title="It is in the archive. What is done with it brings it back.">in the archive</span>`}`;
 }
 
 const tickers = new Set();

@@ -25,7 +25,8 @@ export function SessionHead({ view, feed, words, isChat }) {
           href=${linkTo("sessions", header.forked_from)}>${header.forked_from}</a></span>`}<${Labels}
         of=${isVisitor ? {} : header} /></p>
       <h1 dir="auto">${words || (view.total === 0 ? "Nothing was said yet" : id)}</h1>
-      <p class="state"><${Status} status=${header.status} held=${header.session_status === "suspended"} /> <span
+      <p class="state"><${Status} status=${header.status} held=${header.session_status === "suspended"}
+        archived=${header.is_archived} /> <span
         class="dim" dir="auto">${reasonOf(view)}</span></p></div>
     ${!isChat && html`<div class="do"><${Actions} view=${view} feed=${feed} />${!isVisitor && !view.requests.length
       && html`<${ActingAs} />`}</div>`}</div>

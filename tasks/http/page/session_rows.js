@@ -85,7 +85,7 @@ export function SessionRow({ row, now, isSelected, isAt, isGone, onToggle }) {
       <span class="dim small">${inert(row.agent)} · <span class="mono" title=${id}>${shortId(id)}</span>
         ${root && html`, below <a class="mono" href=${linkTo("sessions", root)} title=${root}>
           ${firstLine(root, 10)}</a>`}<${Labels} of=${row} /></span></th>
-    <td role="cell" class="full"><${Status} status=${row.status} held=${isHeld} />
+    <td role="cell" class="full"><${Status} status=${row.status} held=${isHeld} archived=${row.is_archived} />
       ${isGone && html` <span class="small">It has changed since, or was deleted.</span>`}
       ${why && html`<div class=${`why ${ENDED.includes(row.status) ? "ended" : ""}`} dir="auto">
         ${firstLine(why, 240)}</div>`}</td>

@@ -19,6 +19,7 @@ from ...archive.rows import CostBy, CostSum, FoundSession, RowState, Search, Ses
 from ...errors import SessionArchived, SessionDeleted, SessionExpired, SessionNotFound, StateUnreadable
 from ..context import SessionScope, StoreContext
 from ..database import Command
+from ..keys import archive_note
 from ..session_records import Header, SessionSummary
 from ..sessions.loading import ARCHIVED, MARK, missing_error
 from .documents import Document, read_document
@@ -107,6 +108,43 @@ class ArchivedSessions:
         found = (each for page in pages for each in self._shown(page))
         for _, same in groupby(found, lambda each: each.session.updated_ms):
             yield from sorted(same, key=lambda each: each.session.key.session_id, reverse=True)
+
+    def earlier(self, wanted: Search) -> Iterator[FoundSession]:
+        """Find sessions whose ids others have by now, after Redis had lost them; without those that were deleted.
+
+        They have `SessionKey.name` as their name. No listing shows them, and no other verb reads them.
+        """
+        for page in self._pages(wanted):
+            keys = [each.session.key for each in page]
+            of_sessions = [self.context.keys(key.session_id) for key in keys]
+            reads: list[Command] = [("HMGET", names.session, MARK) for names in of_sessions]
+            shards = list(dict.fromkeys(names.shard for names in of_sessions))
+            reads += [("ZRANGEBYSCORE", shard.archive, "-inf", "+inf") for shard in shards]
+            replies = self.context.database.pipeline("archive.earlier", reads)
+            deleted = {note for notes in replies[len(page) :] for note in notes}
+            for found, key, (created,) in zip(page, keys, replies[: len(page)], strict=True):
+                is_there = created is not None and created != str(key.created_ms).encode()
+                if (is_there or not found.is_newest) and _note_of(key).encode() not in deleted:
+                    yield found
+
+    def delete_earlier(self, found: FoundSession) -> None:
+        """Have a worker delete the row of such a session."""
+        key, clock = found.session.key, self.context.clock
+        (now,) = self.context.database.pipeline("archive.now", [clock.now()])
+        due_ms = clock.milliseconds(now) + self.context.settle_ms
+        note: Command = ("ZADD", self.context.keys(key.session_id).shard.archive, due_ms, _note_of(key))
+        self.context.database.pipeline("archive.note", [note])
+
+    def open_row(self, found: FoundSession) -> StoreContext:
+        """Open a store in memory that holds the session of a row alone, under its id.
+
+        Raises:
+            SessionNotFound: The row has gone.
+            StateUnreadable: Its document is damaged.
+        """
+        key = found.session.key
+        _, stored = self.archive.document(key)
+        return open_overlay(self.context, {key.session_id: Document.from_bytes(key.name, stored)})
 
     def below(self, root: str) -> list[FoundSession]:
         """The sessions whose ids are made of the id of a root: its children, and forks; none that Redis has."""
@@ -202,6 +240,10 @@ class ArchivedSessions:
         if row.mark != found.mark:
             raise _Replaced
         return Document.from_bytes(found.key.session_id, stored), len(stored)
+
+
+def _note_of(key: SessionKey) -> str:
+    return archive_note(key.session_id, key.created_ms)
 
 
 class _Replaced(Exception):

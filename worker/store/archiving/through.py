@@ -7,6 +7,7 @@ that acts restores it and is asked again. Verbs that are not named here do not d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
@@ -70,7 +71,10 @@ class TreesThroughArchive(Trees):
         if not documents:
             return found
         read = Trees(open_overlay(self._context, documents))._read(list(documents))
-        moved = dict(zip(documents, read, strict=True))
+        moved = {
+            name: member and replace(member, header=replace(member.header, is_archived=True))
+            for name, member in zip(documents, read, strict=True)
+        }
         return [member or moved.get(name) for name, member in zip(names, found, strict=True)]
 
 
@@ -88,6 +92,14 @@ def _read(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, *
         if moved is None:
             raise
     return _verb_in(moved, verb)(session_id, *args, **options)
+
+
+def _header(archived: ArchivedSessions, verb: Verb, session_id: str) -> Header:
+    """Read a header, which says where the session is."""
+    try:
+        return verb(session_id)
+    except SessionNotFound:
+        return replace(_read(archived, verb, session_id), is_archived=True)
 
 
 def _look(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any) -> Any:
@@ -172,7 +184,7 @@ def _find_matching(archived: ArchivedSessions, verb: Verb, prefix: str, limit: i
 _WAYS: Final[Mapping[str, Way]] = {
     **dict.fromkeys(
         (
-            "header", "load", "definition", "record", "records", "read_joined", "outcome", "step_facts", "execution",
+            "load", "definition", "record", "records", "read_joined", "outcome", "step_facts", "execution",
             "messages", "outline", "state_at", "request_at", "find", "queue",
         ),
         _read,
@@ -191,6 +203,7 @@ _WAYS: Final[Mapping[str, Way]] = {
         ),
         _act,
     ),
+    "header": _header,
     "delete": _delete,
     "follow": _follow,
     "page": _page,
