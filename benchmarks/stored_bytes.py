@@ -10,8 +10,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sqlite3
 import sys
+import tempfile
 from collections import Counter
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import redis
@@ -46,6 +51,10 @@ def _rows(title: str, name: str) -> tuple[Row, ...]:
         ("… … steps", "plain_x"),
         ("… sent to Redis, plain", "plain_sent"),
         ("… for a minute more, its journal", "packed_j"),
+        ("… in the archive, as a document of what is compressed", "packed_document"),
+        ("… … of what is plain", "plain_document"),
+        ("… in the archive's file of SQLite, with its words", "packed_file"),
+        ("… … of what is plain", "plain_file"),
         ("… Taskiq with a state save of its own, in Redis", "taskiq"),
         ("… DBOS in PostgreSQL", "dbos"),
         ("… LangGraph in PostgreSQL", "langgraph"),
@@ -92,6 +101,39 @@ def _content(env: dict[str, str]) -> int:
 
 
 def _of_product(running: Running) -> dict[str, int]:
+    """What the load's sessions take in Redis and then in the archive, and what was sent."""
+    with tempfile.TemporaryDirectory(prefix="bench-archive-") as folder:
+        file = Path(folder) / "history.db"
+        archive = _Archive(running.store.environment()["BENCH_REDIS"], file)
+        archive.take_all()  # what has warmed up
+        return _kept_bytes(running) | {
+            f"_{name}": round(size / LOAD.total_steps) for name, size in archive.take_all().items()
+        }
+
+
+class _Archive:
+    """An archive in a file, to which sessions move at once."""
+
+    def __init__(self, redis_url: str, file: Path) -> None:
+        from celery_agents import AgentClient
+        from celery_agents.config.settings import Settings
+
+        settings = Settings.build(redis_url=redis_url, archive_url=f"sqlite:///{file}")
+        self._client, self._file = AgentClient(settings=settings), file
+
+    def take_all(self) -> dict[str, int]:
+        """Move the sessions that have ended; the bytes of their documents, and those by which the file has grown."""
+        before, in_file = self._client.archive_status().size, self._bytes()
+        self._client.archive_now(older_than=timedelta(0))
+        return {"document": self._client.archive_status().size - before, "file": self._bytes() - in_file}
+
+    def _bytes(self) -> int:
+        with closing(sqlite3.connect(self._file)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return self._file.stat().st_size
+
+
+def _kept_bytes(running: Running) -> dict[str, int]:
     """The memory of the load's sessions by kind of key, "" without their journals, and what was sent."""
     database = redis.Redis.from_url(running.store.environment()["BENCH_REDIS"])
     before = set(database.scan_iter("ca:*:s:*", count=1000))

@@ -29,6 +29,7 @@ _TITLES: Final = (
     "Providers that limit",
     "Late steps",
     "Bytes of a step",
+    "The archive",
 )
 """The sections of this kind, in the order of the page, before its last section."""
 
