@@ -25,6 +25,7 @@ from celery_agents.worker.store.archiving.documents import Document, read_docume
 from celery_agents.worker.store.archiving.moving import Archiver, MoveOutcome
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.labels import sessions_range
+from celery_agents.worker.store.sessions.past_reads import StepAddress
 
 from support.asking import failing_transition
 from support.random_past import Past
@@ -563,3 +564,20 @@ def test_an_agent_says_after_how_many_days_its_sessions_are_forgotten(
     assert row.session.expires_ms == updated_ms + round(days * 86_400_000)
     life_ms = lab.bench.database("PTTL", lab.names.session)
     assert 0 < life_ms <= min(days, 7) * 86_400_000  # the mark goes with the row
+
+
+def test_a_rewound_session_moves_and_one_in_the_archive_is_rewound(lab: Lab) -> None:
+    bench = lab.bench
+    bench.submit()
+    bench.commit(bench.claim(), text="first")
+    bench.commit(bench.claim(2), final=True, text="second")
+    assert lab.move() is MoveOutcome.MOVED
+    sessions, address = lab.store.sessions, f"{bench.execution}:1"
+    past = sessions.state_at(lab.session, StepAddress(1, bench.execution))
+    version = sessions.header(lab.session).version
+    assert sessions.rewind(lab.session, past, address, version=version) == version + 1
+    assert bench.database("EXISTS", lab.names.ctl) == 1, "it is in Redis again"
+    state = sessions.load(lab.session).state
+    assert lab.move() is MoveOutcome.MOVED
+    assert sessions.load(lab.session).state == state
+    assert sessions.header(lab.session).status == "idle"
