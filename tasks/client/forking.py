@@ -139,7 +139,8 @@ class ForkingVerbs(ClientConnection):
         key = None if idempotency_key is None else f"{source}:{idempotency_key}"
         fork_id = ChildSessionId.of(f"{source.partition('.')[0]}.{derive_id(key, 'fork')}")
         copy = Copy(
-            change=lambda found: wanted.of(found, self._state_at(source, wanted.at)),
+            change=wanted.of,
+            past=None if wanted.at is None else self.store.sessions.state_at(source, wanted.at),
             queue="" if agent is None else self._queues.queue_of(agent),
             fingerprint="" if key is None else canonical_digest(["fork", key, *wanted.facts()]),
         )
@@ -152,9 +153,6 @@ class ForkingVerbs(ClientConnection):
                 ) from None
             raise
         return Fork.with_effects(fork_id, tuple(self._effects_after(source, wanted.at)))
-
-    def _state_at(self, session: str, at: StepAddress | None) -> AgentState | None:
-        return None if at is None else self.store.sessions.state_at(session, at)
 
     def _effects_after(self, session: str, at: StepAddress | None) -> Iterator[CallEffect]:
         """The calls with effects of the steps that come after one."""
@@ -197,9 +195,9 @@ class _Wanted:
         if self.prompt is not None:
             check_text("system_prompt", self.prompt, limit_bytes)
 
-    def of(self, source: StoredSession, past: AgentState | None) -> StoredSession:
-        """Make it of a session, whose state at the step is `past`; None: it is to be of the last commit."""
-        state = past or source.state
+    def of(self, source: StoredSession) -> StoredSession:
+        """Make it of a session as it is at the step, or at its last commit."""
+        state = source.state
         if self.prompt is not None:
             state = state.with_context_and_execution(state.context.with_system_prompt(self.prompt), state.execution)
         made = replace(source, state=edit_state(state, self.edits))

@@ -148,7 +148,20 @@ def join_replies(
 
 
 class LoadVerbs(StorePart):
-    """Reading a session in full."""
+    """Reading a session in full, or the facts that it has besides its state."""
+
+    def load_with(self, session_id: str, state: AgentState) -> StoredSession:
+        """Read a session without its lists, and give it a state that was read elsewhere.
+
+        Raises:
+            SessionNotFound: There is none.
+        """
+        keys = self._context.keys(session_id)
+        reads: list[Command] = [("HMGET", keys.session, *_STORED_FIELDS), ("HGET", keys.ctl, "held")]
+        found, held = self._context.database.pipeline("load.facts", reads)
+        if found[0] is None:
+            raise missing_error(self._context, session_id)
+        return _stored_session(state, found, (held, None))
 
     def load(self, session_id: str) -> StoredSession:
         """Read the session in full, at one version.

@@ -55,11 +55,13 @@ class Copy:
 
     Attributes:
         change: From the session that is copied to the fork; by default the same without its execution.
+        past: The state of the session as it is copied; None: that of its last commit, which is read.
         queue: Of the agent, where it is another one than the session's.
         fingerprint: The same request has the same, and makes one fork; "" for a request that is made once.
     """
 
     change: Callable[[StoredSession], StoredSession] = without_execution
+    past: AgentState | None = None
     queue: str | None = ""
     fingerprint: str = ""
 
@@ -95,7 +97,7 @@ class WholeSessionVerbs(StorePart):
         return saving.scope.act_once(saving.run, "be saved")
 
     def fork(self, session_id: str, fork_id: str, copy: Copy = _IDLE, *, version: int | None = None) -> Saved:
-        """Store a copy of a session at its last commit under an id below its root.
+        """Store a copy of a session, at its last commit or as the copy says, under an id below its root.
 
         Args:
             version: The version that the session must have; None: any.
@@ -104,7 +106,8 @@ class WholeSessionVerbs(StorePart):
             SessionConflict: It has another version, or the id of the fork is used already. Nothing was written.
             StateUnreadable: A part of the session cannot be read.
         """
-        source = LoadVerbs(self._context).load(session_id)
+        load = LoadVerbs(self._context)
+        source = load.load(session_id) if copy.past is None else load.load_with(session_id, copy.past)
         if version not in (None, source.version):
             raise SessionConflict(
                 f"session {session_id} is at version {source.version}, and the request names version {version}; look "
