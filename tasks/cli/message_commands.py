@@ -60,7 +60,7 @@ def mode(
 ) -> None:
     """Give a message that waits another mode.
 
-    `steer` is for the next model call, `queue` for an execution of its own.
+    With `steer` it is read before the next model call, with `queue` it gets an execution of its own.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def mode(
 def release(session: SessionArgument, by: By = None, redis_url: RedisUrl = None) -> None:
     """Let the queued messages of a session follow again.
 
-    They are held since an execution has failed or was stopped.
+    They are held when an execution has failed or was stopped.
 
     \b
     Example:

@@ -159,6 +159,17 @@ def test_a_commit_and_a_withdrawal_that_race_deliver_or_withdraw_but_never_both(
     assert bench.said == ["first"]
 
 
+@pytest.mark.parametrize("act", ["withdraw", "mode"])
+def test_an_act_on_a_message_that_a_commit_takes_in_the_middle_finds_it_delivered(bench: Bench, act: str) -> None:
+    claimed = bench.claim()
+    bench.message("more", "m1")
+    point = Points.WITHDRAW_EXEC if act == "withdraw" else Points.MODE_EXEC
+    bench.spy.before(point, lambda: bench.commit(claimed))
+    with pytest.raises(MessageNotWaiting, match="delivered"):
+        bench.store.sessions.withdraw(bench.session, "m1") if act == "withdraw" else bench.set_mode("m1", QUEUE)
+    assert (bench.said, bench.queue) == (["first", "more"], ([], ""))
+
+
 def test_a_queued_message_that_races_the_end_follows_it(bench: Bench) -> None:
     claimed = bench.claim()
     point = bench.commits_at

@@ -19,6 +19,7 @@ from fault.sim.deleting_mutants import DELETING_MUTANTS
 from fault.sim.limiting import unseen_limiting
 from fault.sim.limiting_mutants import LIMITING_MUTANTS
 from fault.sim.mutants import MUTANTS, Mutant, hunt
+from fault.sim.queue_mutants import QUEUE_MUTANTS
 from fault.sim.run import a_redis, run_seeds
 from fault.sim.simulation import Simulation, StoreContext
 from fault.sim.smart_mutants import SMART_MUTANTS
@@ -192,7 +193,7 @@ def test_what_stands_in_place_of_the_product_and_changes_nothing_breaks_nothing(
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", (*MUTANTS, *QUEUE_MUTANTS), ids=lambda mutant: mutant.name)
 def test_the_simulation_finds(mutant: Mutant, url: str) -> None:
     found = hunt(mutant, url, seeds=4000, seconds=90.0)
     assert found is not None, f"the mutant survives, although {mutant.breaks}"

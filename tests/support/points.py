@@ -153,15 +153,20 @@ OF_CLIENTS: Final = (
     Points.SUBMIT_ATTEMPT, Points.SUBMIT_READ, Points.SUBMIT_EXEC,
     Points.ACT_READ, Points.ACT_LOAD, Points.ACT_PUSH, Points.ACT_EXEC,
     Points.STOP_READ, Points.STOP_LEASE, Points.STOP_JOURNAL, Points.STOP_ASK, Points.STOP_EXEC,
-    Points.RETRY_READ, Points.RETRY_EXEC, Points.WITHDRAW_READ, Points.WITHDRAW_EXEC, Points.MODE_READ,
-    Points.MODE_EXEC, Points.RELEASE_QUEUE_READ, Points.RELEASE_QUEUE_EXEC,
+    Points.RETRY_READ, Points.RETRY_EXEC,
+)  # fmt: skip
+
+# Those of clients that act on messages which wait.
+OF_QUEUES: Final = (
+    Points.WITHDRAW_READ, Points.WITHDRAW_EXEC, Points.MODE_READ, Points.MODE_EXEC, Points.RELEASE_QUEUE_READ,
+    Points.RELEASE_QUEUE_EXEC,
 )  # fmt: skip
 
 # Small or seldom round trips: no fault is planned for them, and many seeds pass each of them.
 BESIDE: Final = (
     Points.CLAIM_UPTIME, Points.JOURNAL_FULL, Points.JOURNAL_AGAIN, Points.JOURNAL_OWN, Points.JOURNAL_PAST,
     Points.JOURNAL_PRIMARY, Points.SWEEP_PRIMARY, Points.ACT_JOURNAL, Points.STOP_NOW, Points.UNWATCH,
-    Points.ACT_QUEUE, Points.ACT_LIFE, Points.STOP_CLEAR,
+    Points.ACT_QUEUE, Points.ACT_LIFE,
 )  # fmt: skip
 
 # Those of a step that waits, and of whoever answers it, holds it or resumes it.
@@ -185,7 +190,7 @@ OF_READERS: Final = (
 
 # Nothing that the simulation has to reach.
 ELSEWHERE: Final = (
-    Points.SESSION_MARK, Points.DELETE_FULL, *OF_DELETING,
+    Points.SESSION_MARK, Points.DELETE_FULL, Points.STOP_CLEAR, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
     *OF_WAITING, *OF_LIMITING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,

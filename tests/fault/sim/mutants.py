@@ -450,6 +450,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="all when none is given")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--waiting", action="store_true", help="breakages of waiting")
+    parser.add_argument("--queues", action="store_true", help="breakages of queued messages")
     parser.add_argument("--deleting", action="store_true", help="breakages of deletions")
     parser.add_argument("--smart", action="store_true", help="breakages of answers beside the steps")
     parser.add_argument("--limiting", action="store_true", help="breakages of changed budgets")
@@ -461,6 +462,10 @@ def main(arguments: list[str] | None = None) -> int:
         from .waiting_mutants import WAITING_MUTANTS
 
         chosen = WAITING_MUTANTS
+    if options.queues:
+        from .queue_mutants import QUEUE_MUTANTS
+
+        chosen = QUEUE_MUTANTS
     if options.smart:
         from .smart_mutants import SMART_MUTANTS
 

@@ -10,7 +10,7 @@ from typing import Final
 from celery_agents.worker import crash_points
 
 from .world import Fault, Rates
-from support.points import OF_CLIENTS, OF_WAITING, OF_WORKERS, Points
+from support.points import OF_CLIENTS, OF_QUEUES, OF_WAITING, OF_WORKERS, Points
 
 KINDS: Final = ("calm", "crash", "pause", "lost", "messages", "full", "poison", "driver", "mixed", "restart")
 _WEIGHTS: Final = (4, 14, 14, 16, 10, 5, 5, 8, 20, 4)
@@ -135,6 +135,8 @@ def plan_faults(
         rates.duplicate, rates.drop, rates.reorder = rng.choice(((0.2, 0.1, 0.5), (0.5, 0.0, 0.5), (0.0, 0.5, 0.0)))
     if kind == "full" or (mixed and rng.random() < 0.1):
         drawn.fulls = sorted(now + rng.random() * 4000 for _ in range(rng.randint(1, 2)))
+    if kind in ("lost", "mixed"):  # drawn of what is planned: everything else of a seed is as it would be without it
+        plan.append(Fault("swallow", random.Random(repr(plan)).choice(OF_QUEUES), 1))
     drawn.redis_restarts = 1 if kind == "restart" or (mixed and rng.random() < 0.08) else 0
     return drawn
 

@@ -41,5 +41,29 @@ def find_places(sim: Simulation, session: str, state: AgentState, steps: dict[st
     homes = [joined[action.operation] for action in stayed]
     world.expect(len(homes) == len(set(homes)), "I8", f"{session}: queued messages share executions: {homes}")
     world.tally.answers["followed from the queue"] += len(homes)
+    _check_holds(sim, session)
     undelivered = tuple(name for name, found in joined.items() if found.startswith(UNDELIVERED))
     return Places(tuple(each.id for each in queue.messages), undelivered)
+
+
+def _check_holds(sim: Simulation, session: str) -> None:
+    """No message of a held queue starts an execution before a release or a retry, by what the events tell."""
+    if sim.client.context.keys(session).events in sim.history.trimmed:
+        return
+    queued: set[str] = set()
+    held: set[str] = set()
+    for event in sim.client.sessions.events(session, limit=5000):
+        operation, placed = str(event.data.get("operation", "")), event.data.get("placed")
+        if event.type == "queue_held":
+            held = set(queued)
+        elif event.type in ("queue_released", "step_retried"):
+            held = set()
+        elif event.type == "message_received" and placed in ("queued", "held"):
+            queued.add(operation)
+            held |= {operation} if placed == "held" else set()
+        elif event.type in ("message_received", "message_undelivered", "message_joined"):
+            promoted = any(a.kind == "mode steer" and a.target == operation for a in sim.actions)
+            is_wrong = event.type == "message_joined" and operation in held and not promoted
+            sim.world.expect(not is_wrong, "I8", f"{operation} has started although the queue was held")
+            queued.discard(operation)
+            held.discard(operation)

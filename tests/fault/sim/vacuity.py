@@ -11,7 +11,7 @@ from celery_agents.worker.state import ExecutionStatus, RequestKind, ToolOutcome
 from celery_agents.worker.store import NotClaimedReason
 
 from .world import Tally
-from support.points import BESIDE, ELSEWHERE, OF_CLIENTS, OF_WAITING, OF_WORKERS, Points
+from support.points import BESIDE, ELSEWHERE, OF_CLIENTS, OF_QUEUES, OF_WAITING, OF_WORKERS, Points
 
 FAULTS = (
     "crash",
@@ -45,9 +45,9 @@ ANSWERS = (
     *(f"message {outcome}" for outcome in ("joined", "queued", "started", "again")),
     *(f"stop {outcome}" for outcome in ("changed", "queued", "again")),
     *(f"queue {outcome}" for outcome in ("queued", "started", "again")),
-    *(f"withdraw {outcome}" for outcome in ("changed", "again", "refused")),
+    *(f"withdraw {outcome}" for outcome in ("changed", "refused")),
     *(f"mode {outcome}" for outcome in ("changed", "started", "again", "refused")),
-    *(f"release {outcome}" for outcome in ("changed", "started", "idle", "again")),
+    *(f"release {outcome}" for outcome in ("changed", "started", "idle")),
     "followed from the queue",
     "twice again",
     "submit again",
@@ -66,7 +66,7 @@ ANSWERS = (
     "swept queued",
     "poison parked",
 )
-ROUND_TRIPS = (*OF_WORKERS, *OF_CLIENTS, *BESIDE)
+ROUND_TRIPS = (*OF_WORKERS, *OF_CLIENTS, *OF_QUEUES, *BESIDE)
 
 
 def unseen(tally: Tally) -> Iterator[str]:

@@ -186,7 +186,8 @@ def _refuse_budget(found: WatchedSession, operation: Operation) -> None:
         return
     raise ActionRefused(
         f"session {found.scope.session_id}: budget= is for the execution that a message starts, and this message would "
-        "join the one that runs or waits; change that one's limits with change_budget, or send it with when='queue'"
+        "join the one that runs or waits; leave the budget out, and change that one's limits with change_budget, or "
+        "send the message with when='queue'"
     )
 
 

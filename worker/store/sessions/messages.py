@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...errors import MessageNotWaiting
 from .. import fields
@@ -13,7 +13,7 @@ from ..control import QUEUE_HELD
 from ..database import Command, WatchedTransaction
 from ..event_records import EventType
 from ..events import tell
-from ..inbox import InboxIndex, rewrite_commands
+from ..inbox import InboxIndex, new_change_id, rewrite_commands
 from ..keys import joined_field
 from ..queued_messages import (
     UNDELIVERED,
@@ -140,12 +140,14 @@ class _MessageAction:
     Attributes:
         operation_id: Of the message; of the release, where the queue is released.
         written: What the last attempt wrote, perhaps: its reply was lost.
+        change_id: Of a change of mode, by which it is known whether it was written.
     """
 
     scope: SessionScope
     operation_id: str
     by: str
     written: ActionResult | None = None
+    change_id: str = field(default_factory=new_change_id)
 
     def withdraw(self) -> ActionResult:
         """Make one attempt to take the message back."""
@@ -163,9 +165,9 @@ class _MessageAction:
         """Make one attempt to change the mode."""
         with self._read("mode.read") as read:
             found, message = read.found, read.find(self.operation_id)
+            if self.written is not None and self.change_id in found.bookkeeping.operations:
+                return self.written
             if message is None:
-                if self.written is not None and self.operation_id in found.bookkeeping.operations:
-                    return self.written
                 raise self._not_waiting(read)
             is_in_place = read.is_in_inbox(message) != (mode is MessageMode.QUEUE)
             if is_in_place and message.mode is mode:
@@ -173,7 +175,8 @@ class _MessageAction:
             is_behind = mode is not MessageMode.QUEUE and found.control.requested_stop is not None
             changed = message.taken(when=mode, after_stop=message.is_after_stop or is_behind)
             refuse_mode(found, changed)
-            taken = read.take_out(message)
+            found = with_known(found, [self.change_id])
+            taken = [*read.take_out(message), self._remember(found)]
             if mode is not MessageMode.QUEUE and found.control.phase == "end":
                 self.written = ActionResult("started", "", found.version, placed=Placement.STARTS)
                 return apply_now(found, changed, transition, read.watched, status=read.status, commands=taken)
@@ -204,9 +207,8 @@ class _MessageAction:
             if not queue.held:
                 return ActionResult("idle", "", found.version)
             found, queue = with_known(found, [self.operation_id]), replace(queue, held="")
-            operations = fields.to_json(found.bookkeeping.operations)
             commands: list[Command] = [
-                ("HSET", self.scope.keys.session, "ops", operations),
+                self._remember(found),
                 *tell(self.scope, found.step, EventType.QUEUE_RELEASED, self._whom),
             ]
             self.written = ActionResult("changed", found.control.execution, found.version)
@@ -216,6 +218,10 @@ class _MessageAction:
             commands += read.store_queue(queue.without(queue.next.id))
             self.written = replace(self.written, outcome="started")
             return apply_now(found, queue.next, transition, read.watched, status=read.status, commands=commands)
+
+    def _remember(self, found: WatchedSession) -> Command:
+        """The command that stores the ids that a session knows."""
+        return ("HSET", self.scope.keys.session, "ops", fields.to_json(found.bookkeeping.operations))
 
     @property
     def _whom(self) -> dict[str, str]:
