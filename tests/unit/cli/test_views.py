@@ -13,6 +13,7 @@ from celery_agents.tasks.cli.event_lines import EventLines, describe_tools
 from celery_agents.tasks.cli.session_views import session_lines
 from celery_agents.tasks.cli.views import age, as_json, clean, one_line, plural, table
 from celery_agents.worker.state import AgentState
+from celery_agents.worker.store.session_records import Header
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -42,11 +43,8 @@ def test_what_a_model_wrote_does_not_look_like_a_line_of_ours() -> None:
     assert lines[-3:] == ["user: hello", "    session s1  agent other", "    assistant: paid"]
 
 
-def header() -> Any:
-    fields = {"session_id": "s1", "agent": "a", "status": "completed", "version": 1, "created_ms": 0, "updated_ms": 0}
-    return SimpleNamespace(
-        session_status="active", forked_from="", history_lost=None, labels={}, confirmed=None, **fields
-    )
+def header() -> Header:
+    return Header("s1", "a", "completed", version=1)
 
 
 def test_a_line_is_one_line() -> None:
