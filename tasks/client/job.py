@@ -63,10 +63,8 @@ class Job:
     @property
     def execution_id(self) -> str:
         """Id of the execution; "" as long as the message waits, and for one that was taken back."""
-        if not self._execution_id:
-            found = self._store.sessions.read_joined(self.session_id, self.operation_id)
-            self._execution_id = "" if found.startswith(UNDELIVERED) else found
-        return self._execution_id
+        found = self._look_up()
+        return "" if found.startswith(UNDELIVERED) else found
 
     def events(self, from_id: str | None = None, *, timeout: float | None = None) -> Generator[Event]:
         """Follow the events of the execution until it ends.
@@ -184,9 +182,12 @@ class Job:
 
     def _read_result(self) -> Result | None:
         try:
-            execution_id = self.execution_id
+            execution_id = self._look_up()
+            if execution_id.startswith(UNDELIVERED):
+                why = execution_id.removeprefix(UNDELIVERED)
+                raise MessageUndelivered(self.session_id, self.operation_id, why)
             if not execution_id:
-                self._check_delivery()
+                self._store.sessions.header(self.session_id)
                 return None
             return self._store.sessions.outcome(self.session_id, execution_id)
         except (SessionArchived, SessionDeleted):
@@ -194,17 +195,14 @@ class Job:
         except SessionNotFound as error:  # it was there when this job was made
             raise SessionExpired(self.session_id) from error
 
-    def _check_delivery(self) -> None:
-        """Check that a message that no execution has can still get one.
-
-        Raises:
-            MessageUndelivered: It was taken back.
-            SessionNotFound: There is no such session any more.
-        """
-        self._store.sessions.header(self.session_id)
-        mark = self._store.sessions.read_joined(self.session_id, self.operation_id)
-        if mark.startswith(UNDELIVERED):
-            raise MessageUndelivered(self.session_id, self.operation_id, mark.removeprefix(UNDELIVERED))
+    def _look_up(self) -> str:
+        """The execution that the message has joined; "" while it waits, and its mark where it was taken back."""
+        if self._execution_id:
+            return self._execution_id
+        found = self._store.sessions.read_joined(self.session_id, self.operation_id)
+        if not found.startswith(UNDELIVERED):
+            self._execution_id = found
+        return found
 
     def __repr__(self) -> str:
         return f"Job(session_id={self.session_id!r}, execution_id={self._execution_id!r})"

@@ -15,17 +15,12 @@ from celery_agents.worker.capabilities import Reasoning
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 
 from fault.sim.deleting import unseen_deleting
-from fault.sim.deleting_mutants import DELETING_MUTANTS
 from fault.sim.limiting import unseen_limiting
-from fault.sim.limiting_mutants import LIMITING_MUTANTS
-from fault.sim.mutants import MUTANTS, Mutant, hunt
-from fault.sim.queue_mutants import QUEUE_MUTANTS
+from fault.sim.mutants import Mutant, hunt, mutants_by_kind
 from fault.sim.run import a_redis, run_seeds
 from fault.sim.simulation import Simulation, StoreContext
-from fault.sim.smart_mutants import SMART_MUTANTS
 from fault.sim.substitutes import EditedDatabase, Substitutes
 from fault.sim.vacuity import unknown, unseen, unseen_capable, unseen_smart, unseen_waiting
-from fault.sim.waiting_mutants import WAITING_MUTANTS
 from fault.sim.world import Tally
 
 SEEDS = 600
@@ -67,20 +62,33 @@ RARE_IN_WAITING = {
 }
 
 
+HUNTED = [
+    pytest.param(kind, mutant, id=f"{kind}-{mutant.name}" if kind else mutant.name)
+    for kind, mutants in mutants_by_kind().items()
+    for mutant in mutants
+]
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     with a_redis() as found:
         yield found
 
 
+def run_all(url: str, seeds: int, kind: str = "") -> Tally:
+    """Run seeds of a kind, of which none may break anything, and give what they have seen."""
+    tally = Tally()
+    for verdict in run_seeds(url, range(seeds), tally, **({kind: True} if kind else {})):
+        story = "\n".join(verdict.story)
+        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed}{f' --{kind}' if kind else ''}"
+        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    return tally
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_breaks_an_invariant(url: str) -> None:
-    tally = Tally()
-    for verdict in run_seeds(url, range(SEEDS), tally):
-        story = "\n".join(verdict.story)
-        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed}"
-        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    tally = run_all(url, SEEDS)
     missing = set(unseen(tally)) - RARE
     assert not missing, f"never happened in {SEEDS} seeds: {sorted(missing)}"
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
@@ -89,11 +97,7 @@ def test_no_seed_breaks_an_invariant(url: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_whose_sessions_ask_breaks_an_invariant(url: str) -> None:
-    tally = Tally()
-    for verdict in run_seeds(url, range(WAITING_SEEDS), tally, waiting=True):
-        story = "\n".join(verdict.story)
-        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed} --waiting"
-        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    tally = run_all(url, WAITING_SEEDS, "waiting")
     missing = set(unseen_waiting(tally)) - RARE_IN_WAITING
     assert not missing, f"never happened in {WAITING_SEEDS} seeds whose sessions ask: {sorted(missing)}"
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
@@ -102,11 +106,7 @@ def test_no_seed_whose_sessions_ask_breaks_an_invariant(url: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_in_which_sessions_are_deleted_leaves_anything_or_brings_one_back(url: str) -> None:
-    tally = Tally()
-    for verdict in run_seeds(url, range(DELETING_SEEDS), tally, deleting=True):
-        story = "\n".join(verdict.story)
-        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed} --deleting"
-        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    tally = run_all(url, DELETING_SEEDS, "deleting")
     assert not list(unseen_deleting(tally)), f"never happened in {DELETING_SEEDS} seeds: {list(unseen_deleting(tally))}"
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
 
@@ -114,22 +114,14 @@ def test_no_seed_in_which_sessions_are_deleted_leaves_anything_or_brings_one_bac
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_whose_agents_have_every_capability_breaks_an_invariant_or_a_part(url: str) -> None:
-    tally = Tally()
-    for verdict in run_seeds(url, range(CAPABLE_SEEDS), tally, capable=True):
-        story = "\n".join(verdict.story)
-        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed} --capable"
-        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    tally = run_all(url, CAPABLE_SEEDS, "capable")
     assert not list(unseen_capable(tally)), f"never happened in {CAPABLE_SEEDS} seeds: {list(unseen_capable(tally))}"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_whose_agents_have_long_tasks_breaks_an_invariant_or_a_part(url: str) -> None:
-    tally = Tally()
-    for verdict in run_seeds(url, range(SMART_SEEDS), tally, smart=True):
-        story = "\n".join(verdict.story)
-        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed} --smart"
-        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    tally = run_all(url, SMART_SEEDS, "smart")
     assert not list(unseen_smart(tally)), f"never happened in {SMART_SEEDS} seeds: {list(unseen_smart(tally))}"
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
 
@@ -137,11 +129,7 @@ def test_no_seed_whose_agents_have_long_tasks_breaks_an_invariant_or_a_part(url:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_in_which_budgets_are_changed_loses_a_change_or_decides_by_an_old_one(url: str) -> None:
-    tally = Tally()
-    for verdict in run_seeds(url, range(LIMITING_SEEDS), tally, limiting=True):
-        story = "\n".join(verdict.story)
-        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed} --limiting"
-        assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
+    tally = run_all(url, LIMITING_SEEDS, "limiting")
     missing = set(unseen_limiting(tally)) - RARE_IN_LIMITING
     assert not missing, f"never happened in {LIMITING_SEEDS} seeds that change budgets: {sorted(missing)}"
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
@@ -193,43 +181,7 @@ def test_what_stands_in_place_of_the_product_and_changes_nothing_breaks_nothing(
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("mutant", (*MUTANTS, *QUEUE_MUTANTS), ids=lambda mutant: mutant.name)
-def test_the_simulation_finds(mutant: Mutant, url: str) -> None:
-    found = hunt(mutant, url, seeds=4000, seconds=90.0)
-    assert found is not None, f"the mutant survives, although {mutant.breaks}"
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("mutant", WAITING_MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_simulation_of_sessions_that_ask_finds(mutant: Mutant, url: str) -> None:
-    found = hunt(mutant, url, seeds=4000, seconds=90.0, waiting=True)
-    assert found is not None, f"the mutant survives, although {mutant.breaks}"
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("mutant", DELETING_MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_simulation_of_deletions_finds(mutant: Mutant, url: str) -> None:
-    found = hunt(mutant, url, seeds=4000, seconds=90.0, deleting=True)
-    assert found is not None, f"the mutant survives, although {mutant.breaks}"
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("mutant", LIMITING_MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_simulation_of_changed_budgets_finds(mutant: Mutant, url: str) -> None:
-    found = hunt(mutant, url, seeds=4000, seconds=90.0, limiting=True)
-    assert found is not None, f"the mutant survives, although {mutant.breaks}"
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("mutant", SMART_MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_simulation_of_long_tasks_finds(mutant: Mutant, url: str) -> None:
-    found = hunt(mutant, url, seeds=4000, seconds=90.0, smart=True)
+@pytest.mark.parametrize(("kind", "mutant"), HUNTED)
+def test_the_simulation_finds(kind: str, mutant: Mutant, url: str) -> None:
+    found = hunt(mutant, url, seeds=4000, seconds=90.0, **({kind: True} if kind else {}))
     assert found is not None, f"the mutant survives, although {mutant.breaks}"

@@ -84,8 +84,8 @@ def apply_at_end(state: AgentState, snapshot: Snapshot, now: datetime, *, has_un
         return apply_to_running(state, snapshot, now)
     arrivals, queue, inbox = Arrivals(state=state), snapshot.queue, snapshot.inbox
     if state.status is not ExecutionStatus.COMPLETED:
-        held = tuple(each for each in inbox if each.kind is InboxKind.MESSAGE and not each.is_after_stop)
-        inbox = tuple(each for each in inbox if each not in held)
+        held = tuple(each for each in inbox if _is_left_out(each))
+        inbox = tuple(each for each in inbox if not _is_left_out(each))
         arrivals, queue = _hold_queue(arrivals, queue, held)
     arrivals = _start(arrivals, inbox, now)
     if not _has_started(arrivals, state):
@@ -96,6 +96,11 @@ def apply_at_end(state: AgentState, snapshot: Snapshot, now: datetime, *, has_un
     # The next stop holds what came after this one.
     queue = replace(queue, messages=tuple(each.taken(after_stop=False) for each in queue.messages))
     return replace(arrivals, queue=queue if queue != snapshot.queue else None)
+
+
+def _is_left_out(operation: Operation) -> bool:
+    """Whether an end without an answer leaves an operation to the queue."""
+    return operation.kind is InboxKind.MESSAGE and not operation.is_after_stop
 
 
 def _has_started(arrivals: Arrivals, before: AgentState) -> bool:

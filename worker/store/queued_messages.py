@@ -20,7 +20,7 @@ from .event_records import EventType
 from .events import tell
 from .inbox import encode_operation, parse_operations, read_inbox, recent_operations, rewrite_commands, trim_commands
 from .keys import SessionKeys, forget_operations, joined_field
-from .records import InboxKind, MessageQueue, NextState, Operation, is_active
+from .records import NO_QUEUE, InboxKind, MessageQueue, NextState, Operation, is_active
 
 if TYPE_CHECKING:
     from .sessions.watched_sessions import WatchedSession
@@ -123,14 +123,14 @@ class WaitingMessages:
     def without_messages(self) -> WaitingMessages:
         """The rest when no message waits any more."""
         left = tuple(each for each in self.inbox if each.kind is not InboxKind.MESSAGE)
-        return WaitingMessages(left, len(left), MessageQueue())
+        return WaitingMessages(left, len(left), NO_QUEUE)
 
     def clear_commands(self, found: WatchedSession) -> list[Command]:
         """Commands that take all messages away, and tell of them."""
         gone, scope = [each.id for each in self.messages], found.scope
         return [
             *rewrite_commands(scope.keys, self.without_messages().inbox, [each.id for each in self.inbox]),
-            *queue_commands(scope, MessageQueue()),
+            *queue_commands(scope, NO_QUEUE),
             *undeliver(found, gone, "cleared"),
         ]
 

@@ -445,47 +445,41 @@ def hunt(
     return None
 
 
+def mutants_by_kind() -> Mapping[str, Sequence[Mutant]]:
+    """The mutants by the kind of seeds that has to find them; "" is that of most."""
+    from .deleting_mutants import DELETING_MUTANTS
+    from .limiting_mutants import LIMITING_MUTANTS
+    from .queue_mutants import QUEUE_MUTANTS
+    from .smart_mutants import SMART_MUTANTS
+    from .waiting_mutants import WAITING_MUTANTS
+
+    return {
+        "": (*MUTANTS, *QUEUE_MUTANTS),
+        "waiting": WAITING_MUTANTS,
+        "deleting": DELETING_MUTANTS,
+        "smart": SMART_MUTANTS,
+        "limiting": LIMITING_MUTANTS,
+    }
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fault.sim.mutants", description="Hunt mutants.")
     parser.add_argument("names", nargs="*", help="all when none is given")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--waiting", action="store_true", help="breakages of waiting")
-    parser.add_argument("--queues", action="store_true", help="breakages of queued messages")
     parser.add_argument("--deleting", action="store_true", help="breakages of deletions")
     parser.add_argument("--smart", action="store_true", help="breakages of answers beside the steps")
     parser.add_argument("--limiting", action="store_true", help="breakages of changed budgets")
     options = parser.parse_args(arguments)
     logging.getLogger("celery_agents").setLevel(logging.CRITICAL)
     survivors = 0
-    chosen = MUTANTS
-    if options.waiting:
-        from .waiting_mutants import WAITING_MUTANTS
-
-        chosen = WAITING_MUTANTS
-    if options.queues:
-        from .queue_mutants import QUEUE_MUTANTS
-
-        chosen = QUEUE_MUTANTS
-    if options.smart:
-        from .smart_mutants import SMART_MUTANTS
-
-        chosen = SMART_MUTANTS
-    if options.limiting:
-        from .limiting_mutants import LIMITING_MUTANTS
-
-        chosen = LIMITING_MUTANTS
-    if options.deleting:
-        from .deleting_mutants import DELETING_MUTANTS
-
-        chosen = DELETING_MUTANTS
-    kind = {"waiting": options.waiting, "deleting": options.deleting, "smart": options.smart}
-    kind["limiting"] = options.limiting
+    kind = next((name for name in mutants_by_kind() if name and getattr(options, name)), "")
     with a_redis() as url:
-        for mutant in chosen:
+        for mutant in mutants_by_kind()[kind]:
             if options.names and mutant.name not in options.names:
                 continue
             began = time.perf_counter()
-            found = hunt(mutant, url, first=options.first, **kind)
+            found = hunt(mutant, url, first=options.first, **({kind: True} if kind else {}))
             survivors += found is None
             say = "SURVIVED" if found is None else f"seed {found.seed} ({found.kind}): {found.violations[0]}"
             print(f"{mutant.name:26} {time.perf_counter() - began:5.1f} s  {say[:170]}", flush=True)
