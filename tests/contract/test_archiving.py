@@ -28,6 +28,7 @@ from celery_agents.worker.store.labels import sessions_range
 from celery_agents.worker.store.sessions.past_reads import StepAddress
 
 from support.asking import failing_transition
+from support.points import Points
 from support.random_past import Past
 from support.store import Bench, an_operation, step_transition
 from support.wait import wait_until
@@ -452,6 +453,15 @@ def test_a_mark_without_its_row_is_said(lab: Lab) -> None:
     lab.archive.forget(2)
     with pytest.raises(StateUnreadable, match="backup"):
         lab.store.sessions.header(lab.session)
+
+
+def test_a_message_reaches_a_session_that_the_mover_takes_again_as_soon_as_it_is_restored(lab: Lab) -> None:
+    lab.end()
+    lab.move()
+    spy, moved = lab.bench.spy, list[MoveOutcome]()
+    spy.before(Points.ACT_READ, lambda: spy.before(Points.ACT_READ, lambda: moved.append(lab.move())))
+    sent = lab.store.sessions.act(lab.session, an_operation("more"), operation_transition)
+    assert (sent.outcome, moved) == ("started", [MoveOutcome.MOVED])
 
 
 def test_two_clients_that_restore_at_once_restore_once(lab: Lab) -> None:

@@ -22,6 +22,8 @@ from ..session_records import Header, SessionSummary
 from .overlays import open_overlay
 from .reaching import ArchivedSessions, header_of, summary_of
 
+_RESTORES: Final = 5
+
 Verb = Callable[..., Any]
 Way = Callable[..., Any]
 
@@ -116,12 +118,13 @@ def _is_empty(found: object) -> bool:
 
 
 def _act(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any) -> Any:
-    """Act on a session, which is restored before."""
-    try:
-        return verb(session_id, *args, **options)
-    except SessionNotFound as missing:
-        if not archived.restore(session_id, missing):
-            raise
+    """Act on a session, which is restored before: again where a mover has taken it before the verb could act."""
+    for _ in range(_RESTORES):
+        try:
+            return verb(session_id, *args, **options)
+        except SessionNotFound as missing:
+            if not archived.restore(session_id, missing):
+                raise
     return verb(session_id, *args, **options)
 
 
