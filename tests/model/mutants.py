@@ -59,7 +59,7 @@ def hunt(mutant: Mutant) -> Search[State, Config]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print how each mutant is caught; 1 when one is not."""
-    return show_mutants("model.mutants", "the model", Mutant, hunt, arguments)
+    return show_mutants("model.mutants", CAUGHT, hunt, arguments)
 
 
 if __name__ == "__main__":

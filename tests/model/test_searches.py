@@ -29,9 +29,9 @@ MUTANTS = [
 def test_every_interleaving_holds_and_everything_rare_is_reached(model: str) -> None:
     seen: set[str] = set()
     states = 0
-    explore, events = part(model, "explore"), part(model, "events")
-    for name, config in explore.configurations():
-        search = explore.explore(config)
+    explorer, events = part(model, "explore").EXPLORER, part(model, "events")
+    for name, config in explorer.configurations():
+        search = explorer.explore(config)
         assert search.complete, name
         assert search.counterexample is None, f"{name}\n{search.counterexample}"
         seen |= search.events
@@ -44,18 +44,18 @@ def test_every_interleaving_holds_and_everything_rare_is_reached(model: str) -> 
 
 @pytest.mark.parametrize(("model", "mutant"), MUTANTS)
 def test_a_mutant_is_caught_with_a_shortest_counterexample(model: str, mutant: Any) -> None:
-    mutants = part(model, "mutants")
-    counterexample = mutants.hunt(mutant).counterexample
+    caught = part(model, "mutants").CAUGHT
+    counterexample = part(model, "explore").EXPLORER.hunt(mutant, caught).counterexample
     assert counterexample is not None, f"{mutant.value}: nothing noticed it"
     print(counterexample)
-    assert counterexample.broken.split(":")[0] == mutants.CAUGHT[mutant][1]
+    assert counterexample.broken.split(":")[0] == caught[mutant][1]
 
 
 @pytest.mark.long  # the suite searches larger configurations without mutants above
 @pytest.mark.parametrize(("model", "mutant"), MUTANTS)
 def test_what_catches_a_mutant_holds_without_it(model: str, mutant: Any) -> None:
     config, _ = part(model, "mutants").CAUGHT[mutant]
-    assert part(model, "explore").explore(config).counterexample is None
+    assert part(model, "explore").EXPLORER.explore(config).counterexample is None
 
 
 @pytest.mark.parametrize("model", MODELS)

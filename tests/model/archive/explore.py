@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from ..command_line import show_searches
-from ..search import Goal, Rules, Search, search
+from ..command_line import Explorer
+from ..search import Goal, Rules
 from .events import EVENTS
 from .values import IDLE, MOVERS, RESTORERS, TOMBSTONE, VALID, Config, Moves, State, canonical, initial, readable
 from .world import moves_of_mover, moves_of_restorer, moves_of_world
@@ -22,11 +22,6 @@ def successors(state: State, config: Config) -> Moves:
     for number in RESTORERS:
         yield from moves_of_restorer(state, config, number)
     yield from moves_of_world(state, config)
-
-
-def explore(config: Config, *, limit: int | None = None) -> Search[State, Config]:
-    """Search one configuration, or up to `limit` of its states."""
-    return search(RULES, config, limit=limit)
 
 
 def violations(state: State, config: Config) -> Iterator[str]:
@@ -77,18 +72,7 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "messages, a loss": Config(messages=2, crashes=0, losses=1),
     "a deletion, a loss": Config(messages=1, delete=True, crashes=0, losses=1),
 }
-
-
-def configurations(*, large: bool = False) -> Iterator[tuple[str, Config]]:
-    """The configurations of a whole run, each with its name."""
-    del large
-    yield from CONFIGURATIONS.items()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Search, print, and say by the exit code whether everything holds."""
-    return show_searches("model.archive.explore", "the model of the archive", configurations, explore, arguments)
-
+EXPLORER: Final = Explorer("archive", RULES, CONFIGURATIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_searches())

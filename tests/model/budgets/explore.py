@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from ..command_line import show_searches
-from ..search import Goal, Rules, Search, search
+from ..command_line import Explorer
+from ..search import Goal, Rules
 from .events import EVENTS
 from .values import END, NOTHING, WAIT, Config, Moves, State, canonical, initial, limit_of
 from .worker import moves_of_worker
@@ -25,11 +25,6 @@ def successors(state: State, config: Config) -> Moves:
         yield from moves_of_holder(state, config)
     yield from moves_of_people(state, config)
     yield from moves_of_time(state)
-
-
-def explore(config: Config, *, limit: int | None = None) -> Search[State, Config]:
-    """Search one configuration, or up to `limit` of its states."""
-    return search(RULES, config, limit=limit)
 
 
 def violations(state: State, config: Config) -> Iterator[str]:
@@ -86,22 +81,11 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "raised and lowered": Config(limit=2, changes=(3, 1), waits=True),
 }
 LARGE: Final[dict[str, Config]] = {
+    **CONFIGURATIONS,
     "raised, two faults": Config(limit=1, changes=(3,), waits=True, hold=True, faults=2),
     "raised and lowered, two faults": Config(limit=2, changes=(3, 1), waits=True, hold=True, faults=2),
 }
-
-
-def configurations(*, large: bool = False) -> Iterator[tuple[str, Config]]:
-    """The configurations of a whole run, each with its name."""
-    yield from CONFIGURATIONS.items()
-    if large:
-        yield from LARGE.items()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Search, print, and say by the exit code whether everything holds."""
-    return show_searches("model.budgets.explore", "the model of budgets", configurations, explore, arguments)
-
+EXPLORER: Final = Explorer("budgets", RULES, CONFIGURATIONS, LARGE)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_searches())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Final
 
-from ..command_line import show_searches
-from ..search import Goal, Rules, Search, search
+from ..command_line import Explorer
+from ..search import Goal, Rules
 from .events import EVENTS
 from .invariants import has_ended, violations
 from .values import Config, Moves, Session, State, canonical, initial
@@ -28,15 +27,6 @@ def successors(state: State, config: Config) -> Moves:
     yield from moves_of_queue(state)
     if config.stop:
         yield from moves_of_stop(state, config)
-
-
-def explore(config: Config, *, limit: int | None = None) -> Search[State, Config]:
-    """Search one configuration, or up to `limit` of its states.
-
-    From each state workers, sweep and time alone must reach the end of the whole tree. Without time they must, too: an
-    end of a child that was told to nobody is not excused by an expiry.
-    """
-    return search(RULES, config, limit=limit)
 
 
 def _happens_by_itself(event: str) -> bool:
@@ -60,6 +50,8 @@ def _in_words(session: Session) -> str:
     return f"{_PHASES[session.phase]}, {_DUE[session.due]}{claim}{', stopping' if session.cancel else ''}"
 
 
+# From each state workers, sweep and time alone must reach the end of the whole tree. Without time they must, too:
+# an end of a child that was told to nobody is not excused by an expiry.
 RULES: Final = Rules(
     initial=initial,
     successors=successors,
@@ -87,7 +79,7 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "two children, the first stops the other, no fault": Config(calls=2, first=True, faults=0),
 }
 # More than the test suite has time for; `make faults` searches them.
-LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
+LARGE: Final[dict[str, Config]] = {
     "one child, expiry, stop": Config(expires=True, stop=True),
     "one child, stop, two faults": Config(stop=True, faults=2),
     "two children": Config(calls=2),
@@ -97,17 +89,7 @@ LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
     "two children, a budget for both, stop, expiry": Config(calls=2, at_once=1, budget=3, stop=True, expires=True),
     "two children, stop": Config(calls=2, stop=True),
 }
-
-
-def configurations(*, large: bool = False) -> Iterator[tuple[str, Config]]:
-    """The configurations of a whole run, each with its name."""
-    yield from (LARGE_CONFIGURATIONS if large else CONFIGURATIONS).items()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Search, print, and say by the exit code whether everything holds."""
-    return show_searches("model.children.explore", "the model of children", configurations, explore, arguments)
-
+EXPLORER: Final = Explorer("children", RULES, CONFIGURATIONS, LARGE)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_searches())

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from ..command_line import show_searches
-from ..search import Goal, Rules, Search, search
+from ..command_line import Explorer
+from ..search import Goal, Rules
 from .events import EVENTS
 from .values import DONE, NO_APPOINTMENT, OFF, Config, Moves, Session, State, canonical, initial
 from .world import moves_of_session, moves_of_world
@@ -21,15 +21,6 @@ def successors(state: State, config: Config) -> Moves:
     for number in range(len(state.sessions)):
         yield from moves_of_session(state, config, number)
     yield from moves_of_world(state, config)
-
-
-def explore(config: Config, *, limit: int | None = None) -> Search[State, Config]:
-    """Search one configuration, or up to `limit` of its states.
-
-    From each state all sessions can end without another fault. And as soon as nothing holds a session back any more, it
-    comes without the help of time, unless its helper has died.
-    """
-    return search(RULES, config, limit=limit)
 
 
 def violations(state: State, config: Config) -> Iterator[str]:
@@ -84,6 +75,8 @@ def _describe(state: State) -> str:
     return " · ".join(words)
 
 
+# From each state all sessions can end without another fault. And as soon as nothing holds a session back any more,
+# it comes without the help of time, unless its helper has died.
 RULES: Final = Rules(
     initial=initial,
     successors=successors,
@@ -111,7 +104,7 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "a pause": Config(paused=True),
 }
 # More than the test suite has time for; `make faults` searches them.
-LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
+LARGE: Final[dict[str, Config]] = {
     "three sessions, an outage": Config(sessions=3, outage=True),
     "three sessions, an outage, refusals, no fault": Config(sessions=3, limit=2, outage=True, refusals=1, faults=0),
     "three sessions, a pause, a limit is raised": Config(sessions=3, limit=1, new_limit=2, paused=True),
@@ -119,17 +112,7 @@ LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
     "refusals, a limit is raised, two faults": Config(limit=1, new_limit=2, refusals=1, faults=2, crashes=2, replies=2),
     "an outage, two faults": Config(limit=2, outage=True, faults=2, crashes=2, replies=2),
 }
-
-
-def configurations(*, large: bool = False) -> Iterator[tuple[str, Config]]:
-    """The configurations of a whole run, each with its name."""
-    yield from (LARGE_CONFIGURATIONS if large else CONFIGURATIONS).items()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Search, print, and say by the exit code whether everything holds."""
-    return show_searches("model.limits.explore", "the model of limits", configurations, explore, arguments)
-
+EXPLORER: Final = Explorer("limits", RULES, CONFIGURATIONS, LARGE)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_searches())

@@ -8,10 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from ..command_line import show_mutants
-from ..search import Search
-from .explore import explore
-from .values import Config, Mutant, State
+from .explore import EXPLORER
+from .values import Config, Mutant
 
 CALM: Final = Config(faults=0)
 OUTAGE: Final = Config(limit=2, outage=True, faults=0)
@@ -32,17 +30,5 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.NO_OWN_TIME: (CALM, "L6"),
 }
 
-
-def hunt(mutant: Mutant) -> Search[State, Config]:
-    """Search where the mutant must be caught."""
-    config, _ = CAUGHT[mutant]
-    return explore(config._replace(mutant=mutant))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print how each mutant is caught; 1 when one is not."""
-    return show_mutants("model.limits.mutants", "the model of limits", Mutant, hunt, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_mutants(CAUGHT))

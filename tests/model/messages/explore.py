@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Final
 
-from ..command_line import show_searches
-from ..search import Goal, Rules, Search, search
+from ..command_line import Explorer
+from ..search import Goal, Rules
 from .clients import moves_of_clients
 from .events import EVENTS
 from .invariants import change_violations, rests, violations
@@ -42,14 +41,6 @@ def successors(state: State, config: Config) -> Moves:
     yield from moves_of_clients(state, config)
 
 
-def explore(config: Config, *, limit: int | None = None) -> Search[State, Config]:
-    """Search one configuration, or up to `limit` of its states.
-
-    From each state the worker alone must reach one in which it has nothing to do.
-    """
-    return search(RULES, config, limit=limit)
-
-
 def _happens_by_itself(event: str) -> bool:
     is_bad = event.startswith("fault.") or event.endswith("reply lost") or event == "model.failed"
     return not is_bad and not event.startswith(_CLIENTS)
@@ -73,6 +64,7 @@ def _in_words(messages: Messages) -> str:
     return ", ".join(words) or "-"
 
 
+# From each state the worker alone must reach one in which it has nothing to do.
 RULES: Final = Rules(
     initial=initial,
     successors=successors,
@@ -106,7 +98,7 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "a refused message": Config((_FIRST, Send(2, REFUSE), Send(2, REFUSE))),
 }
 # More than the test suite has time for; `make faults` searches them.
-LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
+LARGE: Final[dict[str, Config]] = {
     "a stop, messages of each mode": Config((*_STEERED, Send(4, INTERRUPT), Stop(), Other.RELEASE)),
     "a stop, an interrupt, a release": Config(
         (_FIRST, Send(2, QUEUE), Send(3, INTERRUPT), Stop(), Other.RELEASE), fails=1, crashes=1, replies=1
@@ -124,17 +116,7 @@ LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
         (*_QUEUED, Withdraw(2), Withdraw(3), Send(3, QUEUE), Other.RELEASE, Other.RELEASE), fails=2, replies=1
     ),
 }
-
-
-def configurations(*, large: bool = False) -> Iterator[tuple[str, Config]]:
-    """The configurations of a whole run, each with its name."""
-    yield from (LARGE_CONFIGURATIONS if large else CONFIGURATIONS).items()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Search, print, and say by the exit code whether everything holds."""
-    return show_searches("model.messages.explore", "the model of messages", configurations, explore, arguments)
-
+EXPLORER: Final = Explorer("messages", RULES, CONFIGURATIONS, LARGE)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_searches())

@@ -8,9 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from ..command_line import show_mutants
-from ..search import Search
-from .explore import explore
+from .explore import EXPLORER
 from .values import (
     INTERRUPT,
     QUEUE,
@@ -22,7 +20,6 @@ from .values import (
     Other,
     Send,
     SetMode,
-    State,
     Stop,
     Withdraw,
 )
@@ -110,17 +107,5 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.DEMOTED_STARTS: (_acts(Send(2, STEER), Stop(), SetMode(2, QUEUE)), "M13"),
 }
 
-
-def hunt(mutant: Mutant) -> Search[State, Config]:
-    """Search where the mutant must be caught."""
-    config, _ = CAUGHT[mutant]
-    return explore(config._replace(mutant=mutant))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print how each mutant is caught; 1 when one is not."""
-    return show_mutants("model.messages.mutants", "the model of messages", Mutant, hunt, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_mutants(CAUGHT))

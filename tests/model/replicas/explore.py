@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from ..command_line import show_searches
-from ..search import Goal, Rules, Search, search
+from ..command_line import Explorer
+from ..search import Goal, Rules
 from .callers import moves_of_caller, moves_of_world
 from .events import EVENTS
 from .values import OVER, UNKNOWN, Act, Config, Moves, State, Store, canonical, initial
@@ -24,14 +24,6 @@ def successors(state: State, config: Config) -> Moves:
     for act in Act:
         yield from moves_of_caller(state, config, act)
     yield from moves_of_world(state, config)
-
-
-def explore(config: Config, *, limit: int | None = None) -> Search[State, Config]:
-    """Search one configuration, or up to `limit` of its states.
-
-    From each state every execution can end, and the submit can be acknowledged, without another fault.
-    """
-    return search(RULES, config, limit=limit)
 
 
 def violations(state: State, config: Config) -> Iterator[str]:
@@ -102,6 +94,7 @@ def _describe(state: State) -> str:
     return " · ".join(words)
 
 
+# From each state every execution can end, and the submit can be acknowledged, without another fault.
 RULES: Final = Rules(
     initial=initial,
     successors=successors,
@@ -125,7 +118,7 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "a retry, and the result is read, one worker": Config(acts=(Act.RETRY, Act.READ), workers=1, faults=1, crashes=0),
 }
 # More than the test suite has time for; `make faults` searches them.
-LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
+LARGE: Final[dict[str, Config]] = {
     "a stop": Config(acts=(Act.STOP,), faults=1),
     "a stop of a keyed call": Config(is_keyed=True, acts=(Act.STOP,), faults=1),
     "a retry, and the result is read": Config(acts=(Act.RETRY, Act.READ), faults=1),
@@ -133,17 +126,7 @@ LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
     "a deletion, one more fault": Config(acts=(Act.DELETE,)),
     "three faults": Config(faults=3),
 }
-
-
-def configurations(*, large: bool = False) -> Iterator[tuple[str, Config]]:
-    """The configurations of a whole run, each with its name."""
-    yield from (LARGE_CONFIGURATIONS if large else CONFIGURATIONS).items()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Search, print, and say by the exit code whether everything holds."""
-    return show_searches("model.replicas.explore", "the model of replicas", configurations, explore, arguments)
-
+EXPLORER: Final = Explorer("replicas", RULES, CONFIGURATIONS, LARGE)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_searches())

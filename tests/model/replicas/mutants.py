@@ -7,10 +7,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from ..command_line import show_mutants
-from ..search import Search
-from .explore import explore
-from .values import Act, Config, Mutant, State
+from .explore import EXPLORER
+from .values import Act, Config, Mutant
 
 FAILOVER: Final = Config(faults=1)
 
@@ -30,17 +28,5 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.FOREIGN_COUNTED: (FAILOVER._replace(foreign=True), "I8"),
 }
 
-
-def hunt(mutant: Mutant) -> Search[State, Config]:
-    """Search where the mutant must be caught."""
-    config, _ = CAUGHT[mutant]
-    return explore(config._replace(mutant=mutant))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print how each mutant is caught; 1 when one is not."""
-    return show_mutants("model.replicas.mutants", "the model of replicas", Mutant, hunt, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_mutants(CAUGHT))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Final
 
-from ..command_line import show_searches
-from ..search import Goal, Rules, Search, search
+from ..command_line import Explorer
+from ..search import Goal, Rules
 from ..values import Effect
 from .answers import moves_of_people, moves_of_service
 from .clients import moves_of_hold, moves_of_note, moves_of_stop
@@ -42,15 +41,6 @@ def successors(state: State, config: Config) -> Moves:
         yield from moves_of_note(state, config)
 
 
-def explore(config: Config, *, limit: int | None = None) -> Search[State, Config]:
-    """Search one configuration, or up to `limit` of its states.
-
-    From each state workers, sweep and time alone must reach the end. Workers and sweep alone must reach a state in which
-    nobody has anything to do: a wake-up that was lost is not excused by an expiry in thirty days.
-    """
-    return search(RULES, config, limit=limit)
-
-
 def _happens_by_itself(event: str) -> bool:
     return not event.startswith(("fault.", *_CLIENTS)) and not event.endswith("reply lost")
 
@@ -79,6 +69,8 @@ def _describe(state: State) -> str:
     return " · ".join(words)
 
 
+# From each state workers, sweep and time alone must reach the end. Workers and sweep alone must reach a state in
+# which nobody has anything to do: a wake-up that was lost is not excused by an expiry in thirty days.
 RULES: Final = Rules(
     initial=initial,
     successors=successors,
@@ -111,7 +103,7 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "approval and external, stop, hold, no fault": Config(external=True, stop=True, hold=True, faults=0),
 }
 # More than the test suite has time for; `make faults` searches them.
-LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
+LARGE: Final[dict[str, Config]] = {
     "approval and external, stop, hold": Config(external=True, stop=True, hold=True),
     "approval and external, interrupt, hold": Config(external=True, note=Note.INTERRUPT, hold=True),
     "approval that is passed on, stop, hold, message": Config(
@@ -121,17 +113,7 @@ LARGE_CONFIGURATIONS: Final[dict[str, Config]] = {
     "approval, stop, two faults": Config(stop=True, faults=2),
     "external, hold, two faults": Config(approval=False, external=True, hold=True, faults=2),
 }
-
-
-def configurations(*, large: bool = False) -> Iterator[tuple[str, Config]]:
-    """The configurations of a whole run, each with its name."""
-    yield from (LARGE_CONFIGURATIONS if large else CONFIGURATIONS).items()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Search, print, and say by the exit code whether everything holds."""
-    return show_searches("model.waiting.explore", "the waiting model", configurations, explore, arguments)
-
+EXPLORER: Final = Explorer("waiting", RULES, CONFIGURATIONS, LARGE)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_searches())

@@ -8,11 +8,9 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from ..command_line import show_mutants
-from ..search import Search
 from ..values import Effect
-from .explore import explore
-from .values import Config, Mutant, Note, State
+from .explore import EXPLORER
+from .values import Config, Mutant, Note
 
 CALM: Final = Config(faults=0)
 
@@ -55,17 +53,5 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.END_FORGETS_INBOX: (Config(note=Note.STEER, stop=True, faults=0), "I8"),
 }
 
-
-def hunt(mutant: Mutant) -> Search[State, Config]:
-    """Search where the mutant must be caught."""
-    config, _ = CAUGHT[mutant]
-    return explore(config._replace(mutant=mutant))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print how each mutant is caught; 1 when one is not."""
-    return show_mutants("model.waiting.mutants", "the waiting model", Mutant, hunt, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPLORER.show_mutants(CAUGHT))
