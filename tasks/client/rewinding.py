@@ -8,7 +8,7 @@ from typing import Final
 from pydantic import Field
 
 from ...worker.engine.transitions import stop_transition
-from ...worker.errors import InvalidInput, SessionConflict
+from ...worker.errors import InvalidInput, NotKept, SessionConflict
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.session_records import Header
 from .inputs import check_caller, derive_id, read_address
@@ -69,19 +69,24 @@ class RewindingVerbs(TreeVerbs):
             raise InvalidInput("to", None, "give a step: its number, or <execution>:<number>.")
         operation_id = "" if idempotency_key is None else derive_id(idempotency_key, "rewind")
         while True:
-            header, past = self.store.sessions.header(session), self.store.sessions.state_at(session, address)
-            assert past.execution is not None
-            place = f"{past.execution.execution_id}:{address.number}"
-            is_known = bool(operation_id and self.store.sessions.read_joined(session, operation_id))
-            version = header.version if expected_version is None else expected_version
-            if header.status == "waiting" and version == header.version and not is_known:
-                version = self._end_waiting(header, by)
+            header = self.store.sessions.header(session)
+            # Asked behind the header: what waits there has not begun behind a rewind that this request has made before.
+            if operation_id and self.store.sessions.find_rewind(session, operation_id, str(address)):
+                return self.store.sessions.header(session).version
             try:
+                past = self.store.sessions.state_at(session, address)
+                version = header.version if expected_version is None else expected_version
+                if header.status == "waiting" and version == header.version:
+                    version = self._end_waiting(header, by)
                 return self.store.sessions.rewind(
-                    session, past, place, version=version, operation_id=operation_id, by=by or ""
+                    session, past, str(address), version=version, operation_id=operation_id, by=by or ""
                 )
             except SessionConflict:
                 if expected_version is not None:
+                    raise
+            except (InvalidInput, NotKept):
+                # The same request has rewound meanwhile, and a message has begun an execution without such a step.
+                if not (operation_id and self.store.sessions.find_rewind(session, operation_id, str(address))):
                     raise
 
     def _end_waiting(self, header: Header, by: str | None) -> int:
@@ -90,4 +95,12 @@ class RewindingVerbs(TreeVerbs):
         applied = self.store.sessions.stop(session, header.execution_id, stop_transition, by=by)
         self._publish(applied.publish)
         self._wait_for_ends({session, *self._stop_below(session, by)}, deadline)
-        return self.store.sessions.header(session).version
+        ended = self.store.sessions.header(session)
+        if ended.execution_id != header.execution_id:
+            raise SessionConflict(
+                f"another execution of session {session} has run since the one that waited was stopped; look at it "
+                "again before it is rewound",
+                expected=header.version,
+                stored=ended.version,
+            )
+        return ended.version

@@ -34,7 +34,8 @@ def read(bench: Bench, address: str) -> AgentState:
 def rewind(bench: Bench, address: str, **options: Any) -> int:
     version = options.pop("version", None) or header(bench).version
     past = read(bench, address)
-    return bench.store.sessions.rewind(bench.session, past, address, version=version, **{"by": "ann", **options})
+    asked = options.pop("asked", address)
+    return bench.store.sessions.rewind(bench.session, past, asked, version=version, **{"by": "ann", **options})
 
 
 def stored(bench: Bench) -> AgentState:
@@ -226,4 +227,21 @@ def test_an_operation_that_comes_again_rewinds_nothing_that_came_since(bench: Be
     assert rewind(bench, f"{first}:1", operation_id="once", version=last) == header(bench).version
     with pytest.raises(IdempotencyMismatch, match=f"rewound to {first}:1"):
         rewind(bench, f"{first}:2", operation_id="once")
+    assert bench.snapshot() == before
+
+
+def test_the_same_request_is_known_whatever_its_number_means_by_now(bench: Bench) -> None:
+    two_executions(bench)
+    first = bench.execution
+    rewind(bench, f"{first}:1", asked="1", operation_id="once")
+    bench.execution = bench.message("more").execution_id
+    bench.commit(bench.claim(), final=True)
+    before = bench.snapshot()
+    assert rewind(bench, f"{bench.execution}:1", asked="1", operation_id="once") == header(bench).version
+    sessions = bench.store.sessions
+    assert [sessions.find_rewind(bench.session, name, "1") for name in ("once", "another")] == [True, False]
+    with pytest.raises(IdempotencyMismatch, match="rewound to 1"):
+        sessions.find_rewind(bench.session, "once", "2")
+    with pytest.raises(SessionNotFound):
+        sessions.find_rewind("nobody", "once", "1")
     assert bench.snapshot() == before

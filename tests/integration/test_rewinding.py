@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,55 @@ def test_an_execution_that_waits_is_stopped_with_its_request(lab: Lab) -> None:
     assert client.requests(job.session_id).requests == ()
     assert conversation(client.show(job.session_id).state) == conversation(state)
     assert client.header(job.session_id).status == "idle"
+
+
+def test_a_request_that_comes_again_is_known_although_its_number_means_another_step_by_now(
+    lab: Lab, folder: Path
+) -> None:
+    lab.worker()
+    client = lab.client
+    session, _ = completed(lab)
+    client.rewind(session, to=2, idempotency_key="once")
+    (folder / "model 1").touch()
+    job = client.send_message(session, "again")
+    wait_until(lambda: client.header(session).status == "in_progress", "it runs", timeout=30)
+    assert client.rewind(session, to=2, idempotency_key="once") == client.header(session).version
+    (folder / "model 1").unlink()
+    assert job.result(timeout=60).status == "completed"
+    ended = client.show(session)
+    assert client.rewind(session, to=2, idempotency_key="once") == ended.version
+    assert client.show(session) == ended, "what was said since stays"
+
+
+def test_a_rewind_that_ends_a_wait_takes_nothing_back_that_came_behind_it(lab: Lab) -> None:
+    worker = lab.worker()
+    client = lab.client
+    job = client.submit("asking", "first")
+    session = job.session_id
+
+    def answer() -> None:
+        wait_until(lambda: client.requests(session).requests, "it asks", timeout=30)
+        (request,) = client.requests(session).requests
+        client.answer(session, {request.summary.id: Approve()})
+
+    answer()
+    assert job.result(timeout=60).status == "completed"
+    client.send_message(session, "second")
+    wait_until(lambda: client.header(session).status == "waiting", "it waits again", timeout=30)
+    seen = client.header(session).version
+    worker.kill()
+    place = f"{job.execution_id}:1"
+    with ThreadPoolExecutor(1) as pool:
+        rewinding = pool.submit(client.rewind, session, to=place, expected_version=seen)
+        ctl = client.store.context.keys(session).ctl
+        wait_until(lambda: lab.redis.hget(ctl, "cancel"), "the wait is stopped", timeout=30)
+        third = client.send_message(session, "third")
+        lab.worker()
+        answer()
+        with pytest.raises(SessionConflict, match="another execution"):
+            rewinding.result(timeout=60)
+    assert third.result(timeout=60).status == "completed"
+    assert ("user", "third") in conversation(client.show(session).state)
 
 
 def test_what_cannot_be_rewound_is_refused_and_says_why(lab: Lab, folder: Path) -> None:

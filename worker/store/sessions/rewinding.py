@@ -23,6 +23,7 @@ from ..inbox import new_change_id
 from ..keys import fingerprint_field
 from ..packing import pack, read_steps, step_spans
 from ..records import NextState
+from .loading import missing_error
 from .watched_sessions import WatchedSession
 
 _BUSY: Final = ("run", "wait", "parked")
@@ -31,14 +32,29 @@ _BUSY: Final = ("run", "wait", "parked")
 class RewindVerbs(StorePart):
     """Taking sessions back."""
 
+    def find_rewind(self, session_id: str, operation_id: str, asked: str) -> bool:
+        """Whether a session was rewound under this operation id, as far as it remembers.
+
+        Raises:
+            SessionNotFound: There is no such session, or it has expired.
+            IdempotencyMismatch: The operation was a rewind to another step.
+        """
+        read: Command = ("HMGET", self._context.keys(session_id).session, "version", fingerprint_field(operation_id))
+        ((version, applied),) = self._context.database.pipeline("rewind.known", [read])
+        if version is None:
+            raise missing_error(self._context, session_id)
+        if applied is not None:
+            _check_same(session_id, fields.text(applied), asked)
+        return applied is not None
+
     def rewind(
-        self, session_id: str, past: AgentState, to: str, *, version: int, operation_id: str = "", by: str = ""
+        self, session_id: str, past: AgentState, asked: str, *, version: int, operation_id: str = "", by: str = ""
     ) -> int:
         """Make an earlier state of a session its next version; its executions, and what they have spent, stay.
 
         Args:
             past: As `state_at` reads it.
-            to: Its step, as `<execution>:<step>`.
+            asked: What the caller has given for its step, by which the same request is known.
             version: The version that the session must have.
             operation_id: The same one again is known, and changes nothing. "": one that only this call sends again.
         Returns:
@@ -52,7 +68,7 @@ class RewindVerbs(StorePart):
         rewinding = _Rewind(
             scope=self._context.session(session_id),
             past=past,
-            to=to,
+            asked=asked,
             version=version,
             operation_id=operation_id or new_change_id(),
             by=by,
@@ -66,10 +82,17 @@ class _Rewind:
 
     scope: SessionScope
     past: AgentState
-    to: str
+    asked: str
     version: int
     operation_id: str
     by: str
+
+    @property
+    def to(self) -> str:
+        """The step, as `<execution>:<step>`."""
+        execution = self.past.execution
+        assert execution is not None, "it has committed a step"
+        return f"{execution.execution_id}:{len(execution.step_executions)}"
 
     def run(self) -> int:
         """Make one attempt."""
@@ -83,7 +106,7 @@ class _Rewind:
             *session, applied = watched.replies
             found = WatchedSession.parse(scope, session)
             if self.operation_id in found.bookkeeping.operations:  # its reply was lost, or it is asked for again
-                self._check_same(fields.text(applied))
+                _check_same(scope.session_id, fields.text(applied), self.asked)
                 return found.version
             self._check(found)
             before = found.load_state(watched)
@@ -92,17 +115,11 @@ class _Rewind:
                 after,
                 events=(self._event(before),),
                 operations=(self.operation_id,),
-                fingerprints={self.operation_id: self.to},
+                fingerprints={self.operation_id: self.asked},
             )
             save = found.with_old_values(watched).prepare_save(before, next_state)
             watched.commit("rewind.exec", [*self._written_again(found, before, after, watched), *save.commands])
             return save.version
-
-    def _check_same(self, applied: str) -> None:
-        if applied != self.to:
-            raise IdempotencyMismatch(
-                f"session {self.scope.session_id} was rewound to {applied} under this idempotency key; use another key"
-            )
 
     def _check(self, found: WatchedSession) -> None:
         name, link = self.scope.session_id, found.bookkeeping.link
@@ -166,3 +183,11 @@ class _Rewind:
             return read_steps(read, self.scope.keys, entries)
         except StateUnreadable:
             return None
+
+
+def _check_same(session_id: str, applied: str, asked: str) -> None:
+    """Compare what was asked for, since a number alone may mean a step of another execution by now."""
+    if applied != asked:
+        raise IdempotencyMismatch(
+            f"session {session_id} was rewound to {applied} under this idempotency key; use another key"
+        )
