@@ -14,7 +14,9 @@ from support.verdict import Verdict, summary
 _FUSED = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8")
 _WITHOUT_RECORDS = ("c4", "c6")
 _IN_FLIGHT = 12
-# The longest time of a single step; the 99th percentile has to be below ten seconds.
+# A step goes on elsewhere within ten seconds, and one in a hundred within the longest time. A few kills have no 99th
+# percentile: one of theirs may take longer.
+_RECOVERED_SECONDS = 10
 _LONGEST_SECONDS = 13
 
 
@@ -74,8 +76,10 @@ def kill_everywhere(
                 verdict.recoveries += waits[number]
                 for wait, place in zip(waits[number], death.held or death.lost, strict=False):
                     verdict.expect(wait <= _LONGEST_SECONDS, "I2", f"{death.crash} cost {place} {wait:.1f} s")
-        late = summary(verdict.recoveries)
-        verdict.expect(late.get("p99", 99) <= 10, "I2", f"recoveries took {late}")
+        late = [wait for wait in verdict.recoveries if wait > _RECOVERED_SECONDS]
+        most = max(1, len(verdict.recoveries) // 100)
+        verdict.expect(bool(verdict.recoveries), "lab", "no step of a dead worker was seen to go on")
+        verdict.expect(len(late) <= most, "I2", f"recoveries took {summary(verdict.recoveries)}")
         verdict.counts["jobs"] = len(lab.jobs)
     return verdict
 
