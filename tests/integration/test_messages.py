@@ -63,7 +63,7 @@ def test_each_queued_message_has_its_execution_once_and_in_order_while_workers_d
         assert {each.placed for each in sent} == {"queued"}
         names[job.session_id] = [f"{number}.{m}" for m in range(4)]
     for seed, point in enumerate(POINTS):
-        worker = lab.worker(crash=f"{point}:0.3:{seed}", CELERY_AGENTS_CONCURRENCY="2")
+        worker = lab.worker(wait=False, crash=f"{point}:0.3:{seed}", CELERY_AGENTS_CONCURRENCY="2")
         wait_until(lambda worker=worker: not worker.alive or _has_ended(client, names), f"it dies at {point}", 40)
     lab.worker()
     for session in names:
