@@ -71,7 +71,7 @@ class RewindingVerbs(TreeVerbs):
         while True:
             header = self.store.sessions.header(session)
             # Asked behind the header: what waits there has not begun behind a rewind that this request has made before.
-            if operation_id and self.store.sessions.find_rewind(session, operation_id, str(address)):
+            if self._has_rewound(session, operation_id, str(address)):
                 return self.store.sessions.header(session).version
             try:
                 past = self.store.sessions.state_at(session, address)
@@ -86,8 +86,12 @@ class RewindingVerbs(TreeVerbs):
                     raise
             except (InvalidInput, NotKept):
                 # The same request has rewound meanwhile, and a message has begun an execution without such a step.
-                if not (operation_id and self.store.sessions.find_rewind(session, operation_id, str(address))):
+                if not self._has_rewound(session, operation_id, str(address)):
                     raise
+
+    def _has_rewound(self, session: str, operation_id: str, asked: str) -> bool:
+        """Whether the same request has rewound the session before; without an operation id, none is the same."""
+        return bool(operation_id) and self.store.sessions.find_rewind(session, operation_id, asked)
 
     def _end_waiting(self, header: Header, by: str | None) -> int:
         """Stop an execution that waits, with the sessions below it; the version afterwards."""

@@ -1,9 +1,9 @@
-"""What the models but that of a step share: search their configurations, and show how each mutant is caught."""
+"""The commands of the models: search their configurations, and show how each mutant is caught."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -51,22 +51,27 @@ class Explorer(Generic[S, C]):
         parser.add_argument("--faults", type=int, help="faults of all kinds together, in place of each configuration's")
         parser.add_argument("--limit", type=int, help="most states of one configuration")
         options = parser.parse_args(arguments)
-        total = 0
-        for name, config in self.configurations(large=options.large):
-            # pyright: the configurations are named tuples, each of its own type
-            chosen: Any = config if options.faults is None else config._replace(faults=options.faults)  # type: ignore[attr-defined]
-            found = self.explore(chosen, limit=options.limit)
-            total += found.states
-            print(f"{name}: {found}", flush=True)
-            if found.counterexample:
-                print(found.counterexample)
-                return 1
-        print(f"{total} states")
-        return 0
+        chosen: list[tuple[str, Any]] = [*self.configurations(large=options.large)]
+        if options.faults is not None:
+            chosen = [(name, config._replace(faults=options.faults)) for name, config in chosen]
+        return show_searches((name, self.explore(config, limit=options.limit)) for name, config in chosen)
 
     def show_mutants(self, caught: Mapping[M, tuple[C, str]], arguments: list[str] | None = None) -> int:
         """Print how each mutant is caught; 1 when one is not."""
         return show_mutants(f"model.{self.name}.mutants", caught, lambda mutant: self.hunt(mutant, caught), arguments)
+
+
+def show_searches(searches: Iterable[tuple[str, Search[Any, Any]]]) -> int:
+    """Print searches, each with its name, while they are made; 1 at the first that finds something broken."""
+    total = 0
+    for name, found in searches:
+        total += found.states
+        print(f"{name}: {found}", flush=True)
+        if found.counterexample:
+            print(found.counterexample)
+            return 1
+    print(f"{total} states")
+    return 0
 
 
 def show_mutants(

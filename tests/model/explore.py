@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+from .command_line import show_searches
 from .events import EVENTS
 from .invariants import is_prefix, violations
 from .protocol_model import successors
@@ -102,25 +103,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Search, print, and say by the exit code whether everything holds."""
     options = _options(arguments)
     effects = (options.effect,) if options.effect else tuple(Effect)
-    total = 0
-    for name, config in configurations(effects, faults=options.faults):
-        if options.one_client and config.message and config.stop:
-            continue
-        config = config._replace(
-            crashes=options.crashes,
-            pauses=options.pauses,
-            replies=options.replies,
-            messages=options.messages,
-            clock=options.clock or config.clock,
-        )
-        search = explore(config, limit=options.limit)
-        total += search.states
-        print(f"{name}: {search}", flush=True)
-        if search.counterexample:
-            print(search.counterexample)
-            return 1
-    print(f"{total} states")
-    return 0
+    return show_searches(
+        (name, explore(_with_options(config, options), limit=options.limit))
+        for name, config in configurations(effects, faults=options.faults)
+        if not (options.one_client and config.message and config.stop)
+    )
+
+
+def _with_options(config: Config, options: argparse.Namespace) -> Config:
+    return config._replace(
+        crashes=options.crashes,
+        pauses=options.pauses,
+        replies=options.replies,
+        messages=options.messages,
+        clock=options.clock or config.clock,
+    )
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

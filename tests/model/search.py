@@ -39,21 +39,21 @@ class Rules(Generic[S, C]):
         initial: The first state.
         successors: Each next state, with the event and the actor that leads there.
         violations: The invariants that a state breaks.
-        change_violations: The invariants that the way from one state to the next breaks.
         canonical: One of the states that differ only in which worker is which.
         goals: What every state must be able to reach.
         events: Each event in words.
         describe: A state in words.
+        change_violations: The invariants that the way from one state to the next breaks.
     """
 
     initial: Callable[[C], S]
     successors: Callable[[S, C], Iterator[tuple[str, int, S]]]
     violations: Callable[[S, C], Iterator[str]]
-    change_violations: Callable[[S, S], Iterator[str]]
     canonical: Callable[[S], S]
     goals: tuple[Goal[S, C], ...]
     events: Mapping[str, str]
     describe: Callable[[S], str]
+    change_violations: Callable[[S, S], Iterator[str]] = lambda before, after: iter(())
 
 
 @dataclass(frozen=True)

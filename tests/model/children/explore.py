@@ -56,7 +56,6 @@ RULES: Final = Rules(
     initial=initial,
     successors=successors,
     violations=violations,
-    change_violations=lambda before, after: iter(()),
     canonical=canonical,
     goals=(
         Goal("I2: from here the tree cannot end any more", has_ended, _happens_by_itself),

@@ -99,7 +99,6 @@ RULES: Final = Rules(
     initial=initial,
     successors=successors,
     violations=violations,
-    change_violations=lambda before, after: iter(()),
     canonical=canonical,
     goals=(Goal("I2: an execution cannot end, or a submit cannot be acknowledged", _has_ended, _happens_by_itself),),
     events=EVENTS,

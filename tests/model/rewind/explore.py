@@ -69,7 +69,6 @@ RULES: Final = Rules(
     initial=initial,
     successors=successors,
     violations=violations,
-    change_violations=lambda before, after: iter(()),
     canonical=canonical,
     goals=(Goal("W9: from here an execution or a rewind cannot end any more", _rests, _happens_by_itself),),
     events=EVENTS,
