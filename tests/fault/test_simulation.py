@@ -17,6 +17,7 @@ from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from fault.sim.deleting import unseen_deleting
 from fault.sim.limiting import unseen_limiting
 from fault.sim.mutants import Mutant, hunt, mutants_by_kind
+from fault.sim.rewinding import unseen_rewinding
 from fault.sim.run import a_redis, run_seeds
 from fault.sim.simulation import Simulation, StoreContext
 from fault.sim.substitutes import EditedDatabase, Substitutes
@@ -29,6 +30,7 @@ CAPABLE_SEEDS = 250
 DELETING_SEEDS = 150
 SMART_SEEDS = 150
 LIMITING_SEEDS = 150
+REWINDING_SEEDS = 200
 # Not seen in every few hundred seeds; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer StoreUnavailable",
@@ -132,6 +134,15 @@ def test_no_seed_in_which_budgets_are_changed_loses_a_change_or_decides_by_an_ol
     tally = run_all(url, LIMITING_SEEDS, "limiting")
     missing = set(unseen_limiting(tally)) - RARE_IN_LIMITING
     assert not missing, f"never happened in {LIMITING_SEEDS} seeds that change budgets: {sorted(missing)}"
+    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_seed_in_which_sessions_are_rewound_loses_or_doubles_anything(url: str) -> None:
+    tally = run_all(url, REWINDING_SEEDS, "rewinding")
+    seeds = f"{REWINDING_SEEDS} seeds that rewind sessions"
+    assert not list(unseen_rewinding(tally)), f"never happened in {seeds}: {list(unseen_rewinding(tally))}"
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
 
 

@@ -115,6 +115,10 @@ class Points:
     SUSPEND_EXEC: Final = "suspend.exec"
     RESUME_READ: Final = "resume.read"
     RESUME_EXEC: Final = "resume.exec"
+    HEADERS: Final = "headers"
+    PAST_HEAD: Final = "past.head"
+    PAST_LISTS: Final = "past.lists"
+    REWIND_KNOWN: Final = "rewind.known"
     REWIND_READ: Final = "rewind.read"
     REWIND_STEPS: Final = "rewind.steps"
     REWIND_EXEC: Final = "rewind.exec"
@@ -182,6 +186,12 @@ OF_DELETING: Final = (Points.DELETE_READ, Points.DELETE_STEPS, Points.DELETE_EXE
 # Those of a change of the budget.
 OF_LIMITING: Final = (Points.BUDGET_READ, Points.BUDGET_EXEC)
 
+# Those of a rewind.
+OF_REWINDING: Final = (
+    Points.HEADERS, Points.PAST_HEAD, Points.PAST_LISTS, Points.REWIND_KNOWN, Points.REWIND_READ, Points.REWIND_STEPS,
+    Points.REWIND_EXEC,
+)  # fmt: skip
+
 # Reads of requests.
 OF_READERS: Final = (
     Points.REQUESTS_PAGE, Points.REQUESTS_COUNT, Points.REQUESTS_SESSION, Points.REQUESTS_JOURNAL,
@@ -193,5 +203,5 @@ ELSEWHERE: Final = (
     Points.SESSION_MARK, Points.DELETE_FULL, Points.STOP_CLEAR, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
-    *OF_WAITING, *OF_LIMITING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,
+    *OF_WAITING, *OF_LIMITING, *OF_REWINDING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,
 )  # fmt: skip

@@ -27,6 +27,7 @@ from .observing import History
 from .past import check_past
 from .queues import find_places
 from .request_checks import check_requests
+from .rewinding import check_rewinds
 from .sessions import MESSAGE, Called, Payment, Plan
 from .smart import MANAGE, REMEMBER, check_auxiliary_payments, check_smart_parts
 from .world import World
@@ -135,6 +136,8 @@ def _session(sim: Simulation, session: str) -> None:
     if sim.smart:
         check_smart_parts(sim, session, state, steps)
     check_past(sim, session)
+    if history.rewinds[session]:
+        check_rewinds(sim, session)
     if sim.history.limits and state.execution is not None:
         check_limits(sim, session, state.execution)
     world.expect(store.sessions.header(session).version == history.versions[session], "I1", f"{session}: version lost")
@@ -305,14 +308,16 @@ def _messages(sim: Simulation, session: str, state: AgentState, steps: dict[str,
             continue
         times = metadata.get(action.operation, 0) if action.kind == "beside" else counts[action.operation]
         times += action.operation in places.elsewhere
-        if action.refused:
+        if action.refused or sim.history.rewinds[session]:  # what was delivered may have been rewound
             world.expect(times <= 1, "I8", f"{action.operation} was refused and applied {times} times")
         elif action.done:
             world.expect(
                 times == 1, "I8", f"the acknowledged {action.kind} {action.operation} was applied {times} times"
             )
     last = state.execution
-    if last is None or last.status is not ExecutionStatus.COMPLETED or not steps.get(last.execution_id):
+    if last is None or last.rewound_to is not None:
+        return
+    if last.status is not ExecutionStatus.COMPLETED or not steps.get(last.execution_id):
         return
     final = steps[last.execution_id][-1]
     paid = sim.stage.ledgers.payments[int(final.step.inference_response.content[1:])]

@@ -31,6 +31,7 @@ from celery_agents.worker.store.sessions.saving import SessionSave
 from .deleting import delete
 from .observing import History
 from .plan import Action
+from .rewinding import rewind
 from .sessions import MESSAGE, Stage, moment
 from .world import World
 
@@ -73,7 +74,7 @@ class Clients:
     def begin(self, action: Action) -> None:
         action.started = True
         action.operation = f"{action.session}o{action.number}"
-        for copy in range(2 if action.kind == "twice" else 1):
+        for copy in range(2 if action.kind.endswith("twice") else 1):
             self.world.spawn(f"client {action.kind} {action.number}.{copy}", None, lambda: self._act(action))
 
     def _act(self, action: Action) -> None:
@@ -143,6 +144,8 @@ class Clients:
             case "budget":
                 budget = ExecutionBudget(max_steps=action.limit)
                 return store.sessions.change_budget(session, budget, by="a person")
+            case "rewind" | "rewind twice":
+                return rewind(self.world, store, action, self.stage.first_of(session), self._publish)
             case "delete":
                 return delete(self.world, store, session, self._publish)
             case "beside":

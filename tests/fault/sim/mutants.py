@@ -450,6 +450,7 @@ def mutants_by_kind() -> Mapping[str, Sequence[Mutant]]:
     from .deleting_mutants import DELETING_MUTANTS
     from .limiting_mutants import LIMITING_MUTANTS
     from .queue_mutants import QUEUE_MUTANTS
+    from .rewinding_mutants import REWINDING_MUTANTS
     from .smart_mutants import SMART_MUTANTS
     from .waiting_mutants import WAITING_MUTANTS
 
@@ -459,6 +460,7 @@ def mutants_by_kind() -> Mapping[str, Sequence[Mutant]]:
         "deleting": DELETING_MUTANTS,
         "smart": SMART_MUTANTS,
         "limiting": LIMITING_MUTANTS,
+        "rewinding": REWINDING_MUTANTS,
     }
 
 
@@ -470,6 +472,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--deleting", action="store_true", help="breakages of deletions")
     parser.add_argument("--smart", action="store_true", help="breakages of answers beside the steps")
     parser.add_argument("--limiting", action="store_true", help="breakages of changed budgets")
+    parser.add_argument("--rewinding", action="store_true", help="breakages of rewinds")
     options = parser.parse_args(arguments)
     logging.getLogger("celery_agents").setLevel(logging.CRITICAL)
     survivors = 0

@@ -68,6 +68,8 @@ class History:
         # Sessions that were deleted, and when.
         self.deleted: dict[str, int] = {}
         self.stop_read = 0
+        # How often each session was rewound.
+        self.rewinds: Counter[str] = Counter()
         # The limits of steps that were set, by execution: when, and how many.
         self.limits: dict[str, list[tuple[int, int]]] = {}
         self.leases: dict[str, float] = {}
@@ -167,12 +169,15 @@ class History:
                 world.expect(version == before + 1, "I1", f"{point}: version {version} follows {before} in {session}")
                 self.versions[session] = int(version)
                 self._head = bytes(fields["head"])  # type: ignore[arg-type]
+                self.rewinds[session] += point == Points.REWIND_EXEC
         elif name == "HSET" and kind == "ctl":
             self._control(point, session, {str(f): str(v) for f, v in zip(command[2::2], command[3::2], strict=True)})
         elif name == "HDEL" and kind == "ctl":
             for word in command[2:]:
                 self.ctl[session].pop(str(word), None)
             self._changed.setdefault(session, False)
+        elif name in ("DEL", "RPUSH") and kind == "x" and point == Points.REWIND_EXEC:
+            self._steps_written_again(name, parts[2], command)
         elif name == "RPUSH" and kind == "x":
             for item in command[2:]:
                 self.steps.setdefault(parts[2], []).append(bytes(item))  # type: ignore[arg-type]
@@ -184,6 +189,14 @@ class History:
             self._journal(point, name, parts[2], int(parts[3]), command, reply)
             if name in ("HSET", "HSETNX"):
                 self.requests.journal(session, (parts[2], int(parts[3])), command, reply)
+
+    def _steps_written_again(self, name: str, execution: str, command: Command) -> None:
+        """A rewind writes steps anew whose messages go: all of them."""
+        if name == "RPUSH":
+            written = [bytes(item) for item in command[2:]]  # type: ignore[arg-type]
+            is_whole = len(written) == len(self.steps[execution])
+            self._world.expect(is_whole, "I1", f"a rewind writes {len(written)} steps of {execution}")
+            self.steps[execution] = written
 
     def _deletion(self, session: str, name: str) -> None:
         """The first command of a deletion removes the fields of the session's hash."""

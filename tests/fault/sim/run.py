@@ -38,12 +38,20 @@ def run_seeds(
     deleting: bool = False,
     smart: bool = False,
     limiting: bool = False,
+    rewinding: bool = False,
 ) -> Iterator[Verdict]:
     """One verdict a seed, as they come."""
     context = StoreContext(url)
     for seed in seeds:
         verdict = Simulation(
-            context, seed, waiting=waiting, capable=capable, deleting=deleting, smart=smart, limiting=limiting
+            context,
+            seed,
+            waiting=waiting,
+            capable=capable,
+            deleting=deleting,
+            smart=smart,
+            limiting=limiting,
+            rewinding=rewinding,
         ).run()
         tally.add(verdict.tally)
         yield verdict
@@ -74,6 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--capable", action="store_true", help="the agents have every capability of `state.run`")
     parser.add_argument("--smart", action="store_true", help="the agents have every capability of `state.smart`")
     parser.add_argument("--limiting", action="store_true", help="clients change budgets")
+    parser.add_argument("--rewinding", action="store_true", help="clients take sessions back to a step")
     parser.add_argument("--deleting", action="store_true", help="clients delete sessions")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
@@ -86,7 +95,10 @@ def main(arguments: list[str] | None = None) -> int:
     failures: list[dict[str, Any]] = []
     began = time.perf_counter()
     with a_redis() as url:
-        chosen = {name: getattr(options, name) for name in ("waiting", "capable", "deleting", "smart", "limiting")}
+        chosen = {
+            name: getattr(options, name)
+            for name in ("waiting", "capable", "deleting", "smart", "limiting", "rewinding")
+        }
         for verdict in run_seeds(options.url or url, seeds, tally, **chosen):
             done += 1
             if options.seed is not None:

@@ -31,6 +31,7 @@ from .limiting import plan_changes, plan_lost_changes
 from .observing import PREFIX, History
 from .plan import draw_kind, plan_actions, plan_faults
 from .process import SimStore, Worker
+from .rewinding import plan_lost_rewinds, plan_rewinds
 from .sessions import Stage, agents, enter, make_plan
 from .smart import with_smart_capabilities
 from .substitutes import Substitutes
@@ -125,6 +126,7 @@ class Simulation:
         deleting: bool = False,
         smart: bool = False,
         limiting: bool = False,
+        rewinding: bool = False,
     ) -> None:
         """
         Args:
@@ -134,8 +136,9 @@ class Simulation:
             deleting: Clients delete sessions.
             smart: The agents have every capability of `state.smart`.
             limiting: Clients change budgets; calls of every second seed ask, too.
+            rewinding: Clients rewind sessions; calls of every second seed ask, too.
         """
-        waiting = waiting or (limiting and seed % 2 == 1)
+        waiting = waiting or ((limiting or rewinding) and seed % 2 == 1)
         self.waiting = waiting
         self.capable = capable
         self.smart = smart
@@ -172,6 +175,8 @@ class Simulation:
             drawn.faults += plan_lost_deletions(rng, self.kind)
         if limiting:
             drawn.faults += plan_lost_changes(rng, self.kind)
+        if rewinding:
+            drawn.faults += plan_lost_rewinds(rng, self.kind)
         world.plan = drawn.faults
         self.fulls = drawn.fulls
         self.redis_restarts = drawn.redis_restarts
@@ -189,6 +194,8 @@ class Simulation:
             self.actions += plan_deletions(rng, self.sessions, world.now)
         if limiting:
             self.actions += plan_changes(rng, self.sessions, world.now)
+        if rewinding:
+            self.actions += plan_rewinds(rng, self.sessions, world.now)
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
         self.client = self._store(Process("client", world))

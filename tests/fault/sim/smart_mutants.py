@@ -44,7 +44,7 @@ def _charged_again(
     return self.with_charge(usage, cost)
 
 
-def _patched(owner: Any, name: str, other: Any) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+def patched(owner: Any, name: str, other: Any) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     @contextlib.contextmanager
     def during() -> Iterator[None]:
         with patch.object(owner, name, other):
@@ -54,7 +54,7 @@ def _patched(owner: Any, name: str, other: Any) -> Callable[[], contextlib.Abstr
 
 
 def _while(owner: Any, name: str, other: Any) -> Substitutes:
-    return Substitutes(during=_patched(owner, name, other))
+    return Substitutes(during=patched(owner, name, other))
 
 
 _WITH_INCIDENTS: Final = guardrails._with_incidents
