@@ -114,11 +114,16 @@ def judge(
             )  # fmt: skip
         except Exception as error:
             verdict.expect(False, "I8", f"{job.session_id} cannot be judged: {type(error).__name__}: {error}")
+    judge_rest(verdict, client, server)
+    return verdict
+
+
+def judge_rest(verdict: Verdict, client: AgentClient, server: redis.Redis) -> None:
+    """I11, when all executions have ended."""
     total, _, _ = client.store.housekeeping.backlog()
     verdict.expect(total == 0, "I11", f"{total} sessions are still due")
     left = immortal_keys(server)
     verdict.expect(not left, "I11", f"without a time to live: {left[:10]}")
-    return verdict
 
 
 def _step_of(key: str) -> tuple[str, int]:
@@ -158,7 +163,7 @@ def _judge_job(
     if driver is not None:
         keys = client.store.context.keys(name)
         _judge_calls_of_the_driver(verdict, server, keys, job, numbers, driver)
-    _judge_effects(verdict, job, execution, effects)
+    judge_effects(verdict, job, execution, effects)
 
 
 def _judge_calls_of_the_driver(
@@ -181,7 +186,8 @@ def _judge_calls_of_the_driver(
         verdict.expect(calls <= max(1, allowed), "I4", f"{place} was asked {calls} times in {allowed} attempts")
 
 
-def _judge_effects(verdict: Verdict, job: Submitted, execution: Any, effects: Sequence[Entry]) -> None:
+def judge_effects(verdict: Verdict, job: Submitted, execution: Any, effects: Sequence[Entry]) -> None:
+    """I3, I5: each effect is known to the history, and was made once."""
     by_place: dict[tuple[int, int], list[Entry]] = defaultdict(list)
     for entry in effects:
         by_place[entry["step"], entry["index"]].append(entry)
