@@ -45,7 +45,7 @@ CHILD_POINTS: Final[dict[str, str]] = {
 ARCHIVE_POINTS: Final[dict[str, str]] = {
     "a0": "the row of a session is stored, and pending",
     "a1": "the session is removed from Redis, and its row still pending",
-    "a2": "the row is valid, and the mark has no life yet",
+    "a2": "the mark has its life, and the row is still pending",
     "a3": "a session is restored from its row",
     "a4": "the row of a deleted session is a tombstone, and its entry in the outbox still there",
 }

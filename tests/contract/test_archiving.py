@@ -205,12 +205,8 @@ def test_what_moves_leaves_nothing_but_its_mark(lab: Lab) -> None:
     for index in (shard.sessions, shard.due, shard.failed, shard.ending, shard.children):
         assert lab.bench.database("ZSCORE", index, lab.session) is None
     assert lab.bench.database("ZRANGEBYLEX", shard.labels, *sessions_range("customer", "42")) == []
-    left = [
-        key
-        for key in (lab.names.ctl, lab.names.events, lab.names.steps(lab.bench.execution))
-        if lab.bench.database("EXISTS", key)
-    ]
-    assert left == []
+    for key in (lab.names.ctl, lab.names.events, lab.names.steps(lab.bench.execution)):
+        assert not lab.bench.database("EXISTS", key), key
     assert 0 < lab.bench.database("PTTL", lab.names.session) <= lab.bench.settings.retention_seconds * 1000  # type: ignore[operator]
     row = lab.archive.row(lab.key)
     assert row is not None
@@ -344,6 +340,15 @@ def test_a_session_that_changes_at_the_last_moment_stays(lab: Lab) -> None:
     lab.bench.spy.before("archive.exec", lambda: lab.bench.message("meanwhile"))
     assert lab.move() is MoveOutcome.LATER
     assert lab.bench.store.sessions.header(lab.session).status == "pending"
+
+
+def test_a_mark_gets_its_life_when_its_worker_has_died_before(lab: Lab) -> None:
+    lab.end()
+    lab.bench.spy.before("archive.mark", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        lab.move()
+    lab.archiver.finish_pending()
+    assert lab.bench.database("PTTL", lab.names.session) > 0
 
 
 def test_a_move_whose_reply_was_lost_is_finished_by_housekeeping(lab: Lab) -> None:

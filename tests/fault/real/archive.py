@@ -72,6 +72,8 @@ def _run_traffic(traffic: Traffic, supervisor: Supervisor, *, sessions: int, in_
         _hand_over(traffic, supervisor)
         traffic.look()
         for _ in range(in_flight - running):
+            if len(supervisor.deaths) > met:
+                break  # what it has left behind is looked for before another worker mends it
             if len(traffic.sessions) < sessions:
                 traffic.submit()
             elif not traffic.take_turn():
@@ -140,6 +142,10 @@ def _judge(traffic: Traffic) -> Verdict:
     archived = lab.client.archive_status()
     verdict.expect(archived.sessions == len(live), "A3", f"{archived} for {len(live)} sessions")
     verdict.expect(archived.pending == 0, "A4", f"{archived.pending} rows are pending")
+    endless = [
+        each.name for each, place in zip(traffic.live, traffic.places(traffic.live), strict=True) if not place.lives
+    ]
+    verdict.expect(not endless, "A5", f"marks without a life: {endless[:10]}")
     left = [str(key) for key in lab.redis.scan_iter("ca:{*}:s:*") if str(key).count(":") > 3]
     left = [key for key in left if ":j:" not in key]  # of committed steps, for a minute
     verdict.expect(not left, "keys", f"left in Redis: {left[:10]}")

@@ -244,8 +244,8 @@ class Traffic:
             row = pending.get(each.name)
             is_left = {
                 "a0": place.is_hot and row not in (None, place.mark),  # a restored session has the mark of its row
-                "a1": place.is_archived and row == place.mark,
-                "a2": place.is_archived and row is None and not place.lives,
+                "a1": place.is_archived and row == place.mark and not place.lives,
+                "a2": place.is_archived and row == place.mark and place.lives,
             }
             if is_left.get(point, False):
                 yield each

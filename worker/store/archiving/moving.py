@@ -4,8 +4,8 @@
     store the document as a pending row, where the row still has that revision      a0
     WATCH every key of the session · all as in the document? · MULTI remove all
     but the mark · EXEC                                                             a1
-    make the row valid                                                              a2
-    give the mark its life
+    give the mark its life                                                          a2
+    make the row valid
 
 A row is replaced only when this process has seen the same other session in Redis, and the same row, for `settle_ms`:
 then no failover or restart brings back a state that refers to the row, and no slow worker is about to remove a session
@@ -256,9 +256,16 @@ class Archiver:
             return False
 
     def _finish(self, scope: SessionScope, key: SessionKey, mark: str, revision: int, expires_ms: int | None) -> None:
-        """Make the row valid, and give the mark its life: no longer than that of the row."""
-        self.archive.make_valid(key, seen=revision)
+        """Give the mark its life, and make the row valid.
+
+        In this order, since housekeeping finds rows that are pending, and does not find marks without a life.
+        """
+        self._give_life(scope, mark, expires_ms)
         crash_points.at("a2")
+        self.archive.make_valid(key, seen=revision)
+
+    def _give_life(self, scope: SessionScope, mark: str, expires_ms: int | None) -> None:
+        """Give the mark its life: no longer than that of the row."""
         lives = [] if self.context.retention_ms is None else [self.context.retention_ms]
         lives += [] if expires_ms is None else [max(1, expires_ms - self.context.now_ms())]
         session = scope.keys.session
