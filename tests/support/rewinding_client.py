@@ -85,7 +85,7 @@ class _MortalDatabase(RedisDatabase):
 
 class _MortalClient(AgentClient):
     def __init__(self, url: str, death: str) -> None:
-        super().__init__(settings=Settings.build(redis_url=url))
+        super().__init__(settings=Settings.from_environment(redis_url=url))
         database = _MortalDatabase(url, death)
         self._store = redis_store(self.settings, name="mortal", publisher=self._publisher, database=database)
 

@@ -46,6 +46,8 @@ DEATHS_ALONE: Final = (">submit.attempt", ">stop.ask", "<stop.ask")
 """Where clients are killed as well that are alone with their session."""
 WORKERS: Final = ("c1", "c7", "w1", "c3", "w0", "c5")
 REDIS: Final = ("kill", "stop", "kill")
+# A rewind keeps what goes of the conversation; every state is read at the end.
+_HISTORY_BYTES: Final = 64_000_000
 _LATE_SECONDS: Final = (0.0, 0.0, 1.5)
 
 
@@ -65,7 +67,7 @@ def rewind_under_fire(
     chance = random.Random(seed)
     plans = [f"{point}:0.3:{chance.randrange(10**9)}" for point in itertools.islice(itertools.cycle(WORKERS), workers)]
     options = {"append_only": append_only}
-    env = {"CELERY_AGENTS_TOKEN_SECRET": TOKEN_SECRET}
+    env = {"CELERY_AGENTS_TOKEN_SECRET": TOKEN_SECRET, "CELERY_AGENTS_HISTORY_BYTES": str(_HISTORY_BYTES)}
     with Lab(directory, agents="support.waiting_agents", env=env, redis_options=options) as lab:
         traffic = _Traffic(lab, chance, sessions=sessions, rounds=rounds, deaths=deaths)
         with Supervisor(lab, plans, 2) as supervisor, traffic.readers():
@@ -109,15 +111,15 @@ class _Actor:
         self.notes = self.folder / f"{self.name}.notes"
         self._script.write_text(json.dumps(self.script))
 
-    def start(self, url: str, kill_at: float) -> None:
+    def start(self, lab: Lab, kill_at: float) -> None:
         """Start it, with the next way to be killed."""
         self.death = self.deaths.pop(0) if self.deaths else "-"
         self.kill_at = kill_at if self.death == "anywhere" else None
         plan = "-" if self.kill_at is not None else self.death
-        self.process = self._make(self.name, url, self.notes, plan)
+        self.process = self._make(lab, self.name, self.notes, plan)
         self.process.start()
 
-    def send_again(self, url: str, seconds: float) -> Process | None:
+    def send_again(self, lab: Lab, seconds: float) -> Process | None:
         """Another process that does the act in which this one was killed, so much later."""
         done = {note["key"] for note in read_notes(self.notes) if "done" in note}
         begun = [each for each in self.script if each["key"] not in done][:1]
@@ -126,14 +128,14 @@ class _Actor:
         name = f"{self.name}-again-{begun[0]['key']}"
         notes = self.folder / f"{name}.notes"
         shutil.copy(self.notes, notes)
-        process = self._make(name, url, notes, "-", begun[0]["key"], f"{seconds:g}")
+        process = self._make(lab, name, notes, "-", begun[0]["key"], f"{seconds:g}")
         process.start()
         return process
 
-    def _make(self, name: str, url: str, notes: Path, death: str, *only: str) -> Process:
-        words = [url, self.session, str(self._script), str(notes), death, *only]
+    def _make(self, lab: Lab, name: str, notes: Path, death: str, *only: str) -> Process:
+        words = [lab.store_url, self.session, str(self._script), str(notes), death, *only]
         command = [sys.executable, "-m", "support.rewinding_client", *words]
-        return Process(name, command, self.folder, {"PYTHONPATH": str(TESTS)})
+        return Process(name, command, self.folder, {"PYTHONPATH": str(TESTS), **lab.settings_env})
 
 
 def _script(name: str, chance: random.Random, rounds: int, *, begins: bool, is_alone: bool) -> list[dict[str, Any]]:
@@ -258,7 +260,7 @@ class _Traffic:
         if each.is_done:
             return
         if each.process is None:
-            each.start(self.lab.store_url, self._moment())
+            each.start(self.lab, self._moment())
         elif each.kill_at is not None and time.monotonic() > each.kill_at and each.process.alive:
             each.process.kill()
         code = each.process.exit_code if each.process is not None else None
@@ -269,11 +271,11 @@ class _Traffic:
         if code == -9:
             self.counts[f"killed_{each.death}"] += 1
             self.counts["clients_killed"] += 1
-            again = each.send_again(self.lab.store_url, next(self._late))
+            again = each.send_again(self.lab, next(self._late))
             if again is not None:
                 self.others.append(again)
                 self.counts["sent_again_by_others"] += 1
-            each.start(self.lab.store_url, self._moment())
+            each.start(self.lab, self._moment())
             return
         each.is_done = True
         if code:
