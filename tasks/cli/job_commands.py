@@ -103,8 +103,11 @@ def send(
     session: SessionArgument,
     message: Message,
     when: Annotated[
-        Literal["steer", "queue", "refuse"],
-        typer.Option(help="queue: an execution of its own, behind the one that runs; refuse: only if none runs."),
+        Literal["steer", "queue", "interrupt", "refuse"],
+        typer.Option(
+            help="queue: an execution of its own, behind the one that runs; interrupt: the running step is left off; "
+            "refuse: only if none runs."
+        ),
     ] = "steer",
     wait: Wait = False,
     timeout: Timeout = None,
@@ -117,6 +120,7 @@ def send(
     Examples:
       celery-agents send 3f2a… "And in 5.6?" --wait
       celery-agents send 3f2a… "Then translate it." --when queue
+      celery-agents send 3f2a… "Stop: not the whole list." --when interrupt
     """
     client = client_for(redis_url)
     job = client.send_message(find_session(client, session), _read_message(message), when=when)

@@ -54,13 +54,16 @@ def withdraw(session: SessionArgument, message: OperationArgument, by: By = None
 def mode(
     session: SessionArgument,
     message: OperationArgument,
-    when: Annotated[Literal["steer", "queue"], typer.Argument(metavar="MODE", help="steer or queue.")],
+    when: Annotated[
+        Literal["steer", "queue", "interrupt"], typer.Argument(metavar="MODE", help="steer, queue or interrupt.")
+    ],
     by: By = None,
     redis_url: RedisUrl = None,
 ) -> None:
     """Give a message that waits another mode.
 
-    With `steer` it is read before the next model call, with `queue` it gets an execution of its own.
+    With `steer` it is read before the next model call, with `queue` it gets an execution of its own. With `interrupt`
+    it is read first, and the running step is left off for it.
 
     \b
     Example:

@@ -176,7 +176,7 @@ def _step_lines(done: StepExecution, text: _Text) -> Iterator[str]:
     facts = [text.line(response.model or ""), seconds(done.duration)]
     facts += [plural(response.usage.total, "token")] if response.usage.total else []
     facts += [f"${response.cost:.4f}"] if response.cost else []
-    facts += [_describe_finish(response.finish_reason)] if response.finish_reason.is_cut_short() else []
+    facts.append(_describe_finish(response.finish_reason))
     yield f"step {step.number}: {'  '.join(fact for fact in facts if fact)}"
     if response.thinking and not text.shorten:
         yield f"{_INDENT}thinking"
@@ -254,10 +254,12 @@ def _describe_error(error: ErrorInfo, text: _Text) -> str:
 
 
 def _describe_finish(reason: FinishReason) -> str:
-    """Why an answer is not whole."""
+    """Why an answer is not whole; "" where it is."""
     if reason is FinishReason.LENGTH:
         return "cut off: the answer reached its longest length"
-    return f"cut short: {reason.value}"
+    if reason is FinishReason.INTERRUPTED:
+        return "interrupted by a message"
+    return f"cut short: {reason.value}" if reason.is_cut_short() else ""
 
 
 def _conversation_lines(state: AgentState, text: _Text) -> Iterator[str]:

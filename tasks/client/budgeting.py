@@ -22,7 +22,7 @@ class BudgetingVerbs(ClientConnection):
             "beyond_agent": Field(description="The budget may be above the agent's own; needs the scope admin."),
             "by": BY,
         },
-        service_only=("budget",), admin_only=("beyond_agent",),
+        service_only=("budget",), needs={("beyond_agent", True): Scope.ADMIN},
         task=("session_id", "budget", "execution_id", "by"), reads_session=False,
     )  # fmt: skip
     def change_budget(

@@ -54,7 +54,7 @@ from .inputs import (
 )
 from .job import Job, Result
 from .listing import Filter, Page, iterate_headers, read_filter, read_page
-from .messages import WHEN, MessageVerbs, read_mode
+from .messages import INTERRUPTING, WHEN, MessageVerbs, read_mode
 from .observing import ObservingVerbs
 from .pending import ResolvingVerbs
 from .providers import ProviderVerbs
@@ -123,6 +123,7 @@ class AgentClient(
         start_at: datetime | None = None,
         delay: timedelta | None = None,
         new_only: bool = False,
+        when: str = "steer",
     ) -> Job:
         """Hand a job to an agent: a new session, or the next message of an existing one.
 
@@ -145,6 +146,7 @@ class AgentClient(
             start_at: The first step of a new session begins at this time. None: at once.
             delay: The same as a time from now.
             new_only: True: `session_id` never continues a session; one that was made by another request is a mismatch.
+            when: How the message is delivered to a session that exists, as in `send_message`.
         Raises:
             InvalidInput: An argument cannot be used; nothing was written.
             ActionRefused: The session belongs to another agent, or a budget is given while an execution of it runs.
@@ -166,13 +168,11 @@ class AgentClient(
             notify=self._read_receivers(on_complete, webhook, on_request, request_webhook),
             start_at=start_at,
             delay=delay,
+            when=read_mode(when),
         )
         if (may_exist := session_id is not None and not new_only) and self._check_owner(submission.session, agent):
             return self._send(submission)
-        job = self._submit_new(submission, agent, may_exist=may_exist)
-        if job.notice:
-            warnings.warn(job.notice, stacklevel=2)
-        return job
+        return self._submit_new(submission, agent, may_exist=may_exist)
 
     def _submit_new(self, submission: Submission, agent: str, *, may_exist: bool) -> Job:
         """Create the session of a submission.
@@ -207,12 +207,14 @@ class AgentClient(
             submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
         )
         job.notice = self._queues.describe_unknown(agent) if queue is None else ""
+        if job.notice:
+            warnings.warn(job.notice, stacklevel=3)
         return job
 
     @verb(
         "POST", "/v1/sessions/{session_id}/messages", "send_message", scope=Scope.SUBMIT, headers=("idempotency_key",),
         body=("NewMessage", "A message of the user."), http={**MESSAGE_FIELDS, "when": WHEN},
-        service_only=("budget", "webhook", "request_webhook"), for_chat=True,
+        service_only=("budget", "webhook", "request_webhook"), needs=INTERRUPTING, for_chat=True,
     )  # fmt: skip
     def send_message(
         self,
@@ -232,10 +234,11 @@ class AgentClient(
         The job says in `placed` where it went.
 
         Args:
-            when: `steer`: in front of the next model call; behind a final answer it starts the next execution. `queue`:
-                it gets an execution of its own, after the one that runs and what is queued. `refuse`: it is refused
-                while an execution runs or waits. Where none does, the message starts one, unless it is queued and
-                others wait there, held.
+            when: `steer`: in front of the next model call; behind a final answer it starts the next execution.
+                `queue`: it gets an execution of its own, after the one that runs and what is queued. `interrupt`: as
+                `steer`, in front of the others; a model call and what else has no effect is left off for it, and so
+                are calls and requests that have not begun. `refuse`: it is refused while an execution runs or waits.
+                Where none does, the message starts one, unless it is queued and others wait there, held.
             idempotency_key: The same message with the same key is added once, as long as the session remembers the key:
                 for the next 128 messages.
             budget: Limits of the execution that the message starts. Refused while an execution runs or waits, which the

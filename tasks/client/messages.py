@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from ...worker.engine.arrivals import in_delivery_order
 from ...worker.engine.transitions import operation_transition
 from ...worker.errors import InvalidInput
 from ...worker.moments import moment
@@ -22,8 +23,10 @@ from .verbs import BY, Scope, verb
 _ID_BYTES: Final = 200
 WHEN: Final = Field(
     description="steer: in front of the next model call; queue: an execution of its own, behind the one that runs; "
-    "refuse: only if no execution runs or waits."
+    "interrupt: as steer, and the running step is left off for it; refuse: only if no execution runs or waits."
 )
+INTERRUPTING: Final = {("when", MessageMode.INTERRUPT): Scope.STOP}
+"""What a token must allow beside the scope of the operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,7 @@ class WaitingMessage:
     Attributes:
         operation_id: By which it is taken back.
         text: What it says.
-        when: Its mode: `steer` or `queue`.
+        when: Its mode: `steer`, `queue` or `interrupt`.
         placed: `joins`: it waits for the running step; `queued` or `held`: for an execution of its own.
         at: When it was sent; None: an earlier version has taken it.
     """
@@ -84,7 +87,8 @@ class MessageVerbs(ClientConnection):
         """
         session = read_session_id(session_id)
         queue = self.store.sessions.queue(session)
-        inbox = [each for each in self.store.sessions.waiting_operations(session) if each.kind is InboxKind.MESSAGE]
+        waiting = in_delivery_order(self.store.sessions.waiting_operations(session))
+        inbox = [each for each in waiting if each.kind is InboxKind.MESSAGE]
         placed = Placement.HELD if queue.held else Placement.QUEUED
         messages = [
             *(_waiting(each, Placement.JOINS) for each in inbox),
@@ -116,17 +120,17 @@ class MessageVerbs(ClientConnection):
     @verb(
         "PUT", "/v1/sessions/{session_id}/messages/{operation_id}/mode", "set_message_mode", scope=Scope.SUBMIT,
         body=("MessageMode", "Another mode of a message that waits."), http={"when": WHEN, "by": BY},
-        task=("session_id", "operation_id", "when", "by"),
+        needs=INTERRUPTING, task=("session_id", "operation_id", "when", "by"),
     )  # fmt: skip
     def set_message_mode(self, session_id: str, operation_id: str, when: str, *, by: str | None = None) -> Placement:
         """Give a message that waits another mode, and with it another place.
 
-        One that becomes `queue` goes where it would be had it been sent so; one that becomes `steer` is delivered with
-        the next step, or starts an execution where none runs and leaves the others held.
+        One that becomes `queue` goes where it would be had it been sent so; one that becomes `steer` or `interrupt` is
+        delivered with the next step, or starts an execution where none runs and leaves the others held.
 
         Args:
             operation_id: Of the message: `Job.operation_id`, or as `queued` lists it.
-            when: `steer` or `queue`.
+            when: `steer`, `queue` or `interrupt`.
             by: Who asks, for the event.
         Returns:
             Where it is now.
@@ -140,7 +144,7 @@ class MessageVerbs(ClientConnection):
         check_text("operation_id", operation_id, _ID_BYTES)
         mode = read_mode(when)
         if mode is MessageMode.REFUSE:
-            raise InvalidInput("when", when, "the message waits already: give steer or queue.")
+            raise InvalidInput("when", when, "the message waits already: give steer, queue or interrupt.")
         applied = self.store.sessions.set_mode(
             read_session_id(session_id), operation_id, mode, operation_transition, by=by or ""
         )

@@ -68,7 +68,7 @@ class Verb:
         headers: `idempotency_key` and `expected_version`, where a header gives them.
         token: What the token in the path has to be for.
         service_only: Parameters that no token of a session may give.
-        admin_only: Parameters that only a token with the scope `admin` may give.
+        needs: Scopes that a token must have as well, by the parameter and the value of it for which.
         for_chat: A token with the scope `chat` may use it, too.
         reads_session: It reads or changes a whole session, of which only few fit into memory. Names of parameters: it
             does where one of these is given.
@@ -87,7 +87,7 @@ class Verb:
     headers: Sequence[str] = ()
     token: TokenPurpose | None = None
     service_only: Sequence[str] = ()
-    admin_only: Sequence[str] = ()
+    needs: Mapping[tuple[str, Any], Scope] = field(default_factory=dict[tuple[str, Any], Scope])
     for_chat: bool = False
     reads_session: bool | Sequence[str] = True
     task: Sequence[str] = ()
@@ -129,7 +129,7 @@ def verb(
             *made.http,
             *made.headers,
             *made.service_only,
-            *made.admin_only,
+            *(name for name, _ in made.needs),
             *made.task,
             *made.task_gives,
         }

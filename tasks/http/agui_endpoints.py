@@ -15,7 +15,9 @@ from ...worker.errors import InvalidInput, SessionNotFound, UnknownAgent
 from ...worker.state.execution.answers import Answer, Approve, Deny, GivenAnswer
 from ...worker.state.execution.requests import RequestKind
 from ...worker.store.event_records import Event, EventType
+from ...worker.store.records import MessageMode
 from ...worker.store.requests.records import FoundRequest
+from ..client.messages import read_mode
 from ..client.verbs import Scope
 from . import replies
 from .agui_run import AguiRun
@@ -115,7 +117,9 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
     if text is not None:
         await _check_thread(call, given)
         async with call.line():
-            job = await call.client.submit(call.path["agent"], text, session_id=given.thread_id, idempotency_key=key)
+            job = await call.client.submit(
+                call.path["agent"], text, session_id=given.thread_id, idempotency_key=key, when=_read_mode(call, given)
+            )
         run.operation_id, run.execution_id = job.operation_id, await job.execution_id()
         if cursor is not None:
             run.begin_after(cursor, await _stored_events(call, given.thread_id))
@@ -185,16 +189,42 @@ def _check_input(given: core.RunAgentInput) -> None:
     """Refuse what a caller would expect to have an effect, and has none: agents bring their own tools and state.
 
     Raises:
-        InvalidInput: One of these fields is not empty.
+        InvalidInput: One of these fields is not empty, or there is another forwarded property than the mode.
     """
-    for field, value in (
-        ("tools", given.tools),
-        ("context", given.context),
-        ("state", given.state),
-        ("forwardedProps", given.forwarded_props),
-    ):
+    for field, value in (("tools", given.tools), ("context", given.context), ("state", given.state)):
         if value:
             raise InvalidInput(field, type(value).__name__, "leave it out: an agent's tools and state are its own.")
+    if forwarded := _forwarded(given):
+        if set(forwarded) != {"when"}:
+            advice = 'give {"when": …}, the mode of the message, or nothing.'
+            raise InvalidInput("forwardedProps", ", ".join(forwarded), advice)
+        if given.resume or _new_message(given) is None:
+            raise InvalidInput("forwardedProps", "when", "leave it out: the run sends no message.")
+
+
+def _forwarded(given: core.RunAgentInput) -> Mapping[str, Any]:
+    """The forwarded properties.
+
+    Raises:
+        InvalidInput: They are no object.
+    """
+    found: Any = given.forwarded_props or {}
+    if not isinstance(found, dict):
+        raise InvalidInput("forwardedProps", type(found).__name__, "give an object, or nothing.")
+    return cast("Mapping[str, Any]", found)
+
+
+def _read_mode(call: Call, given: core.RunAgentInput) -> str:
+    """The mode of the run's message.
+
+    Raises:
+        InvalidInput: There is no such mode.
+        HttpProblem: It interrupts a step, and the token may not do that.
+    """
+    mode = read_mode(_forwarded(given).get("when", MessageMode.STEER))
+    if mode is MessageMode.INTERRUPT:
+        call.access.check(Scope.STOP, given.thread_id)
+    return mode
 
 
 def _new_message(given: core.RunAgentInput) -> str | None:

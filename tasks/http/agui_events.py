@@ -151,6 +151,11 @@ def run_ended(thread_id: str, run_id: str, result: Result) -> core.BaseEvent:
     return core.RunFinishedEvent(thread_id=thread_id, run_id=run_id, result=value, outcome=outcome, usage=usage)
 
 
+def run_undelivered(thread_id: str, run_id: str) -> core.BaseEvent:
+    """The end of a run whose message was taken back before an execution had it."""
+    return core.RunFinishedEvent(thread_id=thread_id, run_id=run_id, outcome=core.RunFinishedCancelledOutcome())
+
+
 def open_children(events: Sequence[Event], execution_id: str) -> dict[str, Event]:
     """The children of an execution that have not ended by the last of these events, with the event of their start."""
     found: dict[str, Event] = {}

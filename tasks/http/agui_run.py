@@ -199,7 +199,7 @@ class AguiRun:
         if event.type == EventType.STEP_COMMITTED:
             self._last_step = (event.execution_id, event.step)
         if not self._belongs(event):
-            return [], None
+            return self._end_undelivered(event), item.cursor
         self.waits = event.type == EventType.EXECUTION_WAITING or (
             self.waits and event.type != EventType.EXECUTION_RESUMED
         )
@@ -234,6 +234,12 @@ class AguiRun:
         if not self.has_joined and self._is_join(event):
             self.has_joined, self.execution_id = True, event.execution_id
         return self.has_joined and event.execution_id == self.execution_id
+
+    def _end_undelivered(self, event: Event) -> list[core.BaseEvent]:
+        """The end of the run where its message was taken back; else nothing."""
+        is_ours = self.operation_id and event.data.get("operation") == self.operation_id
+        is_end = is_ours and event.type == EventType.MESSAGE_UNDELIVERED
+        return [agui_events.run_undelivered(self.thread_id, self.run_id)] if is_end else []
 
     def _is_join(self, event: Event) -> bool:
         return event.type in _JOINS and event.data.get("operation") == self.operation_id

@@ -394,7 +394,7 @@ class WaitingMessageReply(Reply):
 
     operation_id: str
     text: str
-    when: str = Field(description="steer or queue.")
+    when: str = Field(description="steer, queue or interrupt.")
     placed: str = Field(description="joins: it waits for the running step; queued or held: for an execution.")
     at: datetime | None
 

@@ -118,7 +118,10 @@ def test_messages_that_wait_are_seen_moved_taken_back_and_released(
     box.fill("And the teapots?")
     page.get_by_role("button", name="Send message").click()
     expect(waiting.get_by_text("It is read with the next step.")).to_be_visible()
-    page.get_by_role("checkbox", name="after this one").check()
+    waiting.get_by_role("button", name="Interrupt: And the teapots?").click()
+    expect(waiting.get_by_text("The step is left off for it.")).to_be_visible()
+    expect(waiting.get_by_role("button", name="Interrupt: And the teapots?")).to_have_count(0)
+    page.get_by_label("When").select_option("after this one")
     for text in ("Where is order 4915?", "Where is order 4916?"):
         box.fill(text)
         page.get_by_role("button", name="Send message").click()

@@ -19,7 +19,7 @@ from support.store import Bench
 pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "messages.md"
-MODES = ("steer", "queue", "refuse")
+MODES = ("steer", "queue", "interrupt", "refuse")
 Setup = Callable[[Bench], AbstractContextManager[None]]
 
 

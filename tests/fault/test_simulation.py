@@ -15,6 +15,7 @@ from celery_agents.worker.capabilities import Reasoning
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 
 from fault.sim.deleting import unseen_deleting
+from fault.sim.interrupting import unseen_interrupting
 from fault.sim.limiting import unseen_limiting
 from fault.sim.mutants import Mutant, hunt, mutants_by_kind
 from fault.sim.rewinding import unseen_rewinding
@@ -31,6 +32,7 @@ DELETING_SEEDS = 150
 SMART_SEEDS = 150
 LIMITING_SEEDS = 150
 REWINDING_SEEDS = 200
+INTERRUPTING_SEEDS = 150
 # Not seen in every few hundred seeds; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer StoreUnavailable",
@@ -143,6 +145,15 @@ def test_no_seed_in_which_sessions_are_rewound_loses_or_doubles_anything(url: st
     tally = run_all(url, REWINDING_SEEDS, "rewinding")
     seeds = f"{REWINDING_SEEDS} seeds that rewind sessions"
     assert not list(unseen_rewinding(tally)), f"never happened in {seeds}: {list(unseen_rewinding(tally))}"
+    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_seed_in_which_messages_interrupt_loses_one_or_begins_what_it_must_not(url: str) -> None:
+    tally = run_all(url, INTERRUPTING_SEEDS, "interrupting")
+    seeds = f"{INTERRUPTING_SEEDS} seeds in which messages interrupt"
+    assert not list(unseen_interrupting(tally)), f"never happened in {seeds}: {list(unseen_interrupting(tally))}"
     assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
 
 

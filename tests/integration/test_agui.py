@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no wo
 EVENT: TypeAdapter[Any] = TypeAdapter(core.Event)
 ADMIN, SUBMIT = "token-of-admin-0123456789", "token-of-submit-0123456789"
 ENV = {"CELERY_AGENTS_TOKEN_SECRET": "not-a-secret-but-long-enough"}
-AGENTS = "support.agents,support.tree_agents,support.asking_agents"
+AGENTS = "support.agents,support.tree_agents,support.asking_agents,support.interrupted_agents"
 
 
 @pytest.fixture(scope="module")
@@ -322,6 +322,9 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"tools": [{"name": "paint", "description": "", "parameters": {}}]}, 422, "tools"),
     ({"state": {"a": 1}}, 422, "state"),
     ({"runId": 7}, 422, "runId"),
+    ({"forwardedProps": {"theme": "dark"}}, 422, "forwardedProps"),
+    ({"forwardedProps": {"when": "later"}}, 422, "when"),
+    ({"forwardedProps": {"when": "queue"}, "messages": []}, 422, "forwardedProps"),
 ]  # fmt: skip
 
 
@@ -353,6 +356,35 @@ def test_wrong_answers_and_cursors_are_refused(http: httpx.Client) -> None:
     assert http.post("/agui/asking", json=body(name, None), headers=cursor).status_code == 422
     assert http.get(f"/v1/sessions/{name}").json()["status"] == "waiting"
     http.post(f"/v1/sessions/{name}/stop")
+
+
+def test_a_run_says_how_its_message_is_delivered(http: httpx.Client, served: ServeProcess, lab: Lab) -> None:
+    name, first = thread(), plan([call("keyed", work="agui")], answer="done", gate="never-agui")
+    stream(http, "writer", body(name, first), most=1)
+    wait_until(lambda: [each for each in lab.ledger.entries() if each.get("gate") == "never-agui"], "it is asked", 20)
+    queued = body(name, plan(answer="later"), forwardedProps={"when": "queue"})
+    stream(http, "writer", queued, most=1)
+    run = stream(http, "writer", body(name, plan(answer="at once"), forwardedProps={"when": "interrupt"}))
+    check_order(run)
+    assert (conversation(run.events)[-1][1], run.outcome.type) == ("at once", "success")
+    assert conversation(stream(http, "writer", queued).events)[-1][1] == "later"
+    assert not [each for each in lab.ledger.entries() if each.get("work") == "agui"]
+
+    stream(http, "planned", body(name := thread(), plan(answer="done", gate="agui-busy")), most=1)
+    wait_until(lambda: [each for each in lab.ledger.entries() if each.get("gate") == "agui-busy"], "it is asked", 20)
+    given = body(name, plan(answer="never"), forwardedProps={"when": "queue"})
+    stream(http, "planned", given, most=1)
+    (operation,) = [each["operation_id"] for each in http.get(f"/v1/sessions/{name}/queue").json()["messages"]]
+    http.delete(f"/v1/sessions/{name}/messages/{operation}")
+    assert stream(http, "planned", given).outcome.type == "cancelled"
+    busy = body(name, "more", forwardedProps={"when": "refuse"})
+    assert http.post("/agui/planned", json=busy).status_code == 409
+    scopes = {"scopes": ["submit", "read"]}
+    token = http.post(f"/v1/sessions/{name}/tokens", json=scopes).json()["token"]
+    with served.http(token) as browser:
+        interrupting = body(name, "more", forwardedProps={"when": "interrupt"})
+        assert browser.post("/agui/planned", json=interrupting).status_code == 403
+    lab.ledger.open("agui-busy")
 
 
 def test_what_an_agent_can_do_is_told(http: httpx.Client) -> None:

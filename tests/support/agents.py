@@ -48,15 +48,21 @@ def driver_key(execution_id: str, step: int) -> str:
 
 def _follow(state: AgentState) -> str | list[CallTool]:
     assert state.execution is not None
-    planned, number = _plan_of(state), state.execution.step_count
-    key = driver_key(state.execution.execution_id, number + 1)
-    post_effect(os.environ[LEDGER_URL], key, kind="driver", **planned["driver"])
+    key = driver_key(state.execution.execution_id, state.execution.step_count + 1)
+    post_effect(os.environ[LEDGER_URL], key, kind="driver", **plan_of(state)["driver"])
+    return planned_answer(state)
+
+
+def planned_answer(state: AgentState) -> str | list[CallTool]:
+    """What the plan says for the next step."""
+    assert state.execution is not None
+    planned, number = plan_of(state), state.execution.step_count
     if number >= len(planned["steps"]):
         return planned["answer"]
     return [CallTool(each["tool"], **each["arguments"]) for each in planned["steps"][number]]
 
 
-def _plan_of(state: AgentState) -> dict[str, Any]:
+def plan_of(state: AgentState) -> dict[str, Any]:
     """The newest plan; other messages of the user are remarks."""
     said = [message.content for message in state.messages if message.role is Role.USER]
     return next(json.loads(text) for text in reversed(said) if text.startswith('{"steps"'))

@@ -22,7 +22,7 @@ from ..state.conversation.messages import Message
 from ..state.execution.budget import ExecutionBudget
 from ..state.execution.status import ExecutionStatus
 from ..store.event_records import EventType, NewEvent
-from ..store.records import InboxKind, MessageQueue, NextState, Operation, Snapshot
+from ..store.records import InboxKind, MessageMode, MessageQueue, NextState, Operation, Snapshot
 from .step_texts import execution_event
 
 _KEY_CHARS: Final = 100
@@ -64,7 +64,7 @@ def apply_to_running(state: AgentState, snapshot: Snapshot, now: datetime) -> Ar
     Raises:
         StateUnreadable: An operation is damaged.
     """
-    return _apply(Arrivals(state=state), snapshot.inbox, now)
+    return _apply(Arrivals(state=state), in_delivery_order(snapshot.inbox), now)
 
 
 def apply_to_idle(snapshot: Snapshot, now: datetime) -> Arrivals:
@@ -82,7 +82,7 @@ def apply_at_end(state: AgentState, snapshot: Snapshot, now: datetime, *, has_un
     """
     if snapshot.is_child:
         return apply_to_running(state, snapshot, now)
-    arrivals, queue, inbox = Arrivals(state=state), snapshot.queue, snapshot.inbox
+    arrivals, queue, inbox = Arrivals(state=state), snapshot.queue, in_delivery_order(snapshot.inbox)
     if state.status is not ExecutionStatus.COMPLETED:
         held = tuple(each for each in inbox if _is_left_out(each))
         inbox = tuple(each for each in inbox if not _is_left_out(each))
@@ -96,6 +96,11 @@ def apply_at_end(state: AgentState, snapshot: Snapshot, now: datetime, *, has_un
     # The next stop holds what came after this one.
     queue = replace(queue, messages=tuple(each.taken(after_stop=False) for each in queue.messages))
     return replace(arrivals, queue=queue if queue != snapshot.queue else None)
+
+
+def in_delivery_order(inbox: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """The inbox as it is delivered: messages that interrupt come first, all others in the order of their arrival."""
+    return tuple(sorted(inbox, key=lambda each: each.mode is not MessageMode.INTERRUPT))
 
 
 def _is_left_out(operation: Operation) -> bool:

@@ -91,7 +91,7 @@ def _classify_answered(run: Run, request: Request, answer: AnswerRecord, setting
     if answer.verb is AnswerVerb.CANCEL:
         if request.has_begun:
             return Finished(record_elsewhere(run, requested, CallTimes(request.asked_at_ms, answer.at_ms)))
-        return Finished(record_not_run(run, requested, answer.at_ms))
+        return Finished(record_not_run(run, requested, answer.at_ms, answer.reason))
     if answer.verb is AnswerVerb.FAIL or (answer.verb is AnswerVerb.DENY and request.kind is RequestKind.APPROVAL):
         return Finished(_record_denied(run, requested, request, answer))
     return ReadyToRun(read_call(request, answer))

@@ -75,7 +75,7 @@ def _ask_model(
             if pause is None:
                 raise
             note(error, pause)
-        if run.lease.wait(min(pause, services.keeper.time_left(run.lease))):
+        if run.lease.wait(min(pause, services.keeper.time_left(run.lease)), by_cut=not request.purpose):
             raise CallInterrupted
         request = replace(request, timeout=services.keeper.call_timeout(run.lease))
     raise AssertionError("the loop ends with an answer or an error")

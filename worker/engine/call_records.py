@@ -23,6 +23,8 @@ from ..tools.results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_va
 from .run import Run
 from .run_values import CallRecord
 
+MESSAGE_CAME_FIRST: Final = "The call was not run: a message came first. Call again if it is still wanted."
+"""Why a call did not run that a message has interrupted."""
 MOST_REASON_CHARS: Final = 4_000
 """Of the reason by which a hook blocks a call, and of the error that a hook gives it."""
 _MARKER_CHARS: Final = 200
@@ -222,9 +224,14 @@ def record_error(run: Run, requested: RequestedCall, error: ErrorInfo, times: Ca
     return record_call(run, requested, ToolOutcome.ERROR, times, error=error)
 
 
-def record_not_run(run: Run, requested: RequestedCall, now_ms: int) -> CallRecord:
-    """Record a call that did not run."""
-    return record_call(run, requested, ToolOutcome.NOT_RUN, CallTimes.at(now_ms))
+def record_not_run(run: Run, requested: RequestedCall, now_ms: int, why: str = "") -> CallRecord:
+    """Record a call that did not run.
+
+    Args:
+        why: For the model; "" where the execution ends.
+    """
+    error = ErrorInfo(kind="not_run", message=why) if why else None
+    return record_call(run, requested, ToolOutcome.NOT_RUN, CallTimes.at(now_ms), error=error)
 
 
 def record_unknown(run: Run, requested: RequestedCall, why: str, times: CallTimes) -> CallRecord:

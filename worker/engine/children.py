@@ -36,6 +36,7 @@ from .transitions import FirstExecution, first_state, stop_transition
 
 _ENDED: Final = "the execution has ended"
 _LATE: Final = "the agent did not end in time"
+_INTERRUPTED: Final = "a message interrupted the step"
 _NOT_NEEDED: Final = "another agent was first"
 _TOO_DEAR: Final = "the budget was lowered, and does not cover the agent any more"
 _NO_END: Final = "the agent was stopped and gave no result"
@@ -60,7 +61,10 @@ class Children:
         return run if failure is None else self.stop_unwanted(run.failing(failure, StopReason.ERROR_FORBADE))
 
     def stop_unwanted(self, run: Run) -> Run:
-        """Stop the open children that are not wanted: the execution ends, a race is won, they are late or too dear."""
+        """Stop the open children that are not wanted any more.
+
+        The execution ends, a race is won, a message interrupts the step, they are late or too dear.
+        """
         now_ms = self._services.redis_ms(run)
         unfit = find_unfit_children(run, moment(now_ms))
         reasons = {
@@ -244,6 +248,8 @@ def _why_unwanted(run: Run, request: Request, now_ms: int, unfit: Collection[str
         return _LATE
     if is_won(run, request):
         return _NOT_NEEDED
+    if run.lease.is_cut:
+        return _INTERRUPTED
     # One that an earlier leg has asked to stop for this reason is among the stopped ones: the budget is saved by now.
     return _TOO_DEAR if request.id in unfit or request.place in run.journal.stopped else ""
 

@@ -94,6 +94,8 @@ class StepClaimer:
             return time_left(execution.with_budget(budget), claimed_at)
 
         lease.followed_until_ms = loaded.followed_until_ms
+        if loaded.is_interrupted:
+            lease.cut()
         # Counted from before the claim was sent: rather too early than too late for a limit.
         lease.count_time(execution.budget, left_of, since=claim.sent_at)
         extents = state.store.extents

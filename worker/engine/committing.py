@@ -172,7 +172,7 @@ class StepWaiter:
             StoreUnavailable, StoreFull: Redis gave no answer, or had no room, for as long as the step may live.
             ClaimLost: Another worker has the step; or it waits already, and the reply was lost.
         """
-        loaded = run.loaded
+        loaded = replace(run.loaded, is_interrupted=run.progress.is_left_off)
         run, plan = self._children.plan(run)
         if not run.progress.is_waiting:
             return run
@@ -182,7 +182,9 @@ class StepWaiter:
             except VersionConflict:
                 # The run keeps what it has loaded: when it continues, its commit meets the same conflict and applies
                 # the step to the newer state.
-                loaded = replace(self._steps.reload(run.claim), budget=run.loaded.budget)  # a newer one it must look at
+                loaded = replace(  # a newer budget, or an interruption, it must look at
+                    self._steps.reload(run.claim), budget=run.loaded.budget, is_interrupted=loaded.is_interrupted
+                )
                 continue
             if isinstance(result, RefusedWait):
                 return self._go_on(run, result)
@@ -195,6 +197,8 @@ class StepWaiter:
         """The run with what has happened meanwhile."""
         run = run.with_journal(refused.journal).with_progress(is_waiting=False)
         run = run if refused.budget is None else adopt_budget(run, refused.budget, self._services)
+        if refused.is_interrupted:
+            run.lease.cut()
         run = self._children.refuse(run, refused.refused)
         return run if refused.cancel is None or run.ending.is_stopping else run.stopping(user_stop_signal())
 

@@ -14,7 +14,7 @@ from ..drivers.answers import answer_too_large
 from ..drivers.protocol import Driver, InferenceRequest
 from ..errors import DriverError, UnusableAnswer
 from ..redaction import describe_exception
-from ..state.execution.inference import InferenceResponse
+from ..state.execution.inference import FinishReason, InferenceResponse
 from ..store.flow.records import Settlement
 from ..tools.stop import StopExecution
 from .leases import CallInterrupted
@@ -23,6 +23,9 @@ from .run import Run, milliseconds
 from .services import EngineServices
 from .step_texts import failed_call_event
 
+# Begins the raw form of an answer that the engine has made of what there was; no driver parses it. A worker of an
+# earlier version finds it unusable, and asks again.
+_INTERRUPTED: Final = b"!interrupted "
 # A call that begins later than this after its claim was sent confirms the lease first.
 _RECHECK_SECONDS: Final = 0.5
 
@@ -81,7 +84,7 @@ def call_driver(
     Returns:
         The raw answer, and the settlement of the request, to be written with it; None: nothing is to be settled.
     Raises:
-        CallInterrupted: The run was interrupted during the call.
+        CallInterrupted: The run was interrupted during the call, also by a message, where the driver is async.
         DriverError: There is no answer.
         StopExecution: The driver ends the execution.
     """
@@ -105,6 +108,8 @@ def _call(run: Run, services: EngineServices, request: InferenceRequest, *, is_a
         if driver.is_async:
             future = services.loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
             lease.on_interrupt(future.cancel)
+            if not is_auxiliary:
+                lease.on_cut(future.cancel)
             raw = fibers.result(future)
         else:
             raw = cast("bytes", fibers.run_in_thread(driver.infer, request))
@@ -134,6 +139,16 @@ def check_answer_of_hook(response: InferenceResponse, most_bytes: int) -> None:
         raise answer_too_large("a hook", most_bytes)
 
 
+def interrupted_answer(text: str, model: str) -> bytes:
+    """The raw form of an answer that a message has interrupted.
+
+    Args:
+        text: What had arrived of it.
+    """
+    response = InferenceResponse(content=text, finish_reason=FinishReason.INTERRUPTED, model=model)
+    return _INTERRUPTED + response.to_json()
+
+
 def parse_answer(run: Run, raw: bytes) -> InferenceResponse:
     """Parse a raw answer by the run's driver; no two calls of it have the same id.
 
@@ -141,6 +156,8 @@ def parse_answer(run: Run, raw: bytes) -> InferenceResponse:
         UnusableAnswer: The driver cannot parse it.
     """
     try:
+        if raw.startswith(_INTERRUPTED):
+            return InferenceResponse.from_json(raw.removeprefix(_INTERRUPTED))
         return run.agent.answering.parse(raw).with_unique_call_ids()
     except UnusableAnswer:
         raise

@@ -17,14 +17,14 @@ from ..hooks import AnswerUndecided, HookPoint
 from ..moments import moment
 from ..redaction import describe_exception
 from ..state.agent_state import AgentState
-from ..state.execution.inference import InferenceResponse
+from ..state.execution.inference import FinishReason, InferenceResponse
 from ..state.execution.signals import StopReason
 from ..state.values.error_info import ErrorInfo
 from ..store.asked import Asked
 from ..tools.stop import StopExecution
 from .asking import ask_models, check_prices, doubled
 from .charges import as_response, charge_execution, check_budget, with_corrections
-from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, parse_answer
+from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, interrupted_answer, parse_answer
 from .endings import adopt_hook_context, put_off, release_and_retry, resolve_interruption, user_stop_signal
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
@@ -78,6 +78,8 @@ class Inference:
             return self._read_answer(self._with_stored_question(run), raw)
         if run.ending.is_stopping or run.obtained.is_given:
             return run
+        if run.lease.is_cut:
+            return self._leave_off(run)
         try:
             check_prices(run)
             run, request = self._build_request(run)
@@ -126,7 +128,8 @@ class Inference:
                 note=partial(self._driver.journal_failure, run),
             )
         except CallInterrupted:
-            return self._resolve_interruption(run)
+            is_cut = run.lease.is_cut and run.lease.interruption is None
+            return self._leave_off(run) if is_cut else self._resolve_interruption(run)
         except ModelCallRefused as error:
             return run.stopping(*error.signals)
         except StopExecution as stop:
@@ -135,7 +138,7 @@ class Inference:
             return self._give_up(run, error)
 
     def _attempt(self, run: Run, request: InferenceRequest) -> Run:
-        if not self._driver.may_begin(run):
+        if run.lease.is_cut or not self._driver.may_begin(run):
             raise CallInterrupted
         if run.memory.rejected:
             self._check_limits(run)
@@ -172,6 +175,20 @@ class Inference:
         if observer is not None:
             observer.driver_called(run, self._services.monotonic() - started, response, error)
 
+    def _leave_off(self, run: Run) -> Run:
+        """Take what has arrived of the answer for the answer: a message came first, and the next step answers it.
+
+        What the provider charges for it is not known. An answer that is stored already stays.
+        """
+        raw = interrupted_answer(run.live.said, run.model)
+        stored = self._driver.journal_answer(run, raw)
+        if stored == raw:
+            return run.with_response(parse_answer(run, raw))
+        try:
+            return self._adopt_answer(run, stored, raw)
+        except UnusableAnswer:
+            return self._leave_off(run)
+
     # --- answers ----------------------------------------------------------------------------------------------
 
     def _adopt_answer(self, run: Run, stored: bytes, raw: bytes) -> Run:
@@ -189,6 +206,8 @@ class Inference:
         """
         try:
             response = parse_answer(run, raw)
+            if response.finish_reason is FinishReason.INTERRUPTED:  # nothing that hooks judge
+                return run.with_response(response)
         except UnusableAnswer as error:
             if run.ending.is_stopping or run.loaded.journal.holds_something:
                 # Refused once a tool call of the answer has begun: no worker may ask for another answer then.

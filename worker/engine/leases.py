@@ -51,6 +51,7 @@ class ActiveLease:
         on_give_up: Called before the claim is given back because of that function.
         followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
         budget: The budget that the last renewal has found; None: as it was at the claim.
+        is_cut: A message waits that interrupts the step: what can be left off ends, and the step commits without it.
         on_abandon: Called when the keeper stops counting on the step's thread, which does not react.
     """
 
@@ -67,11 +68,13 @@ class ActiveLease:
         self.is_abandoned = False
         self.followed_until_ms = 0
         self.budget: ExecutionBudget | None = None
+        self.is_cut = False
         self._left_of: Callable[[ExecutionBudget], float | None] = lambda _: None
         self._time_since = now
         self.on_abandon: Callable[[], object] | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
+        self._cut_callbacks: list[Callable[[], object]] = []
 
     def count_time(
         self, budget: ExecutionBudget, left_of: Callable[[ExecutionBudget], float | None], *, since: float
@@ -114,6 +117,22 @@ class ActiveLease:
                 return
         callback()
 
+    def cut(self) -> None:
+        """Tell the step that a message waits which interrupts it."""
+        with self._lock:
+            self.is_cut = True
+            callbacks, self._cut_callbacks = self._cut_callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def on_cut(self, callback: Callable[[], object]) -> None:
+        """Call back when a message interrupts the step; at once when one has."""
+        with self._lock:
+            if not self.is_cut:
+                self._cut_callbacks.append(callback)
+                return
+        callback()
+
     def end_call(self) -> None:
         """Note that the plain function has returned, in time or not: the step continues."""
         with self._lock:
@@ -121,10 +140,11 @@ class ActiveLease:
             if self.interruption is Interruption.CALL:
                 self.interruption = None
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep for `seconds`; True when an interruption ended the sleep early."""
+    def wait(self, seconds: float, *, by_cut: bool) -> bool:
+        """Sleep for `seconds`; True when an interruption ended the sleep early, or with `by_cut` such a message."""
         interrupted: Future[None] = Future()
-        self.on_interrupt(lambda: interrupted.set_result(None))
+        for listen in (self.on_interrupt, self.on_cut) if by_cut else (self.on_interrupt,):
+            listen(lambda: interrupted.done() or interrupted.set_result(None))
         fibers.wait((interrupted,), seconds)
         return interrupted.done()
 
@@ -258,7 +278,7 @@ class LeaseKeeper:
         return calls + sum(lease.overdue(now) is not None for lease in leases)
 
     def wake(self, claim_id: str) -> None:
-        """Interrupt the step of this claim: a client asked for a stop."""
+        """Interrupt the step of this claim: a client asked for a stop. Any other word makes all leases renew now."""
         for lease in self._all():
             if lease.claim.id == claim_id:
                 lease.interrupt(Interruption.CANCEL, self._monotonic())
@@ -351,6 +371,8 @@ class LeaseKeeper:
             lease.followed_until_ms = renewal.followed_until_ms
             if renewal.budget is not None:
                 lease.change_budget(renewal.budget)
+            if renewal.is_interrupted:
+                lease.cut()
             if renewal.cancel is not None:
                 lease.interrupt(Interruption.CANCEL, sent_at)
 

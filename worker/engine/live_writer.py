@@ -230,6 +230,7 @@ def _bytes_of(value: str | bytes) -> int:
 
 
 _MOST_BYTES: Final = 16_000
+_ANSWER: Final = "text"
 
 
 class RunText:
@@ -249,6 +250,7 @@ class RunText:
         self._ahead_ms = claimed.claim.now_ms - monotonic() * 1000
         self._call = 0
         self._secret_streams: dict[int, SecretStream] = {}
+        self._said: list[str] = []
 
     @cached_property
     def _text(self) -> AttemptText:
@@ -263,15 +265,23 @@ class RunText:
     def begin_call(self) -> Callable[[Delta], None] | None:
         """Begin a driver call, and return what takes its deltas while it runs. None: no client follows it."""
         self._call += 1
+        self._said = []
         if not self.is_followed:
             return None
-        call = self._call
+        call, said = self._call, self._said
 
         def emit(delta: Delta) -> None:
+            if delta.part == _ANSWER:
+                said.append(delta.text)
             if delta.text:
                 self._writer.add(self._text, call, delta.part, whole_unicode(delta.text))
 
         return emit
+
+    @property
+    def said(self) -> str:
+        """The text that the last driver call has emitted of its answer; "" where no client followed it."""
+        return whole_unicode("".join(self._said))
 
     def void_call(self) -> NewEvent | None:
         """Take back what the last driver call has emitted: it has failed. None: no reader has seen anything of it."""

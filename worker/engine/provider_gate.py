@@ -248,7 +248,7 @@ class ProviderGate:
                 early = min(self._settings.sweep_seconds, self._settings.retry_delay_max_seconds)
                 raise PutOff(describe_refusal(endpoint, admission), max(0.0, seconds - early), endpoint.digest)
             left -= seconds
-            if run.lease.wait(seconds):
+            if run.lease.wait(seconds, by_cut=not request.purpose):
                 raise CallInterrupted
         return None
 

@@ -15,6 +15,7 @@ from ..state.execution.signals import StopReason
 from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.frozen import thaw
 from .asked_calls import find_expiry_failure, read_memo
+from .call_records import MESSAGE_CAME_FIRST
 from .run import Run
 from .services import EngineServices
 
@@ -33,14 +34,27 @@ class RequestCloser:
         self._steps = services.store.steps
 
     def close(self, run: Run) -> Run:
-        """Close expired requests, and all of them under a stop; an expiry whose rule is to fail fails the execution."""
+        """Close expired requests, under a stop all, and for a message that interrupts those whose call has not begun.
+
+        An expiry whose rule is to fail fails the execution.
+        """
         if not run.journal.requests:
             return run
         if not run.ending.is_stopping:
             run = self._close_expired(run)
             failure = find_expiry_failure(run)
             run = run if failure is None else run.failing(failure, StopReason.ERROR_FORBADE)
-        return self.cancel_open(run) if run.ending.is_stopping else run
+        if run.ending.is_stopping:
+            return self.cancel_open(run)
+        return self._withdraw(run) if run.lease.is_cut else run
+
+    def _withdraw(self, run: Run) -> Run:
+        """Close the open requests of calls that have not begun anywhere: a message came first."""
+        now_ms, journal = self._services.redis_ms(run), run.journal
+        record = AnswerRecord(verb=AnswerVerb.CANCEL, reason=MESSAGE_CAME_FIRST, at_ms=now_ms)
+        waiting = [each for each in journal.open_requests if each.child is None and not each.has_begun]
+        begun = {*journal.begun, *journal.started_calls, *run.obtained.started}
+        return self.close_with(run, {each.id: record for each in waiting if each.index not in begun})
 
     def cancel_open(self, run: Run) -> Run:
         """Close every open request: the execution ends, and no answer is taken any more. Children end by themselves."""

@@ -286,6 +286,8 @@ class RequestOpener:
         journal = partial(self._steps.open_requests, run.claim, fitting, begins=kept)
         opened = self._services.ask_store(run, journal, "a request")
         run = run.with_journal(run.journal.with_requests(opened.requests)) if opened.requests else run
+        if opened.is_interrupted:
+            run.lease.cut()
         return run if opened.cancel is None else run.stopping(user_stop_signal())
 
     def refuse(self, run: Run, planned: PlannedCall, why: str, *, has_begun: bool = False) -> Run:

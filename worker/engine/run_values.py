@@ -139,11 +139,13 @@ class Progress(NamedTuple):
         is_reloaded: Another transaction saved the session while the step ran, and the hooks run once more on it.
         is_waiting: Calls of the step wait for answers, and nothing else can run.
         has_unfinished_calls: A call was interrupted for a reason that lets another worker finish it.
+        is_left_off: A message interrupts the step, and no call begins any more.
     """
 
     is_reloaded: bool = False
     is_waiting: bool = False
     has_unfinished_calls: bool = False
+    is_left_off: bool = False
 
 
 class Question(NamedTuple):

@@ -29,6 +29,7 @@ from ..tools.replies import Replies
 from ..tools.stop import FailExecution, StopExecution
 from .asked_calls import count_past_timers, has_later_result, read_memos, read_replies
 from .call_records import (
+    MESSAGE_CAME_FIRST,
     CallTimes,
     PlannedCall,
     keeps_secrets,
@@ -116,8 +117,10 @@ class ToolCallRunner:
     def _run_side_by_side(self, run: Run, calls: Sequence[PlannedCall], *, is_final: bool) -> Run:
         began_ms, began = self._services.redis_ms(run), self._monotonic()
         futures: dict[_Future, PlannedCall] = {self._start(run, planned): planned for planned in calls}
-        for future in futures:
+        for future, planned in futures.items():
             run.lease.on_interrupt(future.cancel)
+            if planned.is_pure and planned.tool.is_async:
+                run.lease.on_cut(future.cancel)
         waiting = set(futures)
         deadlines = {future: began + planned.timeout + _LATE_SECONDS for future, planned in futures.items()}
         while waiting:
@@ -184,6 +187,8 @@ class ToolCallRunner:
         """Record a call that ended in the middle, by an interruption or because it took too long."""
         if planned.is_pure and run.lease.interruption is not None:
             return record_not_run(run, planned, self._services.redis_ms(run))
+        if planned.is_pure and run.lease.is_cut:
+            return record_not_run(run, planned, self._services.redis_ms(run), MESSAGE_CAME_FIRST)
         return self._record_timeout(run, planned, began_ms, why)
 
     def _record_timeout(self, run: Run, planned: PlannedCall, began_ms: int, why: str | None = None) -> CallRecord:
@@ -262,7 +267,7 @@ class ToolCallRunner:
             index=planned.index,
             idempotency_key=planned.key,
             deadline=moment(self._services.redis_ms(run)) + timedelta(seconds=planned.timeout),
-            cancelled=lambda: lease.interruption is not None,
+            cancelled=lambda: lease.interruption is not None or (planned.is_pure and lease.is_cut),
             ask=lambda key, request: run.ask_model(
                 f"t{planned.index}.{key}", request if keeps_secrets(planned.tool) else _without_secrets(request)
             ),

@@ -23,9 +23,11 @@ from ..tools.stop import StopExecution
 from .asked_calls import has_begun_elsewhere, has_later_result, is_superseded
 from .call_planning import CallPlanner
 from .call_records import (
+    MESSAGE_CAME_FIRST,
     CallTimes,
     PlannedCall,
     record_call,
+    record_not_run,
     record_stopped,
     record_unknown,
     record_value,
@@ -73,6 +75,8 @@ class ToolCalls:
         return run
 
     def _call(self, run: Run) -> Run:
+        # Noted before what follows from it is done: a wait is refused to a step that was interrupted in between.
+        run = run.with_progress(is_left_off=run.lease.is_cut)
         run = self._children.apply_rules(self._closer.close(run))
         run, planned = self._plan(self._planner.adopt_results(run))
         while planned:
@@ -103,6 +107,7 @@ class ToolCalls:
 
     def _run_planned(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
         """Decide about calls, and run those that may, in batches; those that have to ask leave requests."""
+        run, planned = self._begun_calls.leave_others_off(run, planned)
         run, planned, paused = self._hold_paused(run, planned)
         try:
             run, planned = self._opener.decide(run, planned)
@@ -144,6 +149,7 @@ class ToolCalls:
         """Run calls side by side; those that may not begin any more are recorded as not run."""
         if not run.ending.is_stopping:
             run = self._check_interruption(run)
+        run, batch = self._begun_calls.leave_others_off(run, batch)
         runnable: Sequence[PlannedCall] = ()
         if run.outcome is None and not run.ending.is_stopping:
             run, runnable = self._begin_or_put_off(run, batch)
@@ -178,6 +184,7 @@ class ToolCalls:
             run = self._opener.open_later(run, new_later)
             if run.ending.is_stopping:
                 return run, ()
+            run, batch = self._begun_calls.leave_others_off(run, batch)
             batch = [each for each in batch if each.index not in run.obtained.records]
         asked = {each.index for each in new_later}
         effects = [each for each in batch if each.index not in asked and (not each.is_pure or each.later is not None)]
@@ -194,6 +201,9 @@ class ToolCalls:
             run = self._adopt_result(run, index, record)
         if begun.cancel is not None:
             return run.stopping(user_stop_signal()), ()
+        if begun.is_interrupted:
+            run.lease.cut()
+            run, batch = self._begun_calls.leave_others_off(run, batch)
         if begun.others or is_late:  # another worker wrote in between; the next claim reads the journal again
             return give_back(run, self._store, "the journal was written by another claim"), ()
         # Asked again: the round trip of the begin records may have taken long.
@@ -262,6 +272,18 @@ class BegunCalls:
     def __init__(self, services: EngineServices, runner: ToolCallRunner) -> None:
         self._services = services
         self._runner = runner
+
+    def leave_others_off(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, Sequence[PlannedCall]]:
+        """Record calls that have not begun as not run, where a message interrupts the step, and give the others."""
+        if not run.lease.is_cut or run.ending.is_stopping:
+            return run, planned
+        left, now_ms = list[PlannedCall](), self._services.redis_ms(run)
+        for each in planned:
+            if each.is_pure or not (each.index in run.journal.begun or has_begun_elsewhere(run, each.index)):
+                run = run.with_record(each.index, record_not_run(run, each, now_ms, MESSAGE_CAME_FIRST))
+            else:
+                left.append(each)
+        return run, left
 
     def resolve(self, run: Run, planned: Sequence[PlannedCall]) -> tuple[Run, list[PlannedCall]]:
         """Decide by the effect class whether a begun call runs again; the list holds all calls that may run."""

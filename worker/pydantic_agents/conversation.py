@@ -288,7 +288,7 @@ def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[
             since.append(message)
             continue
         repeated = repeated_calls(message)
-        if repeated:
+        if repeated or _was_left_off(messages, place, execution_id):
             continue
         if kept_of(message) is not None:  # it keeps the request that it answers
             kept = _PARSED.of(message, kept_messages_of)
@@ -305,6 +305,22 @@ def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[
         read = _ReadHistory(execution_id=execution_id, before=before, history=tuple(history), ids=ids)
         _HISTORIES.keep(answer, read)
     return history, _read_since(answer, since, execution_id)
+
+
+def _was_left_off(messages: Sequence[Message], place: int, execution_id: str) -> bool:
+    """Whether this answer was interrupted, and its execution went on: the next one keeps the request of both.
+
+    What was said by then is no part of the conversation of pydantic-ai, whose counters go on from the answer before.
+    """
+    own = messages[place].metadata.get("execution_id")
+    if own is None or kept_of(messages[place]) is not None:
+        return False
+    following = next((each for each in messages[place + 1 :] if _keeps_request(each)), None)
+    return own == (execution_id if following is None else following.metadata.get("execution_id"))
+
+
+def _keeps_request(message: Message) -> bool:
+    return message.role is Role.ASSISTANT and kept_of(message) is not None and not repeated_calls(message)
 
 
 @dataclass(frozen=True, slots=True)

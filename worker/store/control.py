@@ -1,14 +1,15 @@
 """The control fields of a session: which step is due, who has claimed it, and what holds it back.
 
-A hold is stored in `held` and its companions, a changed budget in `budget`. Each leaves a mark in `cancel` as well: the
-scripts of claims and commits compare `cancel`, so an ordinary step needs no further word to learn of neither.
+A hold is stored in `held` and its companions, a changed budget in `budget`, a message that interrupts a step in
+`interrupt`. Each leaves a mark in `cancel` as well: the scripts of claims and commits compare `cancel`, so an ordinary
+step needs no further word to learn that there is none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
@@ -24,6 +25,8 @@ HELD_MARK: Final = "!held"
 """The value of `cancel` in a held session without a requested stop. No execution has such an id."""
 BUDGET_MARK: Final = "!budget"
 """The value of `cancel` where only a changed budget waits for the next commit."""
+INTERRUPT_MARK: Final = "!interrupt"
+"""The value of `cancel` where only a message that interrupts the step waits."""
 QUEUE_HELD: Final = "next_held"
 """The control field with the reason why the queue of messages is held; removed where it is not."""
 HOLD_FIELDS: Final = ("held", "held_by", "held_why", "held_since")
@@ -56,6 +59,7 @@ class ControlFields:
         put_off: The bucket's digest or the `Pause.field` by which the step was put off at its last delay; "" for none.
         budget: The changed budget that no save has taken into the state yet, as `budget_field` stores it; "" for none.
         queue_held: Why the queue of messages is held; "": it is not.
+        interrupt: The step that a message interrupts, as `interrupt_field` stores it; "" for none.
     """
 
     execution: str
@@ -80,6 +84,7 @@ class ControlFields:
     put_off: str = ""
     budget: str = ""
     queue_held: str = ""
+    interrupt: str = ""
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
@@ -100,6 +105,11 @@ class ControlFields:
             StateUnreadable: It is damaged.
         """
         return find_budget(self.budget, self.execution) if self.budget else None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a message waits that interrupts the step."""
+        return bool(self.interrupt) and self.interrupt == interrupt_field(self.execution, self.step)
 
     @property
     def has_waited(self) -> bool:
@@ -155,6 +165,7 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[bytes | None], Any]]]] = {
     "put_off": ("put_off", fields.text),
     "budget": ("budget", fields.text),
     QUEUE_HELD: ("queue_held", fields.text),
+    "interrupt": ("interrupt", fields.text),
 }
 """Attribute and parser of each field, besides those of a hold."""
 _ATTRIBUTES: Final = tuple(_PARSERS.values())
@@ -239,12 +250,33 @@ def budget_commands(keys: SessionKeys, control: ControlFields, budget: Execution
     return [("HSET", keys.ctl, "budget", budget_field(control.execution, budget), *marked)]
 
 
-def forget_budget(keys: SessionKeys, control: ControlFields) -> list[Command]:
-    """Commands that remove a changed budget which the present save has taken into the state; usually none."""
-    if not control.budget:
+def interrupt_field(execution_id: str, step: int) -> str:
+    """The value of the field `interrupt`. It names its step: whatever stays behind interrupts no later one."""
+    return f"{execution_id} {step}"
+
+
+def interrupt_commands(keys: SessionKeys, control: ControlFields) -> list[Command]:
+    """Commands that mark the present step as interrupted by a message."""
+    marked = ("cancel", INTERRUPT_MARK) if control.cancel in ("", INTERRUPT_MARK) else ()
+    return [("HSET", keys.ctl, "interrupt", interrupt_field(control.execution, control.step), *marked)]
+
+
+def forget_changes(keys: SessionKeys, control: ControlFields, *names: Literal["budget", "interrupt"]) -> list[Command]:
+    """Commands that remove a changed budget, or an interruption, which holds no longer; none where there is none."""
+    gone = [name for name in names if getattr(control, name)]
+    if not gone:
         return []
-    unmarked: list[Command] = [("HSET", keys.ctl, "cancel", "")] if control.cancel == BUDGET_MARK else []
-    return [("HDEL", keys.ctl, "budget"), *unmarked]
+    commands: list[Command] = [("HDEL", keys.ctl, *gone)]
+    if control.cancel in (BUDGET_MARK, INTERRUPT_MARK):
+        commands.append(("HSET", keys.ctl, "cancel", mark_without_hold(replace(control, **dict.fromkeys(gone, "")))))
+    return commands
+
+
+def mark_without_hold(control: ControlFields) -> str:
+    """The value of `cancel` that is left when a hold ends and no stop is requested."""
+    if control.budget:
+        return BUDGET_MARK
+    return INTERRUPT_MARK if control.is_interrupted else ""
 
 
 def mark_held(keys: SessionKeys) -> list[Command]:

@@ -128,7 +128,10 @@ class WaitingMessages:
     def clear_commands(self, found: WatchedSession) -> list[Command]:
         """Commands that take all messages away, and tell of them."""
         gone, scope = [each.id for each in self.messages], found.scope
+        # The mark in `cancel` is that of the stop which clears them.
+        marks: list[Command] = [("HDEL", scope.keys.ctl, "interrupt")] if found.control.interrupt else []
         return [
+            *marks,
             *rewrite_commands(scope.keys, self.without_messages().inbox, [each.id for each in self.inbox]),
             *queue_commands(scope, NO_QUEUE),
             *undeliver(found, gone, "cleared"),

@@ -133,6 +133,7 @@ class LoadedSession:
         hold: The hold of the session. A claim gets one only when its time is over, or under a stop: nothing begins.
         followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
         budget: The budget that was set since the state was saved; None: that of the state holds.
+        is_interrupted: A message waits that interrupts the step.
     """
 
     session: CachedSession
@@ -147,6 +148,7 @@ class LoadedSession:
     hold: Hold | None = None
     followed_until_ms: int = 0
     budget: ExecutionBudget | None = None
+    is_interrupted: bool = False
 
     @property
     def state(self) -> AgentState:
@@ -227,11 +229,13 @@ class MessageMode(StrEnum):
         STEER: In front of the next model call of the execution that runs or waits; behind a final answer, as the start
             of the next execution. Starts an execution where none runs.
         QUEUE: As the start of an execution of its own, behind the one that runs and what is queued.
+        INTERRUPT: As `STEER`, in front of all others; the running step leaves off what can be left off for it.
         REFUSE: As `STEER` where no execution runs or waits; else it is refused, and nothing is written.
     """
 
     STEER = "steer"
     QUEUE = "queue"
+    INTERRUPT = "interrupt"
     REFUSE = "refuse"
 
 

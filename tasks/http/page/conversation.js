@@ -91,6 +91,13 @@ export function stateOf(calls) {
   return numbers.map(([number, word]) => `${number} ${word}`).join(", ");
 }
 
+/** The modes of a message to an execution that runs or waits. Without a text it says when that will be. */
+const MODES = {
+  steer: { word: "with the next step" },
+  interrupt: { word: "at once", text: "The model call is left off for it, and what has not begun." },
+  queue: { word: "after this one", text: "It starts an execution of its own, after this one." },
+};
+
 const drafts = new Map(); // by session: what was typed and not sent yet
 
 /** The box at the end. What was typed stays until it is sent; sent again, it is the same message. */
@@ -147,10 +154,11 @@ export function MessageBox({ view, feed, onSent, isChat }) {
         onKeyDown=${(event) => (event.ctrlKey || event.metaKey) && event.key === "Enter" && send(event)}></textarea>
     </label>
     <${Problem} of=${problem} />
-    <div class="actions"><span class="small dim">${when === "queue" && isActive(header)
-        ? "It starts an execution of its own, after this one." : whenItJoins(view)}</span>
-      ${isActive(header) && !isChild && html`<label class="small"><input type="checkbox" checked=${when === "queue"}
-        onChange=${() => setWhen(when === "queue" ? "steer" : "queue")} /> after this one</label>`}
+    <span class="small dim">${(isActive(header) && MODES[when].text) || whenItJoins(view)}</span>
+    <div class="actions">${isActive(header) && html`<label class="small">When <select value=${when}
+        onChange=${(event) => setWhen(event.target.value)}>${Object.entries(MODES)
+          .filter(([mode]) => !(mode === "queue" ? isChild : mode === "interrupt" && isChat))
+          .map(([mode, { word }]) => html`<option value=${mode}>${word}</option>`)}</select></label>`}
       <button class="button go" type="submit" disabled=${isSending || !text.trim()}>
         ${isSending ? "Sending …" : "Send message"}</button></div></form>`;
 }

@@ -1,6 +1,7 @@
 // Messages that wait in a session: for the running step, or for executions of their own. They are taken back, moved,
 // and released where an end holds them.
 import { post, Refusal, request, sessionPath } from "./api.js";
+import { isActive } from "./conversation.js";
 import { firstLine, plural } from "./format.js";
 import { html, useState } from "./html.js";
 import { Problem } from "./parts.js";
@@ -13,7 +14,8 @@ const PLACES = {
 };
 
 export function Queue({ view, feed }) {
-  const { header: { session_id: id }, line } = view;
+  const { header, line } = view;
+  const id = header.session_id;
   const [problem, setProblem] = useState(null);
   const [isBusy, setBusy] = useState(false);
   if (!line?.messages.length) return html`<${Problem} of=${problem} />`;
@@ -42,10 +44,12 @@ export function Queue({ view, feed }) {
     <ol>${line.messages.map((each) => {
       const words = firstLine(each.text, 80);
       const isQueued = each.placed !== "joins";
+      const isInterrupting = each.when === "interrupt";
       return html`<li class="small" key=${each.operation_id}><div><span dir="auto">${words}</span>
-        <span class="dim"> ${PLACES[each.placed]}</span></div>
+        <span class="dim"> ${isInterrupting ? "The step is left off for it." : PLACES[each.placed]}</span></div>
         <span class="actions">${isQueued ? button("Send now", move(each, "steer"), `Send now: ${words}`)
           : button("After this one", move(each, "queue"), `After this one: ${words}`)}
+        ${isActive(header) && !isInterrupting && button("Interrupt", move(each, "interrupt"), `Interrupt: ${words}`)}
         ${button("Withdraw", withdraw(each), `Withdraw: ${words}`)}</span></li>`;
     })}</ol><${Problem} of=${problem} /></section>`;
 }

@@ -43,6 +43,7 @@ function describe(step) {
   if (step.cost !== null) facts.push(money(step.cost));
   const { finish_reason: finish } = step;
   if (["length", "content_filter"].includes(finish)) facts.push(`its answer is cut short: ${finish.replace("_", " ")}`);
+  if (finish === "interrupted") facts.push("interrupted by a message");
   if (step.error) facts.push(firstLine(step.error.message ?? step.error, 160));
   return facts.map((each) => inert(each)).join(" · ");
 }

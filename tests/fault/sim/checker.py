@@ -22,6 +22,7 @@ from celery_agents.worker.store.packing import read_steps
 from .capable import check_hit, check_parts
 from .database import QUEUE
 from .deleting import check_deleted
+from .interrupting import PREFIX, check_interrupts
 from .limiting import check_limits
 from .observing import History
 from .past import check_past
@@ -35,7 +36,8 @@ from .world import World
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-_MESSAGES = ("message", "twice", "queue", "beside message", "beside")
+_SENT = ("message", "twice", "queue", "interrupt")
+_MESSAGES = (*_SENT, "beside message", "beside")
 _END = ("execution_completed", "execution_stopped", "execution_failed")
 
 
@@ -136,6 +138,8 @@ def _session(sim: Simulation, session: str) -> None:
     if sim.smart:
         check_smart_parts(sim, session, state, steps)
     check_past(sim, session)
+    if history.interrupts:
+        check_interrupts(sim, session, steps)
     if history.rewinds[session]:
         check_rewinds(sim, session)
     if sim.history.limits and state.execution is not None:
@@ -174,7 +178,7 @@ def _session(sim: Simulation, session: str) -> None:
     places = find_places(sim, session, state, steps)
     joined = Counter(e.data["operation"] for e in events if e.type in ("message_joined", "execution_submitted"))
     for action in sim.actions:
-        if action.session == session and action.kind in ("submit", "message", "twice", "queue") and not action.refused:
+        if action.session == session and action.kind in ("submit", *_SENT) and not action.refused:
             count = joined[action.operation]
             found = store.sessions.read_joined(session, action.operation)
             if action.operation in places.elsewhere:
@@ -234,7 +238,7 @@ def _one_step(sim: Simulation, execution: str, done: StepExecution) -> None:
     if journaled is None:
         world.expect(False, "I5", f"{execution}.{step.number} was committed without a journaled answer")
         return
-    content = json.loads(journaled.raw)["content"]
+    content = json.loads(journaled.raw.removeprefix(PREFIX)).get("content", "")
     world.expect(
         response.content == content, "I5", f"{execution}.{step.number} says {response.content}, journaled {content}"
     )
@@ -320,6 +324,8 @@ def _messages(sim: Simulation, session: str, state: AgentState, steps: dict[str,
     if last.status is not ExecutionStatus.COMPLETED or not steps.get(last.execution_id):
         return
     final = steps[last.execution_id][-1]
+    if final.step.inference_response.finish_reason is FinishReason.INTERRUPTED:
+        return  # a limit has ended it
     paid = sim.stage.ledgers.payments[int(final.step.inference_response.content[1:])]
     saw = set(paid.saw)
     if not any(claim.claim == final.claim and claim.job == paid.job for claim in sim.history.claims):

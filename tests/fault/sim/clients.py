@@ -121,7 +121,7 @@ class Clients:
                     )
 
                 return store.sessions.submit(session, "async" if plan.is_async else "plain", session, first)
-            case "message" | "twice" | "queue":
+            case "message" | "twice" | "queue" | "interrupt":
                 return store.sessions.act(session, self._operation(action), operation_transition)
             case "stop":
                 return store.sessions.stop(session, None, stop_transition)
@@ -129,7 +129,7 @@ class Clients:
                 return store.sessions.stop(session, None, stop_transition, clear_queue=True)
             case "withdraw":
                 return store.sessions.withdraw(session, action.target)
-            case "mode steer" | "mode queue":
+            case "mode steer" | "mode queue" | "mode interrupt":
                 mode = MessageMode(action.kind.removeprefix("mode "))
                 return store.sessions.set_mode(session, action.target, mode, operation_transition)
             case "release":
@@ -160,7 +160,7 @@ class Clients:
 
     def _operation(self, action: Action) -> Operation:
         message = Message.user(MESSAGE + action.operation).to_dict()
-        when = {"when": "queue"} if action.kind == "queue" else {}
+        when = {"when": action.kind} if action.kind in ("queue", "interrupt") else {}
         return Operation(action.operation, InboxKind.MESSAGE, {"message": message, **when})
 
     def _beside(self, action: Action, *, with_message: bool) -> ActionResult | None:

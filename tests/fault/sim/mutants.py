@@ -448,6 +448,7 @@ def hunt(
 def mutants_by_kind() -> Mapping[str, Sequence[Mutant]]:
     """The mutants by the kind of seeds that has to find them; "" is that of most."""
     from .deleting_mutants import DELETING_MUTANTS
+    from .interrupting_mutants import INTERRUPTING_MUTANTS
     from .limiting_mutants import LIMITING_MUTANTS
     from .queue_mutants import QUEUE_MUTANTS
     from .rewinding_mutants import REWINDING_MUTANTS
@@ -461,6 +462,7 @@ def mutants_by_kind() -> Mapping[str, Sequence[Mutant]]:
         "smart": SMART_MUTANTS,
         "limiting": LIMITING_MUTANTS,
         "rewinding": REWINDING_MUTANTS,
+        "interrupting": INTERRUPTING_MUTANTS,
     }
 
 
@@ -473,6 +475,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--smart", action="store_true", help="breakages of answers beside the steps")
     parser.add_argument("--limiting", action="store_true", help="breakages of changed budgets")
     parser.add_argument("--rewinding", action="store_true", help="breakages of rewinds")
+    parser.add_argument("--interrupting", action="store_true", help="breakages of messages that interrupt")
     options = parser.parse_args(arguments)
     logging.getLogger("celery_agents").setLevel(logging.CRITICAL)
     survivors = 0

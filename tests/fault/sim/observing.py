@@ -70,6 +70,9 @@ class History:
         self.stop_read = 0
         # How often each session was rewound.
         self.rewinds: Counter[str] = Counter()
+        # When a message has interrupted a step, from and until.
+        self.interrupts: dict[tuple[str, int], list[tuple[int, float]]] = {}
+        self._interrupted = ""
         # The limits of steps that were set, by execution: when, and how many.
         self.limits: dict[str, list[tuple[int, int]]] = {}
         self.leases: dict[str, float] = {}
@@ -119,6 +122,8 @@ class History:
             self._written(point, str(name), command, reply)
         for session, is_claimed in self._changed.items():
             self.requests.check_control(session, self.ctl[session], is_claimed=is_claimed)
+            self._check_wait(point, session)
+            self._interrupted = ""
         self._changed.clear()
 
     def _written(self, point: str, name: str, command: Command, reply: Reply) -> None:
@@ -174,7 +179,9 @@ class History:
             self._control(point, session, {str(f): str(v) for f, v in zip(command[2::2], command[3::2], strict=True)})
         elif name == "HDEL" and kind == "ctl":
             for word in command[2:]:
-                self.ctl[session].pop(str(word), None)
+                gone = self.ctl[session].pop(str(word), None)
+                if word == "interrupt" and gone:
+                    self._interrupted_until(gone)
             self._changed.setdefault(session, False)
         elif name in ("DEL", "RPUSH") and kind == "x" and point == Points.REWIND_EXEC:
             self._steps_written_again(name, parts[2], command)
@@ -222,6 +229,12 @@ class History:
         if point == Points.BUDGET_EXEC and "budget" in fields:
             execution, _, budget = fields["budget"].partition(" ")
             self.limits.setdefault(execution, []).append((world.seq, json.loads(budget)["max_steps"]))
+        if fields.get("interrupt"):
+            self._interrupted = session
+        if fields.get("interrupt") and fields["interrupt"] != ctl.get("interrupt"):
+            execution, _, step = fields["interrupt"].partition(" ")
+            world.tally.answers["interrupted a wait"] += ctl["phase"] == "wait"
+            self.interrupts.setdefault((execution, int(step)), []).append((world.seq, float("inf")))
         if point == Points.STOP_EXEC:
             self.stops.setdefault(ctl["execution"], world.seq)
         ctl.update(fields)
@@ -241,6 +254,27 @@ class History:
         if point == Points.RETRY_EXEC:
             self.stops.pop(ctl["execution"], None)
             self.closed.pop(ctl["execution"], None)
+
+    def _interrupted_until(self, field: str) -> None:
+        """A message interrupts a step no longer."""
+        execution, _, step = field.partition(" ")
+        spans = self.interrupts[execution, int(step)]
+        spans[-1] = (spans[-1][0], self._world.seq)
+
+    def _check_wait(self, point: str, session: str) -> None:
+        """A message that interrupts a wait wakes it; a step that waits on is left with calls that have begun."""
+        ctl = self.ctl[session]
+        execution, step = ctl["execution"], int(ctl["step"])
+        if ctl.get("interrupt") != f"{execution} {step}" or ctl["phase"] != "wait" or float(ctl.get("held") or 0):
+            return
+        tally = self._world.tally.answers
+        if self._interrupted == session:
+            self._world.expect(False, "N6", f"{session} sleeps on behind a message that interrupts it")
+        elif point == Points.WAIT_EXEC:
+            tally["waited interrupted"] += 1
+            for asked in self.requests.open(session, execution, step):
+                has_begun = asked.request.has_begun or any(key[:3] == asked.place[:3] for key in self.begun)
+                self._world.expect(has_begun, "N6", f"{session} waits for {asked.place}, which nothing has begun")
 
     def _last_look(self, point: str, claim: str) -> tuple[int, str]:
         """When whoever ended an execution had last looked into its journal, and who that was."""

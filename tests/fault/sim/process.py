@@ -126,8 +126,8 @@ class SimKeeper(LeaseKeeper):
         lease = super().keep(claim, seconds, sent_at)
         world = self._world
 
-        def wait(seconds: float) -> bool:
-            return world.wait_for(lambda: lease.interruption is not None, seconds)
+        def wait(seconds: float, *, by_cut: bool) -> bool:
+            return world.wait_for(lambda: lease.interruption is not None or (by_cut and lease.is_cut), seconds)
 
         lease.wait = wait  # type: ignore[method-assign]
         return lease

@@ -72,7 +72,7 @@ def _call(sim: Simulation, at: tuple[str, int, int], call: Any) -> None:
         ran = [c for c in sim.stage.ledgers.calls if (c.execution, c.step, c.index) == at]
         world.expect(not ran, "I12", f"{name} was denied, and ran")
         world.expect(call.outcome in _NEVER_RAN, "I12", f"{name} was denied, and is {call.outcome}")
-    if verb is AnswerVerb.APPROVE and at[0] not in sim.history.stops:
+    if verb is AnswerVerb.APPROVE and at[0] not in sim.history.stops and at[:2] not in sim.history.interrupts:
         expected = call.outcome not in _NEVER_RAN or _ended_early(sim, at)
         world.expect(expected, "I12", f"{name} was approved, and is {call.outcome}")
     if verb is AnswerVerb.APPROVE and call.outcome is ToolOutcome.UNKNOWN:

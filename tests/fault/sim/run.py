@@ -39,6 +39,7 @@ def run_seeds(
     smart: bool = False,
     limiting: bool = False,
     rewinding: bool = False,
+    interrupting: bool = False,
 ) -> Iterator[Verdict]:
     """One verdict a seed, as they come."""
     context = StoreContext(url)
@@ -52,6 +53,7 @@ def run_seeds(
             smart=smart,
             limiting=limiting,
             rewinding=rewinding,
+            interrupting=interrupting,
         ).run()
         tally.add(verdict.tally)
         yield verdict
@@ -83,6 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--smart", action="store_true", help="the agents have every capability of `state.smart`")
     parser.add_argument("--limiting", action="store_true", help="clients change budgets")
     parser.add_argument("--rewinding", action="store_true", help="clients take sessions back to a step")
+    parser.add_argument("--interrupting", action="store_true", help="messages interrupt steps")
     parser.add_argument("--deleting", action="store_true", help="clients delete sessions")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
@@ -97,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     with a_redis() as url:
         chosen = {
             name: getattr(options, name)
-            for name in ("waiting", "capable", "deleting", "smart", "limiting", "rewinding")
+            for name in ("waiting", "capable", "deleting", "smart", "limiting", "rewinding", "interrupting")
         }
         for verdict in run_seeds(options.url or url, seeds, tally, **chosen):
             done += 1

@@ -27,6 +27,7 @@ from .clients import Clients
 from .database import QueueHandover, SimClock, SimTables
 from .deleting import plan_deletions, plan_lost_deletions
 from .desk import Desk
+from .interrupting import plan_interrupts
 from .limiting import plan_changes, plan_lost_changes
 from .observing import PREFIX, History
 from .plan import draw_kind, plan_actions, plan_faults
@@ -127,6 +128,7 @@ class Simulation:
         smart: bool = False,
         limiting: bool = False,
         rewinding: bool = False,
+        interrupting: bool = False,
     ) -> None:
         """
         Args:
@@ -135,10 +137,9 @@ class Simulation:
             capable: The agents have every capability of `state.run`.
             deleting: Clients delete sessions.
             smart: The agents have every capability of `state.smart`.
-            limiting: Clients change budgets; calls of every second seed ask, too.
-            rewinding: Clients rewind sessions; calls of every second seed ask, too.
+            limiting, rewinding, interrupting: Clients do that; calls of every second seed ask, too.
         """
-        waiting = waiting or ((limiting or rewinding) and seed % 2 == 1)
+        waiting = waiting or ((limiting or rewinding or interrupting) and seed % 2 == 1)
         self.waiting = waiting
         self.capable = capable
         self.smart = smart
@@ -196,6 +197,8 @@ class Simulation:
             self.actions += plan_changes(rng, self.sessions, world.now)
         if rewinding:
             self.actions += plan_rewinds(rng, self.sessions, world.now)
+        if interrupting:
+            self.actions += plan_interrupts(rng, self.stage.plans, world.now)
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
         self.client = self._store(Process("client", world))

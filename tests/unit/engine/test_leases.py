@@ -223,9 +223,21 @@ def test_what_waits_for_an_interruption_is_called_once(kept: Keeping) -> None:
 
 
 def test_a_sleep_ends_with_the_interruption(kept: Keeping) -> None:
-    assert not kept.lease.wait(0.001)
+    assert not kept.lease.wait(0.001, by_cut=True)
     kept.lease.interrupt(Interruption.CANCEL, 5.0)
-    assert kept.lease.wait(60.0)
+    assert kept.lease.wait(60.0, by_cut=False)
+
+
+def test_a_message_that_interrupts_ends_the_sleeps_that_it_is_to_end(kept: Keeping) -> None:
+    called: list[str] = []
+    kept.lease.on_cut(lambda: called.append("before"))
+    kept.lease.cut()
+    kept.lease.cut()
+    kept.lease.on_cut(lambda: called.append("after"))
+    assert called == ["before", "after"]
+    assert kept.lease.wait(60.0, by_cut=True)
+    assert not kept.lease.wait(0.001, by_cut=False)
+    assert kept.lease.interruption is None
 
 
 # --- the thread --------------------------------------------------------------------------------------------------------

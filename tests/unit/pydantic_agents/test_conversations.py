@@ -9,7 +9,8 @@ import pytest
 
 from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.pydantic_agents.conversation import Conversation, read_conversation
-from celery_agents.worker.state import DEFAULT, AgentState, Message
+from celery_agents.worker.state import DEFAULT, AgentState, Message, Role
+from celery_agents.worker.state.values.frozen import FrozenDict
 
 from support.engine import Bench
 from support.pydantic_examples import EXAMPLES, comparable
@@ -68,3 +69,24 @@ def test_a_reading_after_earlier_messages_were_replaced_begins_anew(bench: Bench
     expect_equal_readings(messages[half:], execution)
     expect_equal_readings((*copies(messages[:half]), *messages[half:]), execution)
     expect_equal_readings((messages[0].model_copy(update={"content": "another"}), *messages[1:]), execution)
+
+
+def test_an_answer_that_was_left_off_changes_nothing_of_what_the_next_request_says(bench: Bench) -> None:
+    session = bench.submit("10x20x30 cm", agent=next(agent for agent in AGENTS if agent.name == "box"))
+    bench.run(session)
+    bench.send(session, "10x20x30 cm")
+    bench.run(session)
+    execution = str(bench.execution(session).execution_id)
+    messages = list(bench.state(session).store.section(DEFAULT).messages)
+    left_off = Message(role=Role.ASSISTANT, content="Once upon", metadata=FrozenDict({"execution_id": execution}))
+    answers = [place for place, each in enumerate(messages) if each.role is Role.ASSISTANT]
+    for place in (answers[-1], len(messages)):
+        said = Message.user("no, wait")
+        with_it = [*messages[:place], left_off, said, *messages[place:]]
+        without = [*messages[:place], said, *messages[place:]]
+        for reader in (execution, "another"):
+            if reader == execution or place != len(messages):
+                assert facts(read_conversation(with_it, reader)) == facts(read_conversation(without, reader))
+            expect_equal_readings(with_it, reader)
+    ended = read_conversation([*messages, left_off], "another")
+    assert "Once upon" in str(ended.history[-1]), "the last answer of an execution that went no further"

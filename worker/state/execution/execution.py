@@ -14,6 +14,7 @@ from ..values.field_types import Amount, Count, Text, UtcDatetime, default_from,
 from ..values.ids import ExecutionId
 from ..values.value import Value
 from .budget import UNLIMITED, ExecutionBudget
+from .inference import FinishReason
 from .requests import RequestSummary
 from .signals import NO_CONTINUATION, ExecutionContinuation, StopReason, StopSignal
 from .status import ADVICE, ExecutionStatus
@@ -114,13 +115,18 @@ class ExecutionState(Value):
         step = self.current_step_or_last
         return step is not None and step.has_tool_calls()
 
+    def is_interrupted(self) -> bool:
+        """Whether a message has interrupted the answer of the current or last step, which so is never the last one."""
+        step = self.current_step_or_last
+        return step is not None and step.inference_response.finish_reason is FinishReason.INTERRUPTED
+
     def should_stop(self) -> bool:
         """Whether to stop: a stop signal decides, else a request to continue, else whether tools were called."""
         if self.continuation.should_stop():
             return True
         if self.continuation.is_continuation_requested:
             return False
-        return not self.has_tool_calls()
+        return not (self.has_tool_calls() or self.is_interrupted())
 
     def duration(self, now: datetime | None = None) -> float:
         """Seconds from its start to its end, or to now; 0 before the start."""

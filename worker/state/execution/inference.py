@@ -20,6 +20,7 @@ class FinishReason(StrEnum):
     CONTENT_FILTER = "content_filter"
     ERROR = "error"
     OTHER = "other"
+    INTERRUPTED = "interrupted"  # not by the provider: a message came first, and the answer is what there was by then
 
     def is_cut_short(self) -> bool:
         """Tell whether the answer is incomplete: it ran into a limit of its length, a filter, or an error."""

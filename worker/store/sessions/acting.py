@@ -9,12 +9,12 @@ from typing import Literal
 from ...errors import ActionRefused, SessionBusy
 from .. import fields
 from ..context import SessionScope, StorePart
-from ..control import LONGEST_WAIT_MS, hold_commands
+from ..control import LONGEST_WAIT_MS, hold_commands, interrupt_commands
 from ..database import Command, WatchedTransaction, Word
 from ..event_records import EventType
 from ..events import tell
 from ..inbox import InboxIndex, encode_operation
-from ..keys import fingerprint_field, placement_field
+from ..keys import WAKE_CHANNEL, fingerprint_field, placement_field
 from ..queued_messages import check_room, queue_commands, read_queue
 from ..records import (
     ActionResult,
@@ -25,10 +25,12 @@ from ..records import (
     Operation,
     Placement,
     Snapshot,
+    StepRef,
     Transition,
     is_active,
 )
 from ..session_records import ACTIVE, SESSION_STATUS, SUSPENDED
+from ..waking import wake
 from .watched_sessions import WatchedSession
 
 
@@ -108,12 +110,19 @@ class _Action:
         runs = found.control.phase == "run" and (found.control.claim or _has_journal(found, watched))
         if runs or found.control.phase == "wait":  # never before the assistant message whose calls are open
             self.placed = Placement.JOINS
-            return self._leave(found, inbox.push(self.scope, operation), watched)
+            commands, publish = join_commands(found, inbox, operation)
+            return self._leave(found, commands, watched, publish)
         self.placed = Placement.STARTS if found.control.phase == "end" else Placement.JOINS
         _refuse_ended_session(self.scope.session_id, status, operation)
         return apply_now(found, operation, self.transition, watched, status=status)
 
-    def _leave(self, found: WatchedSession, commands: list[Command], watched: WatchedTransaction) -> ActionResult:
+    def _leave(
+        self,
+        found: WatchedSession,
+        commands: list[Command],
+        watched: WatchedTransaction,
+        publish: StepRef | None = None,
+    ) -> ActionResult:
         """Let the operation wait; the commit that takes it in watches where it waits."""
         scope, operation = self.scope, self.operation
         is_message = operation.kind is InboxKind.MESSAGE
@@ -121,7 +130,7 @@ class _Action:
         data = {"operation": operation.id, "queued": True, **placed}
         told = tell(scope, found.step, EventType.MESSAGE_RECEIVED, data)
         watched.commit("act.push", [*commands, *told, *_key_commands(scope, operation, self.placed)])
-        return ActionResult("queued", "", found.version, placed=self.placed if is_message else None)
+        return ActionResult("queued", "", found.version, publish=publish, placed=self.placed if is_message else None)
 
 
 def _find(
@@ -143,6 +152,8 @@ def _as_taken(found: WatchedSession, operation: Operation) -> Operation:
     """The operation with what matters later about the moment in which the session takes it."""
     if operation.kind is not InboxKind.MESSAGE:
         return operation
+    mode = mode_under(operation.mode, found)
+    operation = operation if mode is operation.mode else operation.taken(when=mode)
     return operation.taken(at_ms=found.now_ms, after_stop=found.control.requested_stop is not None)
 
 
@@ -152,6 +163,35 @@ def _key_commands(scope: SessionScope, operation: Operation, placed: Placement |
         return []
     words: list[Word] = [fingerprint_field(operation.id), operation.fingerprint]
     return [("HSET", scope.keys.session, *words, *((placement_field(operation.id), placed) if placed else ()))]
+
+
+def mode_under(mode: MessageMode, found: WatchedSession) -> MessageMode:
+    """The mode that a message has in a session: under a stop, nothing is left to interrupt."""
+    is_stopping = found.control.requested_stop is not None
+    return MessageMode.STEER if mode is MessageMode.INTERRUPT and is_stopping else mode
+
+
+def join_commands(
+    found: WatchedSession, inbox: InboxIndex, operation: Operation
+) -> tuple[list[Command], StepRef | None]:
+    """Commands that leave an operation for the step; one that interrupts it reaches its worker, or ends its wait.
+
+    Returns:
+        The commands, and the step where the caller has to publish it.
+    Raises:
+        ActionRefused: Too many wait, or too much.
+    """
+    scope, control = found.scope, found.control
+    commands = inbox.push(scope, operation)
+    if operation.mode is not MessageMode.INTERRUPT:
+        return commands, None
+    commands += interrupt_commands(scope.keys, control)
+    if control.claim:  # no claim's id: the worker looks, and one of an earlier version takes it for no stop
+        return [*commands, ("PUBLISH", WAKE_CHANNEL + control.worker, MessageMode.INTERRUPT)], None
+    if control.phase != "wait" or control.is_held(found.now_ms):
+        return commands, None
+    woken = wake(scope, control, found.now_ms, {"cause": "message"})
+    return [*commands, *woken.commands], woken.publish
 
 
 def life_ms(found: WatchedSession, watched: WatchedTransaction) -> int | None:

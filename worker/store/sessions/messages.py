@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ...errors import MessageNotWaiting
 from .. import fields
 from ..context import SessionScope, StorePart
-from ..control import QUEUE_HELD
+from ..control import QUEUE_HELD, forget_changes
 from ..database import Command, WatchedTransaction
 from ..event_records import EventType
 from ..events import tell
@@ -26,7 +26,7 @@ from ..queued_messages import (
 )
 from ..records import ActionResult, MessageMode, MessageQueue, Operation, Placement, Transition
 from ..session_records import SESSION_STATUS
-from .acting import apply_now, life_ms, refuse_mode
+from .acting import apply_now, join_commands, life_ms, mode_under, refuse_mode
 from .loading import missing_error
 from .watched_sessions import WatchedSession
 
@@ -125,7 +125,10 @@ class _Read:
         scope = self.found.scope
         if self.is_in_inbox(message):
             left = [each for each in self.waiting.inbox if each.id != message.id]
-            return rewrite_commands(scope.keys, left, [message.id])
+            commands = rewrite_commands(scope.keys, left, [message.id])
+            if any(each.mode is MessageMode.INTERRUPT for each in left):
+                return commands
+            return [*commands, *forget_changes(scope.keys, self.found.control, "interrupt")]
         return self.store_queue(self.waiting.queue.without(message.id))
 
     def store_queue(self, queue: MessageQueue) -> list[Command]:
@@ -169,6 +172,7 @@ class _MessageAction:
                 return self.written
             if message is None:
                 raise self._not_waiting(read)
+            mode = mode_under(mode, found)
             is_in_place = read.is_in_inbox(message) != (mode is MessageMode.QUEUE)
             if is_in_place and message.mode is mode:
                 return ActionResult("again", "", found.version, placed=_place_of(mode, read.waiting.queue))
@@ -185,16 +189,16 @@ class _MessageAction:
     def _move(self, read: _Read, message: Operation, taken: list[Command]) -> ActionResult:
         """Put a message that was taken out where its new mode wants it."""
         # One that an end has put there stays held, though it is the only one.
-        left = replace(read.waiting.queue.without(message.id), held=read.waiting.queue.held)
+        left, publish = replace(read.waiting.queue.without(message.id), held=read.waiting.queue.held), None
         if message.mode is MessageMode.QUEUE:
             check_room(self.scope, left, message)
             commands = read.store_queue(left.with_message(message))
         else:
-            commands = read.index.push(self.scope, message)
+            commands, publish = join_commands(read.found, read.index, message)
         placed = _place_of(message.mode, left)
         data = {"operation": message.id, "queued": True, "placed": placed, **self._whom}
         told = tell(self.scope, read.found.step, EventType.MESSAGE_RECEIVED, data)
-        self.written = ActionResult("changed", "", read.found.version, placed=placed)
+        self.written = ActionResult("changed", "", read.found.version, publish=publish, placed=placed)
         read.watched.commit("mode.exec", [*taken, *commands, *told])
         return self.written
 

@@ -18,13 +18,13 @@ from .. import fields
 from ..children.ending import ParentAnswer, answer_parent, ended_state
 from ..context import SessionScope, StorePart
 from ..control import (
-    BUDGET_MARK,
     HOLD_FIELDS,
     LONGEST_WAIT_MS,
     ControlFields,
-    forget_budget,
+    forget_changes,
     forget_waiting,
     hold_commands,
+    mark_without_hold,
 )
 from ..database import Changed, Command, WatchedTransaction
 from ..event_records import EventType
@@ -172,7 +172,7 @@ class _Stop:
         expire: Command = ("PEXPIRE", found.journal, self.scope.context.journal_ms)
         control = found.control
         forgotten = forget_waiting(self.scope.keys, legs=control.legs, held=control.hold is not None)
-        forgotten += forget_budget(self.scope.keys, control)
+        forgotten += forget_changes(self.scope.keys, control, "budget", "interrupt")
         publish = None if save.is_published else save.next
         parent_answer = self._tell_parent(found, next_state, watched)
         publish = parent_answer.publish if parent_answer is not None else publish
@@ -296,7 +296,7 @@ def _resume(scope: SessionScope, by: str) -> ActionResult:
         commands: list[Command] = [("HDEL", keys.ctl, *HOLD_FIELDS), ("HDEL", keys.session, SESSION_STATUS)]
         publish, data = None, {"cause": "resume", "by": by}
         if control.requested_stop is None:
-            commands.append(("HSET", keys.ctl, "cancel", BUDGET_MARK if control.budget else ""))
+            commands.append(("HSET", keys.ctl, "cancel", mark_without_hold(control)))
         if control.claim:  # the worker that has it continues; if it has died, the sweep finds the step
             commands.append(("ZADD", keys.shard.due, now_ms + scope.context.due_ms, scope.session_id))
         elif control.phase in ("run", "wait"):

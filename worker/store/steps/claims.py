@@ -111,6 +111,7 @@ def _load_claimed(claim: Claim, session: CachedSession, control: ControlFields, 
         hold=control.hold,
         followed_until_ms=control.followed_until_ms,
         budget=control.changed_budget,
+        is_interrupted=control.is_interrupted,
     )
 
 

@@ -23,7 +23,7 @@ from .. import fields
 from ..cache import CachedSession
 from ..children.ending import answer_parent, ended_state
 from ..context import SessionScope, StorePart
-from ..control import ControlFields, forget_budget, forget_waiting, mark_held
+from ..control import ControlFields, forget_changes, forget_waiting, mark_held
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..packing import step_claim
 from ..past import is_over
@@ -309,7 +309,11 @@ class _Commit:
         if control is None:
             return [*forget_waiting(keys, legs=self.base.legs, held=False), *removed]
         held = control.hold is not None and not stays_held
-        return [*forget_waiting(keys, legs=control.legs, held=held), *forget_budget(keys, control), *removed]
+        return [
+            *forget_waiting(keys, legs=control.legs, held=held),
+            *forget_changes(keys, control, "budget", "interrupt"),
+            *removed,
+        ]
 
     def _step_commands(self, next_state: NextState, entries: int, now_ms: int, *, carried: bool) -> list[Command]:
         """Commands of the commit for the inbox, the journal and the lease."""

@@ -17,6 +17,7 @@ from ...errors import NotConfirmed, StoreFull, StoreUnavailable
 from ...state.execution.status import ExecutionStatus
 from .. import fields, primaries
 from ..context import SessionScope, StorePart, TooManyConflicts
+from ..control import interrupt_field
 from ..database import Changed, Command, Reply, WatchedTransaction, Word
 from ..event_records import NewEvent
 from ..events import event_commands
@@ -41,12 +42,14 @@ class BeginResult:
         others: Calls that another claim began before, with their records.
         results: Calls that have a result meanwhile.
         cancel: A stop was asked for; nothing may begin and nothing was recorded.
+        is_interrupted: A message interrupts the step; only calls that had begun may, and no other was recorded.
     """
 
     own: frozenset[int]
     others: Mapping[int, BeginRecord]
     results: Mapping[int, bytes]
     cancel: str | None
+    is_interrupted: bool = False
 
 
 class JournalVerbs(StorePart):
@@ -193,15 +196,16 @@ class JournalVerbs(StorePart):
         commands = _begin_commands(journal, records, again)
         marks = primaries.BeginMarks(journal.key, sorted(looked_up), journal.scope.context.known[journal.scope.place])
         replies = _begin(journal, [*commands, *marks.commands()], again)
-        (*place, holder, stop), results, *written, begun = replies[: len(commands)]
+        (*place, holder, stop, interrupt), results, *written, begun = replies[: len(commands)]
         if not journal.is_held(holder):
             # A record that stays reads as a call that may have happened, which is the safe way to be wrong.
             journal.expire_if_past(place)
             raise claim_lost(claim)
         is_stopped = fields.text(stop) == claim.ref.execution_id
+        is_interrupted = fields.text(interrupt) == interrupt_field(claim.ref.execution_id, claim.ref.step)
         finished = {i: value for i, value in zip(wanted, results, strict=True) if value is not None}
         fresh = (i for i, is_new in zip(wanted, written, strict=True) if is_new)
-        _withdraw(journal, {i: records[i] for i in fresh if is_stopped or i in finished})
+        _withdraw(journal, {i: records[i] for i in fresh if is_stopped or is_interrupted or i in finished})
         crash_points.at("c4")
         is_own = {i for i, is_new in zip(wanted, written, strict=True) if is_new or i in again}
         if corrections := marks.correct(replies[len(commands) :], is_own):
@@ -210,12 +214,13 @@ class JournalVerbs(StorePart):
             is_there = (("HMGET", journal.key, *own_records), [*own_records.values()])
             journal.database.compare_and_apply("journal.primary", [is_there], corrections)
         open_calls = {i: begun_record(value) for i, value in zip(wanted, begun, strict=True) if i not in finished}
-        own = (i for i, record in open_calls.items() if record.claim == claim.id and not is_stopped)
+        may_run = () if is_stopped else again if is_interrupted else open_calls
         return BeginResult(
-            own=frozenset(own),
+            own=frozenset(i for i, record in open_calls.items() if record.claim == claim.id and i in may_run),
             others={i: record for i, record in open_calls.items() if record.claim != claim.id},
             results=finished,
             cancel=claim.ref.execution_id if is_stopped else None,
+            is_interrupted=is_interrupted,
         )
 
 
@@ -247,7 +252,7 @@ def _begin_record(claim: Claim, at_ms: int, timeout_ms: int) -> str:
 
 def _begin_commands(journal: StepJournal, records: Mapping[int, str], again: Collection[int]) -> list[Command]:
     return [
-        ("HMGET", journal.scope.keys.ctl, *_PLACE, "claim", "cancel"),
+        ("HMGET", journal.scope.keys.ctl, *_PLACE, "claim", "cancel", "interrupt"),
         ("HMGET", journal.key, *(f"t{i}:r" for i in records)),
         *(("HSET" if i in again else "HSETNX", journal.key, f"t{i}:s", record) for i, record in records.items()),
         ("HMGET", journal.key, *(f"t{i}:s" for i in records)),

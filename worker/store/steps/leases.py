@@ -10,7 +10,7 @@ from ...errors import StateUnreadable
 from ...state.execution.budget import ExecutionBudget
 from .. import fields
 from ..context import SessionScope, StorePart, TooManyConflicts
-from ..control import ControlFields, control_command, find_budget
+from ..control import ControlFields, control_command, find_budget, interrupt_field
 from ..database import Command, Guard, SlotAway
 from ..event_records import EventType
 from ..events import attempt_of, tell
@@ -23,12 +23,13 @@ _REASON_CHARS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The answer to a heartbeat for one claim; `followed_until_ms` and `budget` as in `LoadedSession`."""
+    """The answer to a heartbeat for one claim; what else it has is as in `LoadedSession`."""
 
     alive: bool
     cancel: str | None
     followed_until_ms: int = 0
     budget: ExecutionBudget | None = None
+    is_interrupted: bool = False
 
 
 class LeaseVerbs(StorePart):
@@ -51,7 +52,7 @@ class LeaseVerbs(StorePart):
         for claim in claims:
             keys = context.keys(claim.ref.session_id)
             commands.append(context.clock.renew_lease(keys.shard.lease(claim.id), context.lease_ms))
-            commands.append(("HMGET", keys.ctl, "cancel", "watched", "budget"))
+            commands.append(("HMGET", keys.ctl, "cancel", "watched", "budget", "interrupt"))
         replies = context.database.pipeline("renew", commands)
         return [
             Renewal(
@@ -59,8 +60,11 @@ class LeaseVerbs(StorePart):
                 cancel=_read_stop(cancel, claim.ref),
                 followed_until_ms=fields.milliseconds(followed),
                 budget=_read_budget(budget, claim.ref),
+                is_interrupted=fields.text(interrupt) == interrupt_field(claim.ref.execution_id, claim.ref.step),
             )
-            for claim, alive, (cancel, followed, budget) in zip(claims, replies[::2], replies[1::2], strict=True)
+            for claim, alive, (cancel, followed, budget, interrupt) in zip(
+                claims, replies[::2], replies[1::2], strict=True
+            )
         ]
 
     def place(self, claim: Claim) -> str:

@@ -31,10 +31,12 @@ class OpenedRequests:
         requests: As they are stored, in the order in which they were given: the first one stored wins.
         cancel: The execution, when it was asked to stop; then nothing was written now, and `requests` are those of
             an earlier attempt.
+        is_interrupted: As `cancel`, for calls that were to begin: a message interrupts the step.
     """
 
     requests: tuple[Request, ...]
     cancel: str | None = None
+    is_interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +154,11 @@ class _StepRequests(StepJournal):
         with self._watch() as watched:
             control, journal, now_ms = self._check(watched)
             stored = {request.place: request for request in journal.all_requests}
-            if control.requested_stop is not None:  # those of an attempt whose reply was lost may be answered already
+            is_interrupted = control.is_interrupted and bool(begins)
+            if control.requested_stop is not None or is_interrupted:
+                # Those of an attempt whose reply was lost may be answered already.
                 known = tuple(stored[request.place] for request in requests if request.place in stored)
-                return OpenedRequests(known, cancel=control.requested_stop)
+                return OpenedRequests(known, cancel=control.requested_stop, is_interrupted=is_interrupted)
             fresh = [request for request in requests if request.place not in stored]
             if len(stored) + len(fresh) > MAX_REQUESTS_PER_STEP:
                 advice = f"one step may ask at most {MAX_REQUESTS_PER_STEP} times; ask for less at once."

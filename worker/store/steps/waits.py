@@ -22,7 +22,7 @@ from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_keys
 from ..context import SessionScope, StorePart
-from ..control import LONGEST_WAIT_MS, ControlFields, forget_budget
+from ..control import LONGEST_WAIT_MS, ControlFields, forget_changes
 from ..database import Command, WatchedTransaction, Word
 from ..event_records import EventType, NewEvent
 from ..events import attempt_of
@@ -60,12 +60,14 @@ class RefusedWait:
         cancel: The execution, when it was asked to stop.
         refused: Requests whose children cannot be made, by id, with the reason.
         budget: The budget that was set since the step knows it; None: none was.
+        is_interrupted: A message has come that interrupts the step.
     """
 
     journal: Journal
     cancel: str | None
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     budget: ExecutionBudget | None = None
+    is_interrupted: bool = False
 
 
 WaitResult = StoredWait | RefusedWait
@@ -96,8 +98,8 @@ class WaitVerbs(StorePart):
             results: Results not yet journaled, those of pure calls too; they are journaled now.
             plan: The children that this transaction makes. Their sessions must not exist.
         Returns:
-            `RefusedWait` when an answer came, no request is open, a stop was asked for, the budget was changed, or a
-            child cannot be made: the claim stays.
+            `RefusedWait` when an answer came, no request is open, a stop was asked for, the budget was changed, a
+            message interrupts the step that it does not know, or a child cannot be made: the claim stays.
         Raises:
             ClaimLost: Another worker took over, or the wait was applied and its reply lost: leave the step.
             VersionConflict: The session was saved meanwhile; nothing was written. `reload` and wait again.
@@ -168,6 +170,8 @@ class _Wait:
                 return RefusedWait(stored, control.requested_stop)
             if control.changed_budget != self.base.budget:  # reached already, it would let nobody answer
                 return RefusedWait(stored, control.requested_stop, budget=control.changed_budget)
+            if control.is_interrupted and not self.base.is_interrupted:
+                return RefusedWait(stored, control.requested_stop, is_interrupted=True)
             refused = self._refuse_children(children)
             if refused:
                 return RefusedWait(stored, control.requested_stop, refused)
@@ -258,7 +262,7 @@ class _Wait:
             ("ZADD", keys.shard.due, look_ms, scope.session_id),
             *add_commands(keys.shard, opened),
             ("DEL", keys.shard.lease(claim.id)),
-            *forget_budget(keys, control),
+            *forget_changes(keys, control, "budget"),
         ]  # fmt: skip
 
     def _callbacks(self, bookkeeping: Bookkeeping, opened: tuple[Request, ...], now_ms: int) -> Iterator[Command]:
