@@ -28,7 +28,8 @@ class StillLease(ActiveLease):
         self.interrupts_waits = False
         self._clock = clock
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float, *, by_cut: bool) -> bool:
+        del by_cut
         self.waited.append(seconds)
         self._clock.go_on(seconds)
         if self.interrupts_waits:
