@@ -8,6 +8,7 @@
     ├── ActionRefused               a session's controller or status does not allow this
     │   ├── SessionBusy             a message that must not wait met an execution that runs or waits
     │   ├── MessageNotWaiting       the message was delivered, or there is none
+    │   ├── MessagesUnseen          messages have come that whoever answers a request has not seen
     │   └── RequestNotOpen          the request was answered, has expired or was cancelled
     ├── MessageUndelivered          the message was taken back, so that it has no result
     ├── RequestNotFound             the session made no request with this id
@@ -137,6 +138,25 @@ class SessionBusy(ActionRefused):
         self.session_id = session_id
         self.phase = phase
         self.step = step
+
+
+class MessagesUnseen(ActionRefused):
+    """Messages have come that whoever answers a request has not seen; nothing was written.
+
+    Attributes:
+        session_id: The session that asks.
+        newest: Number of the newest message that it, or a session above it, has not read yet.
+        seen: The number that the answer names.
+    """
+
+    def __init__(self, session_id: str, *, newest: int, seen: int) -> None:
+        super().__init__(
+            f"session {session_id} has got message {newest}, and the answer names {seen} as the newest that was seen; "
+            f"look at the request again with its messages, and answer with seen={newest}"
+        )
+        self.session_id = session_id
+        self.newest = newest
+        self.seen = seen
 
 
 class MessageUndelivered(CeleryAgentsError):

@@ -22,14 +22,24 @@ if TYPE_CHECKING:
     from ...worker.store.requests.records import AnswerResult, FoundRequest
     from ..client.client import AgentClient
 
-_HEAD: Final = ("SESSION", "REQUEST", "KIND", "CALL", "TO", "STATUS", "ASKED", "EXPIRES", "TEXT")
+_HEAD: Final = ("SESSION", "REQUEST", "KIND", "CALL", "TO", "STATUS", "ASKED", "EXPIRES", "MESSAGES", "TEXT")
 _SHORT_ID: Final = 12
+_MESSAGE_CHARS: Final = 1_000
 
 Kind = Literal["approval", "question", "external", "child"]
 RequestState = Literal["open", "answered", "denied", "expired", "passed_on", "cancelled", "used"]
 RequestArgument = Annotated[
     str | None,
     typer.Argument(metavar="REQUEST", help="Id of the request, or its beginning; not needed where only one is open."),
+]
+Seen = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Number of the newest message that you have seen, as `requests` shows it; refused where a further one "
+        "has come.",
+        show_default=False,
+    ),
 ]
 Note = Annotated[str, typer.Option(help="For the record; the model does not read it.", show_default=False)]
 
@@ -75,6 +85,9 @@ def requests(
         print_values([found_value(found) for found in page.requests], page.cursor)
     else:
         print_table(_HEAD, [_row(found) for found in page.requests], page.cursor)
+        for found in page.requests:
+            for line in _message_lines(found):
+                print(f"{found.summary.id[:_SHORT_ID]}  {line}")
 
 
 def approve(
@@ -85,6 +98,7 @@ def approve(
         Literal["call", "execution", "session"],
         typer.Option(help="Later calls of the tool do not ask again in this execution or session."),
     ] = "call",
+    seen: Seen = None,
     by: By = None,
     note: Note = "",
     json: AsJson = False,
@@ -95,6 +109,7 @@ def approve(
     \b
     Examples:
       celery-agents approve 3f2a…
+      celery-agents approve 3f2a… --seen 2
       celery-agents approve 3f2a… 9c41 --args '{"account": "A-7", "cents": 400}'
     """
     from ...worker.state.execution.answers import Approve
@@ -102,7 +117,7 @@ def approve(
     client = client_for(redis_url)
     found = _find(client, session, request, "approval")
     given = Approve(None if args is None else _parse_json("--args", args))
-    _give(client, found, given, {"by": by or login(), "note": note, "remember": remember}, json=json)
+    _give(client, found, given, {"by": by or login(), "note": note, "remember": remember, "seen": seen}, json=json)
 
 
 def deny(
@@ -133,6 +148,7 @@ def answer(
     value: Annotated[
         str | None, typer.Option(metavar="JSON", help="The values; - reads them from standard input.")
     ] = None,
+    seen: Seen = None,
     by: By = None,
     note: Note = "",
     json: AsJson = False,
@@ -153,19 +169,22 @@ def answer(
     if value is not None:
         given: GivenAnswer = Answer(_parse_json("--value", sys.stdin.read() if value == "-" else value))
     elif sys.stdin.isatty():
-        given = _ask_person(found.request)
+        given = _ask_person(found)
+        seen = found.newest_message if seen is None else seen
     else:
         raise typer.BadParameter("give --value; only a terminal can show the form")
-    _give(client, found, given, {"by": by or login(), "note": note}, json=json)
+    _give(client, found, given, {"by": by or login(), "note": note, "seen": seen}, json=json)
 
 
-def _ask_person(request: Request) -> GivenAnswer:
-    """Show a request in the terminal and ask for its answer."""
+def _ask_person(found: FoundRequest) -> GivenAnswer:
+    """Show a request in the terminal, with the messages behind it, and ask for its answer."""
     from ...worker.state.execution.answers import Answer, Approve, Deny
     from ...worker.state.execution.requests import RequestKind
     from ...worker.state.values.frozen import thaw
 
-    for line in _request_lines(request):
+    request = found.request
+    assert request is not None
+    for line in [*_request_lines(request), *(f"  {line}" for line in _message_lines(found))]:
         print(line, file=sys.stderr)
     if request.kind is RequestKind.QUESTION:
         return Answer(fill_form(request, _ask, _say))
@@ -254,8 +273,14 @@ def _row(found: FoundRequest) -> list[str]:
         found.status.value,
         age(moment(summary.asked_at_ms)),
         expires,
+        str(found.newest_message or ""),
         one_line(summary.text, 60),
     ]
+
+
+def _message_lines(found: FoundRequest) -> list[str]:
+    """The messages behind a request, for the person who answers it."""
+    return [f"message {each.number}: {one_line(each.text, _MESSAGE_CHARS)}" for each in found.messages]
 
 
 def _answer_line(result: AnswerResult) -> str:

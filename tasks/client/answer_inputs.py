@@ -88,6 +88,13 @@ def check_request_id(name: Any) -> str:
     return check_text(name, "request_id")
 
 
+def check_seen(seen: Any) -> int | None:
+    """Check the number of the newest message that was seen."""
+    if seen is not None and (isinstance(seen, bool) or not isinstance(seen, int) or seen < 0):
+        raise InvalidInput("seen", seen, "give the `newest_message` of the request that was looked at, or None.")
+    return seen
+
+
 def read_filter(session_id: str | None, to: Any, kind: Any, status: Any, *, tree: bool) -> RequestFilter:
     """Read the filter of a listing of requests."""
     if to is not None and (not isinstance(to, str) or not to):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...worker.store.children.trees import TreeNode
     from ...worker.store.event_records import Event
     from ...worker.store.live.streams import LiveDelta
-    from ...worker.store.requests.records import AnswerResult, FoundRequest
+    from ...worker.store.requests.records import AnswerResult, FoundRequest, LaterMessage
     from ...worker.store.session_records import Header, Result
     from ..observability.timeline.values import Span, Timeline, TimelineStep
     from ..observability.waiting_counts import WaitingCounts
@@ -90,7 +90,19 @@ def found_value(found: FoundRequest) -> dict[str, Any]:
     answer = found.answer or found.resolution
     if answer is not None:
         shown["answer"] = answer.to_dict()
+    if found.status == "open":
+        shown |= {"messages": [_later_value(each) for each in found.messages], "newest_message": found.newest_message}
     return {**shown, "status": found.status.value}
+
+
+def _later_value(message: LaterMessage) -> dict[str, Any]:
+    return {
+        "number": message.number,
+        "session_id": message.session_id,
+        "operation_id": message.operation_id,
+        "text": message.text,
+        "at": moment(message.at_ms) if message.at_ms else None,
+    }
 
 
 def answer_value(session_id: str, result: AnswerResult) -> dict[str, Any]:

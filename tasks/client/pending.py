@@ -38,7 +38,8 @@ class PendingToolApproval:
     Attributes:
         args: The arguments that were asked about.
         approved_args: The arguments that run; None unless it was approved while its step waits.
-        metadata: `prompt`: what the person is asked; `to`: the addressee; `digest`: of the arguments.
+        metadata: `prompt`: what the person is asked; `to`: the addressee; `digest`: of the arguments; `newest_message`:
+            the number of the newest message that the agent has not read.
     """
 
     id: str
@@ -62,6 +63,7 @@ class ToolApprovalResolution:
         id: Of the approval, or of its tool call.
         approved_args: Other arguments; None: as asked.
         comment: With a rejection the model reads it; with an approval it is kept as a note.
+        seen: Number of the newest message that the person has seen; None: it is not compared.
     """
 
     id: str
@@ -69,6 +71,7 @@ class ToolApprovalResolution:
     approved_args: Mapping[str, Any] | None = None
     decided_by: str | None = None
     comment: str | None = None
+    seen: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +138,15 @@ class ResolvingVerbs(RequestVerbs):
         Raises:
             RequestNotFound: The session has no such approval.
             RequestNotOpen: It was decided before; the error says by whom and when.
+            MessagesUnseen: A further message has come.
             InvalidInput: The arguments do not fit the tool.
         """
         comment = resolution.comment or ""
         answer = Approve(resolution.approved_args) if resolution.approved else Deny(comment)
         note = comment if resolution.approved else ""
-        return self.answer(session_id, {resolution.id: answer}, by=resolution.decided_by, note=note)
+        return self.answer(
+            session_id, {resolution.id: answer}, by=resolution.decided_by, note=note, seen=resolution.seen
+        )
 
     def resolve_user_question(self, session_id: str, resolution: UserQuestionResolution) -> AnswerResult:
         """Answer or cancel a question.
@@ -234,7 +240,12 @@ def _approval(found: FoundRequest, state: AgentState) -> PendingToolApproval:
         decided_by=None if answer is None else answer.by or None,
         approved_args=_plain(args if edited is None else edited) if status == "approved" else None,
         comment=None if answer is None else answer.reason or answer.note or None,
-        metadata={"prompt": summary.text, "to": summary.to, "digest": request.digest if request is not None else None},
+        metadata={
+            "prompt": summary.text,
+            "to": summary.to,
+            "digest": request.digest if request is not None else None,
+            "newest_message": found.newest_message,
+        },
     )
 
 

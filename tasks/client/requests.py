@@ -21,7 +21,15 @@ from ...worker.state.values.ids import read_session_id
 from ...worker.store.inbox import new_change_id
 from ...worker.store.records import InboxKind, Operation
 from ...worker.store.requests.records import AnswerAction, AnswerResult, FoundRequest, RequestFilter, RequestPage
-from .answer_inputs import check_request_id, read_answer, read_answers, read_expect, read_filter, read_ttl_ms
+from .answer_inputs import (
+    check_request_id,
+    check_seen,
+    read_answer,
+    read_answers,
+    read_expect,
+    read_filter,
+    read_ttl_ms,
+)
 from .connection import ClientConnection
 from .inputs import check_caller, derive_id
 from .verbs import BY, Scope, verb
@@ -83,7 +91,7 @@ class RequestVerbs(ClientConnection):
         session, name = read_session_id(session_id), check_request_id(request_id)
         return self.store.requests.find(self._owner_of(session, [name]), name)
 
-    @verb(task=("session_id", "answers", "by", "note", "expect", "remember"))
+    @verb(task=("session_id", "answers", "by", "note", "expect", "remember", "seen"))
     def answer(
         self,
         session_id: str,
@@ -93,6 +101,7 @@ class RequestVerbs(ClientConnection):
         note: str = "",
         expect: str | Mapping[str, str] | None = None,
         remember: Remember | str = Remember.CALL,
+        seen: int | None = None,
         idempotency_key: str | None = None,
     ) -> AnswerResult:
         """Answer requests of a session, in any order: all of the given answers are stored, or none. It wakes.
@@ -106,16 +115,22 @@ class RequestVerbs(ClientConnection):
             expect: The digest of the arguments that were looked at; of several answers a dict by request id. An answer
                 to a request about other arguments is refused.
             remember: "execution" or "session": later calls of the tool run without asking this addressee again.
+            seen: The number of the newest message that was seen with the request, its `newest_message`. Where a further
+                one has come, to the session or to one above it, nothing is stored. None: it is not compared; refused
+                where the approval was asked for with `Ask(seen=True)`.
             idempotency_key: The same action again gets the same reply.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             RequestNotFound: The session never made one of the requests.
             RequestNotOpen: One was answered, has expired or was cancelled; the error says by whom and when.
+            MessagesUnseen: A message has come behind `seen`; the error names both. Nothing was written.
             InvalidInput: One does not fit; the error names the request and the field. Nothing was written.
         """
         given = read_answers(answers)
         about = self._note(by, note, derive_id(idempotency_key, "operation"), _check_remember(given, remember))
-        action = AnswerAction(given, about, expect=read_expect(expect, given), check=check_answer)
+        action = AnswerAction(
+            given, about, expect=read_expect(expect, given), check=check_answer, seen=check_seen(seen)
+        )
         return self._answer(self._owner_of(read_session_id(session_id), given), action)
 
     # --- remembered approvals ---------------------------------------------------------------------------------
@@ -240,20 +255,30 @@ class RequestVerbs(ClientConnection):
             "answer": Field(description='{"approve": true}, {"deny": "reason"} or {"answer": {…}}.'),
             "by": BY,
             "note": Field(),
+            "seen": Field(ge=0, description="Number of the newest message that was seen with the request."),
         },
-        task=("token", "answer", "by", "note"),
+        task=("token", "answer", "by", "note", "seen"),
     )  # fmt: skip
     def answer_by_token(
-        self, token: str, answer: GivenAnswer | Mapping[str, Any], *, by: str | None = None, note: str = ""
+        self,
+        token: str,
+        answer: GivenAnswer | Mapping[str, Any],
+        *,
+        by: str | None = None,
+        note: str = "",
+        seen: int | None = None,
     ) -> AnswerResult:
         """Answer the one request that a token is for. The same answer again gets the same reply.
 
+        Args:
+            seen: As of `answer`.
         Raises:
             InvalidToken: The token was forged or changed, is a completion token, or its time is over.
             RequestNotOpen: The request was answered, has expired or was cancelled.
             InvalidInput: The answer does not fit.
         """
-        return self._answer_by_token(token, TokenPurpose.ANSWER, read_answer(answer), by, note)
+        about = (by, note, check_seen(seen))
+        return self._answer_by_token(token, TokenPurpose.ANSWER, read_answer(answer), *about)
 
     @verb(task=("token", "value", "by"))
     def complete(self, token: str, value: Any = None, *, by: str | None = None) -> AnswerResult:
@@ -264,7 +289,7 @@ class RequestVerbs(ClientConnection):
             RequestNotOpen: The call has a result, has expired or was cancelled.
             InvalidInput: The value is no JSON, or does not fit the call's schema.
         """
-        return self._answer_by_token(token, TokenPurpose.COMPLETE, Complete(value), by, "")
+        return self._answer_by_token(token, TokenPurpose.COMPLETE, Complete(value), by)
 
     @verb(task=("token", "error", "by"))
     def fail(self, token: str, error: str, *, by: str | None = None) -> AnswerResult:
@@ -274,15 +299,22 @@ class RequestVerbs(ClientConnection):
             InvalidToken: The token was forged or changed, is no completion token, or its time is over.
             RequestNotOpen: The call has a result, has expired or was cancelled.
         """
-        return self._answer_by_token(token, TokenPurpose.COMPLETE, Fail(error), by, "")
+        return self._answer_by_token(token, TokenPurpose.COMPLETE, Fail(error), by)
 
     def _answer_by_token(
-        self, token: str, purpose: TokenPurpose, answer: GivenAnswer, by: str | None, note: str
+        self,
+        token: str,
+        purpose: TokenPurpose,
+        answer: GivenAnswer,
+        by: str | None,
+        note: str = "",
+        seen: int | None = None,
     ) -> AnswerResult:
         claims = self.read_token(token, purpose)
         operation_id = derive_id(f"{claims.request_id}:{_digest(answer)}", "operation")
         about = self._note(by, note, operation_id, Remember.CALL)
-        return self._answer(claims.session_id, AnswerAction({claims.request_id: answer}, about, check=check_answer))
+        action = AnswerAction({claims.request_id: answer}, about, check=check_answer, seen=seen)
+        return self._answer(claims.session_id, action)
 
     def _answer(self, session_id: str, action: AnswerAction) -> AnswerResult:
         result = self.store.requests.answer(session_id, action)

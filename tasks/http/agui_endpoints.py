@@ -30,7 +30,7 @@ _PAGE: Final = 1000
 # What a message takes besides its text.
 _MESSAGE_CHARS: Final = 200
 _SAID: Final = ("user", "assistant", "tool")
-_PAYLOAD_FIELDS: Final = frozenset({"approved", "reason", "editedArgs"})
+_PAYLOAD_FIELDS: Final = frozenset({"approved", "reason", "editedArgs", "seen"})
 _DATA_END: Final = "\n"
 """The official client splits a stream at empty lines of this kind, and at no others."""
 
@@ -155,14 +155,22 @@ async def _answer(call: Call, given: core.RunAgentInput, key: str) -> bool:
         Whether this request did it; not when there is nothing to answer, and when it comes again.
     """
     by_session: dict[str, dict[str, GivenAnswer]] = {}
+    seen: dict[str, int] = {}
     for entry in given.resume or ():
         found = await call.client.request(given.thread_id, entry.interrupt_id)
         check_addressee(call.access, found)
-        by_session.setdefault(found.summary.session_id, {})[found.summary.id] = _read_resume(entry, found)
+        session = found.summary.session_id
+        by_session.setdefault(session, {})[found.summary.id] = _read_resume(entry, found)
+        if (number := _read_seen(entry, found)) is not None:
+            seen[session] = min(number, seen.get(session, number))
     by = call.access.name_caller(None)
     async with call.line():
         outcomes = [
-            (await call.client.answer(session, answers, by=by, idempotency_key=f"{key}:{session}")).outcome
+            (
+                await call.client.answer(
+                    session, answers, by=by, seen=seen.get(session), idempotency_key=f"{key}:{session}"
+                )
+            ).outcome
             for session, answers in by_session.items()
         ]
     return any(outcome != "again" for outcome in outcomes)
@@ -256,6 +264,14 @@ def _check_first(given: core.RunAgentInput) -> None:
     if sum(message.role in _SAID for message in given.messages) > 1:
         advice = "this thread is not known here, or its time is over. Begin a new one with one message of the user."
         raise InvalidInput("threadId", given.thread_id, advice)
+
+
+def _read_seen(entry: core.ResumeEntry, found: FoundRequest) -> int | None:
+    """Read the number of the newest message that was shown with an approval; None where the payload has none."""
+    given: object = entry.payload
+    if found.summary.kind is RequestKind.QUESTION or not isinstance(given, Mapping):
+        return None
+    return cast("Mapping[str, Any]", given).get("seen")
 
 
 def _read_resume(entry: core.ResumeEntry, found: FoundRequest) -> GivenAnswer:

@@ -111,8 +111,17 @@ def interrupt(found: FoundRequest, root: str) -> core.Interrupt:
             "options": request.to_dict()["options"],
             "digest": request.digest,
             "to": request.to,
+            **_later(found),
         },
     )
+
+
+def _later(found: FoundRequest) -> dict[str, Any]:
+    """The messages behind a request, where there are any or its approval has to name the newest."""
+    if not found.newest_message and not (found.request and found.request.needs_seen):
+        return {}
+    texts = [{"number": each.number, "text": each.text} for each in found.messages]
+    return {"messages": texts, "newestMessage": found.newest_message}
 
 
 def custom_event(event: Event) -> core.CustomEvent:
@@ -240,6 +249,8 @@ def _response_schema(found: FoundRequest) -> dict[str, Any]:
     fields: dict[str, Any] = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
     if request.edits_allowed:
         fields["editedArgs"] = asked or {"type": "object"}
+    if request.needs_seen:
+        fields["seen"] = {"type": "integer", "description": "The newestMessage that was shown; needed to approve."}
     return {"type": "object", "properties": fields, "required": ["approved"], "additionalProperties": False}
 
 

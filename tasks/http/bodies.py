@@ -116,6 +116,12 @@ class Answers(Body):
     note: str = ""
     expect: str | dict[str, str] | None = Field(None, description="Digest of the arguments that were looked at.")
     remember: Literal["call", "execution", "session"] = "call"
+    seen: int | None = Field(
+        None,
+        ge=0,
+        description="newest_message of the request that was looked at. Where a further message has come, nothing is "
+        "stored. null: it is not compared; refused for an approval with needs_seen.",
+    )
 
 
 class Completion(Body):

@@ -71,6 +71,8 @@ def problem_of(error: BaseException) -> HttpProblem:
         extra["errors"] = [{"field": error.field, "message": error.advice}]
     if isinstance(error, errors.SessionBusy):
         extra |= {"phase": error.phase, "step": error.step}
+    if isinstance(error, errors.MessagesUnseen):
+        extra |= {"newest_message": error.newest, "seen": error.seen}
     if status == 503:
         extra["headers"] = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
     if status == 401:

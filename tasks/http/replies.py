@@ -408,6 +408,16 @@ class QueueReply(Reply):
     )
 
 
+class LaterMessageReply(Reply):
+    """A message that the agent reads when the request has its answer."""
+
+    number: int
+    session_id: str
+    operation_id: str
+    text: str
+    at: datetime | None
+
+
 class RequestReply(Reply):
     """Something that a session waits for."""
 
@@ -415,6 +425,12 @@ class RequestReply(Reply):
     session_id: str
     kind: str
     status: str
+    messages: list[LaterMessageReply] = Field(
+        [],
+        description="Of an open request: the messages that its session, or one above it, has not read yet, in their "
+        "order. A listing has the first 200 characters of each.",
+    )
+    newest_message: int = Field(0, description="Number of the newest of them that has come, for `seen`; 0: none has.")
 
 
 class RequestsReply(Reply):

@@ -100,6 +100,7 @@ async def answer_requests(call: Call) -> Response:
         note=body.note,
         expect=expect,
         remember=body.remember,
+        seen=body.seen,
         idempotency_key=call.idempotency_key,
     )
     return send(answer_value(call.session_id, result))

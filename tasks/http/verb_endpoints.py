@@ -30,6 +30,7 @@ T = TypeVar("T")
 WIRE: Final[Mapping[str, Any]] = {
     "bool": bool,
     "int": int,
+    "int | None": int | None,
     "str | int | None": str | int | None,
     "str | int": str | int,
     "Sequence[Edit | Mapping[str, Any]]": list[dict[str, Any]],

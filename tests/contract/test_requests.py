@@ -295,7 +295,7 @@ def test_an_answer_makes_no_conflict_for_a_step_that_runs(bench: Bench) -> None:
 
 
 @pytest.mark.one_server("each node is read")
-def test_a_page_of_the_inbox_is_one_read_however_many_wait(bench: Bench) -> None:
+def test_a_page_of_the_inbox_is_one_read_of_the_index_and_one_of_messages_however_many_wait(bench: Bench) -> None:
     start = now_ms(bench)
     requests = [a_request(bench, index, asked_at_ms=start + index) for index in range(40)]
     ask(bench, *requests)
@@ -305,7 +305,7 @@ def test_a_page_of_the_inbox_is_one_read_however_many_wait(bench: Bench) -> None
     while True:
         bench.spy.sent.clear()
         page = bench.store.requests.page(RequestFilter(), limit=15, cursor=cursor)
-        assert bench.spy.points == [Points.REQUESTS_PAGE]
+        assert bench.spy.points == [Points.REQUESTS_PAGE, Points.REQUESTS_LATER]
         found += [each.summary.id for each in page.requests]
         cursor, pages = page.cursor, pages + 1
         if cursor is None:

@@ -27,6 +27,12 @@ def refund(ctx: ToolContext, work: str, gate: str | None = None) -> str:
     return _effect(ctx, "refund", {"work": work, "gate": gate, "dedupe": True})
 
 
+@tool(effect="keyed", approval=Ask(seen=True))
+def careful(ctx: ToolContext, work: str) -> str:
+    """Have one effect for each idempotency key, after the approval of a person who has seen all messages."""
+    return _effect(ctx, "careful", {"work": work, "dedupe": True})
+
+
 @tool(effect="unsafe")
 def dangerous(ctx: ToolContext, work: str) -> str:
     """Have an effect that nobody deduplicates, by a rule's approval that a clock gives."""
@@ -53,7 +59,7 @@ def render(ctx: ToolContext, work: str) -> str:
 asking = Agent(
     "asking",
     driver=FunctionDriver(_follow),
-    tools=(pure, keyed, unsafe, refund, dangerous, measured, render),
+    tools=(pure, keyed, unsafe, refund, careful, dangerous, measured, render),
     capabilities=(
         Approvals([Rule("dangerous", then=Ask(to="clock", expires=timedelta(seconds=3), on_expiry="approve"))]),
         AskUser(),

@@ -129,6 +129,8 @@ class Points:
     REQUESTS_SESSION: Final = "requests.session"
     REQUESTS_JOURNAL: Final = "requests.journal"
     REQUESTS_STEPS: Final = "requests.steps"
+    REQUESTS_LATER: Final = "requests.later"
+    REQUESTS_ABOVE: Final = "requests.above"
     FLOW_RESERVE: Final = "flow.reserve"
     FLOW_SETTLE: Final = "flow.settle"
     FLOW_VIEW: Final = "flow.view"
@@ -195,7 +197,7 @@ OF_REWINDING: Final = (
 # Reads of requests.
 OF_READERS: Final = (
     Points.REQUESTS_PAGE, Points.REQUESTS_COUNT, Points.REQUESTS_SESSION, Points.REQUESTS_JOURNAL,
-    Points.REQUESTS_STEPS,
+    Points.REQUESTS_STEPS, Points.REQUESTS_LATER, Points.REQUESTS_ABOVE,
 )  # fmt: skip
 
 # Nothing that the simulation has to reach.

@@ -45,6 +45,7 @@ class CallDecision(Value):
         after_ms: With ASK: the time to answer; None: no end.
         edits: With ASK: the person may change the arguments.
         text: With ASK: the question to the person.
+        seen: With ASK: an approval has to name the newest message that was seen.
     """
 
     verdict: PolicyVerdict
@@ -57,6 +58,7 @@ class CallDecision(Value):
     on_expiry: OnExpiry = DENY_ON_EXPIRY
     edits: Flag = True
     text: Text = ""
+    seen: Flag = False
 
     @classmethod
     def from_journal(cls, index: int, raw: bytes) -> CallDecision:
@@ -146,5 +148,6 @@ def _make_ask_decision(ask: Ask, about: Mapping[str, Any]) -> CallDecision:
         on_expiry=stored_rule(ask.on_expiry),
         edits=ask.edits,
         text=ask.text,
+        seen=ask.seen,
         **about,
     )

@@ -169,7 +169,7 @@ class RequestOpener:
         if decision.edits:
             fields |= {"edits_allowed": True, "answer_schema": _edit_schema(planned.tool)}
         return self.make_request(
-            run, planned, RequestKind.APPROVAL,
+            run, planned, RequestKind.APPROVAL, needs_seen=decision.seen,
             args=decision.args, to=decision.to, after_ms=decision.after_ms, on_expiry=decision.on_expiry, **fields,
         )  # fmt: skip
 
@@ -185,7 +185,7 @@ class RequestOpener:
                 if ask.edits:
                     fields |= {"edits_allowed": True, "answer_schema": _edit_schema(planned.tool)}
                 return self.make_request(
-                    run, planned, RequestKind.APPROVAL,
+                    run, planned, RequestKind.APPROVAL, needs_seen=ask.seen,
                     to=ask.to, after_ms=milliseconds_of(ask.expires), on_expiry=stored_rule(ask.on_expiry), **fields,
                 )  # fmt: skip
             case NeedsAnswer():

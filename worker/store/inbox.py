@@ -2,6 +2,9 @@
 
 The index is part of the control hash: `in:<operation id>` for each waiting operation, and `inbox_bytes` for all
 together. So an action finds its own id, and the room that is left, without reading what waits.
+
+Messages are numbered in their order, from 1 in each step. `inbox_gone` counts those that clients have taken out: the
+number of the newest message never falls, and each further message raises it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from .keys import SessionKeys
 from .records import InboxKind, Operation
 
 _BYTES: Final = "inbox_bytes"
+_GONE: Final = "inbox_gone"
 _CHANGE: Final = "change-"
 _CHANGES_KEPT: Final = 32
 
@@ -31,23 +35,30 @@ class InboxIndex:
         holds: Whether the action's own operation waits there.
         entries: Operations that wait.
         bytes: Their size.
+        gone: Messages that were taken out since the last commit.
     """
 
     holds: bool
     entries: int
     bytes: int
+    gone: int = 0
 
     @staticmethod
     def reads(keys: SessionKeys, operation_id: str) -> list[Command]:
         """Commands whose replies `parse` takes."""
-        return [("HMGET", keys.ctl, _field(operation_id), _BYTES), ("LLEN", keys.inbox)]
+        return [("HMGET", keys.ctl, _field(operation_id), _BYTES, _GONE), ("LLEN", keys.inbox)]
 
     @classmethod
     def parse(cls, replies: Sequence[Reply]) -> InboxIndex:
         """Parse the replies to `reads`."""
-        (own, size), entries = replies
+        (own, size, gone), entries = replies
         # The list decides: an index that was left behind holds nothing back.
-        return cls(holds=own is not None and entries > 0, entries=entries, bytes=fields.number(size) if entries else 0)
+        return cls(
+            holds=own is not None and entries > 0,
+            entries=entries,
+            bytes=fields.number(size) if entries else 0,
+            gone=fields.number(gone),
+        )
 
     def push(self, scope: SessionScope, operation: Operation) -> list[Command]:
         """Commands that leave an operation in the inbox.
@@ -65,6 +76,10 @@ class InboxIndex:
             ("RPUSH", scope.keys.inbox, entry),
             ("HSET", scope.keys.ctl, _field(operation.id), len(entry), _BYTES, size),
         ]
+
+    def take_out(self, keys: SessionKeys, message: Operation, left: Sequence[Operation]) -> list[Command]:
+        """Commands that take a message out of the inbox, of which the others are left."""
+        return [*rewrite_commands(keys, left, [message.id]), ("HSET", keys.ctl, _GONE, self.gone + 1)]
 
     def _refuse(self, scope: SessionScope, waiting: str) -> None:
         raise ActionRefused(
@@ -84,7 +99,7 @@ def trim_commands(keys: SessionKeys, entries: int, operations: Sequence[str]) ->
         return []
     return [
         ("LTRIM", keys.inbox, entries, -1),
-        ("HDEL", keys.ctl, _BYTES, *(_field(operation) for operation in operations)),
+        ("HDEL", keys.ctl, _BYTES, _GONE, *(_field(operation) for operation in operations)),
     ]
 
 
@@ -99,6 +114,35 @@ def rewrite_commands(keys: SessionKeys, left: Sequence[Operation], gone: Sequenc
     if entries:
         commands += [("RPUSH", keys.inbox, *entries), ("HSET", keys.ctl, _BYTES, sum(map(len, entries)))]
     return commands
+
+
+@dataclass(frozen=True, slots=True)
+class InboxMessages:
+    """The messages in an inbox.
+
+    Attributes:
+        newest: Number of the newest message that came in this step, whether it still waits or was taken out; 0: none
+            came.
+    """
+
+    messages: tuple[Operation, ...]
+    newest: int
+
+    @staticmethod
+    def reads(keys: SessionKeys) -> list[Command]:
+        """Two commands whose replies `parse` takes."""
+        return [("LRANGE", keys.inbox, 0, -1), ("HGET", keys.ctl, _GONE)]
+
+    @classmethod
+    def parse(cls, replies: Sequence[Reply]) -> InboxMessages:
+        """Parse the replies to `reads`.
+
+        Raises:
+            StateUnreadable: An entry is damaged.
+        """
+        entries, gone = replies
+        messages = tuple(each for each in parse_operations(entries) if each.kind is InboxKind.MESSAGE)
+        return cls(messages, fields.number(gone) + len(messages))
 
 
 def new_change_id() -> str:

@@ -72,6 +72,8 @@ class Ask:
         on_expiry: The rule for the end of that time.
         edits: The person may change the arguments.
         text: The question to the person; a sentence about the call when empty.
+        seen: An approval has to name the newest message that the person has seen, `client.answer(…, seen=…)`: nobody
+            approves what a later message took back.
     """
 
     to: str | None = None
@@ -79,6 +81,7 @@ class Ask:
     on_expiry: ExpiryRule = "deny"
     edits: bool = True
     text: str = ""
+    seen: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "to", self.to or None)

@@ -49,6 +49,7 @@ class NeedsApproval(NeedsReply):
         expires: timedelta | None = None,
         on_expiry: ExpiryRule = "deny",
         edits: bool = True,
+        seen: bool = False,
     ) -> None:
         """Ask for an approval of this call.
 
@@ -58,8 +59,9 @@ class NeedsApproval(NeedsReply):
             expires: The time in which an answer must arrive. None: no end.
             on_expiry: The rule for the end of that time.
             edits: The person may change the arguments.
+            seen: An approval has to name the newest message that the person has seen.
         """
-        self.ask = Ask(to=to, expires=expires, on_expiry=on_expiry, edits=edits, text=note)
+        self.ask = Ask(to=to, expires=expires, on_expiry=on_expiry, edits=edits, text=note, seen=seen)
         super().__init__(note or "the call needs an approval")
 
 

@@ -163,6 +163,7 @@ class Request(Value):
         answer_schema: JSON Schema of what may be answered: of edited arguments, of a question's values, or of an
             external result; None: anything.
         edits_allowed: The approver may give other arguments.
+        needs_seen: An approval has to name the newest message that its giver has seen.
         child: The child session whose end is the answer; None for the other kinds.
         asked_at_ms: Redis time.
         expires_at_ms: Redis time; None: never.
@@ -185,6 +186,7 @@ class Request(Value):
     options: JsonField = None
     answer_schema: FrozenDict | None = None
     edits_allowed: Flag = False
+    needs_seen: Flag = False
     asked_at_ms: Count
     expires_at_ms: Count | None = None
     on_expiry: OnExpiry = DENY_ON_EXPIRY

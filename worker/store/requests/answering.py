@@ -2,24 +2,28 @@
 
     WATCH ctl, journal → open? not expired? no stop? → MULTI answers, events, index, wake · EXEC
 
+An answer that names the newest message that was seen watches the inboxes as well, its session's and those above it.
+
 It writes the journal and control fields only. So a step that runs meets no conflict, and a client parses no state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ... import crash_points
 from ...errors import InvalidInput
-from ...state.execution.answers import AnswerRecord, record_answer
+from ...state.execution.answers import AnswerRecord, Deny, record_answer
 from ...state.execution.requests import Request
 from ..context import SessionScope, StorePart
-from ..database import Changed, Command, WatchedTransaction
+from ..database import Changed, Command, Reply, WatchedTransaction
 from ..events import event_commands
+from ..inbox import InboxMessages
 from ..records import StepRef
 from ..waking import wake
 from .index import closed_event, remove_commands
+from .later import LaterMessages, sessions_above
 from .listing import StoredRequests, journal_key
 from .records import AnswerAction, AnswerResult, FoundRequest
 
@@ -36,8 +40,9 @@ class AnswerVerbs(StorePart):
             SessionNotFound: There is no such session, or it has expired.
             RequestNotFound: The session never made this request, or it is too long ago.
             RequestNotOpen: It was answered, has expired or was cancelled; the error says by whom and when.
-            InvalidInput: `action.check` refused an answer, or its kind, digest or size does not fit; the error names
-                the request and the field.
+            MessagesUnseen: A message has come behind the one that the action names as seen.
+            InvalidInput: `action.check` refused an answer, or its kind, digest or size does not fit, or a request needs
+                to know which message was seen; the error names the request and the field.
             StoreFull: Nothing was written.
             StoreUnavailable: No answer in time. It may have been stored; asking again with the same id is safe.
         """
@@ -46,7 +51,8 @@ class AnswerVerbs(StorePart):
         if not action.about.operation_id:  # records of workers have none, and must not look like this operation's
             raise InvalidInput("operation_id", action.about.operation_id, "give a text that names this action.")
         scope = self._context.session(session_id)
-        return scope.act_once(_AnswerAttempt(scope, action).run, "take an answer")
+        above = () if action.seen is None else sessions_above(self._context, [session_id])[session_id]
+        return scope.act_once(_AnswerAttempt(scope, action, (*above, session_id)).run, "take an answer")
 
 
 @dataclass(slots=True)
@@ -54,11 +60,13 @@ class _AnswerAttempt:
     """One action and its attempts.
 
     Attributes:
+        branch: The session, and those above it before it.
         written: What the last attempt wrote, perhaps: its reply was lost.
     """
 
     scope: SessionScope
     action: AnswerAction
+    branch: Sequence[str]
     written: AnswerResult | None = None
 
     def run(self) -> AnswerResult:
@@ -73,14 +81,37 @@ class _AnswerAttempt:
         scope = self.scope
         with scope.database.watch("answer.read", (scope.keys.ctl,), StoredRequests.reads(scope)) as watched:
             key = journal_key(scope, watched.replies)
-            (journal,) = watched.pipeline("answer.journal", [("HGETALL", key)], also=(key,))
+            reads, inboxes = self._inboxes()
+            journal, *inbox = watched.pipeline("answer.journal", [("HGETALL", key), *reads], also=(key, *inboxes))
             stored = StoredRequests.parse(scope, watched.replies, journal)
             known = {name: stored.find(name) for name in self.action.answers}
             if all(map(self._is_mine, known.values())):
                 ids = tuple(found.summary.id for found in known.values())
                 return self.written or AnswerResult("again", stored.control.execution, ids)
             records = self._check(stored, known)
+            self._check_seen(known, inbox)
             return self._apply(stored, key, records, watched)
+
+    def _inboxes(self) -> tuple[list[Command], list[str]]:
+        """Reads of the messages that come behind the requests, and the keys to watch; none where none is compared."""
+        if self.action.seen is None:
+            return [], []
+        branch = [self.scope.context.keys(name) for name in self.branch]
+        return [read for keys in branch for read in InboxMessages.reads(keys)], [keys.inbox for keys in branch]
+
+    def _check_seen(self, known: Mapping[str, FoundRequest], replies: Sequence[Reply]) -> None:
+        """Refuse the answers of somebody who has not seen the newest message, where that is asked for."""
+        seen = self.action.seen
+        if seen is None:
+            for name, found in known.items():
+                is_denied = isinstance(self.action.answers[name], Deny)  # which does nothing that was taken back
+                if found.request is not None and found.request.needs_seen and not is_denied:
+                    advice = f"request {name} is answered with the number of the newest message that was seen with it."
+                    raise InvalidInput("seen", None, advice)
+            return
+        pairs = zip(replies[::2], replies[1::2], strict=True)
+        inboxes = {name: InboxMessages.parse(pair) for name, pair in zip(self.branch, pairs, strict=True)}
+        LaterMessages.of(inboxes).check(self.scope.session_id, seen)
 
     def _is_mine(self, found: FoundRequest) -> bool:
         """Whether this very operation has answered the request."""

@@ -26,6 +26,7 @@ from ..keys import ShardKeys
 from ..packing import step_spans, unpack
 from ..sessions.loading import missing_error
 from .index import read_entry
+from .later import with_messages
 from .records import FoundRequest, OpenCount, RequestFilter, RequestPage
 
 # A step that made no request has not this word in its JSON, or has it in a text, which does no harm.
@@ -226,10 +227,12 @@ class RequestListVerbs(StorePart):
             SessionNotFound: There is no such session, or it has expired.
             RequestNotFound: The session never made this request, or it is too long ago.
         """
-        return StoredRequests.read(self._context.session(session_id)).find(request_id)
+        found = StoredRequests.read(self._context.session(session_id)).find(request_id)
+        return with_messages(self._context, [found])[0]
 
     def page(self, wanted: RequestFilter, *, limit: int = 50, cursor: str | None = None) -> RequestPage:
-        """List requests, oldest first. The inbox of all sessions is one read of one index, however many wait.
+        """List requests, oldest first. The inbox of all sessions is one read of one index, and one of the messages that
+        have come behind the requests of the page, however many wait.
 
         Raises:
             InvalidInput: The cursor is none of ours, the limit is not 1 to 1000, or a status other than open is asked
@@ -251,7 +254,8 @@ class RequestListVerbs(StorePart):
         found = list(islice(chosen, limit + 1))
         more = len(found) > limit
         cursor = _cursor_of(found[limit - 1].summary) if more else None
-        return RequestPage(requests=tuple(found[:limit]), cursor=cursor, unread=len(self._context.unread))
+        shown = with_messages(self._context, found[:limit], is_listing=True)
+        return RequestPage(requests=tuple(shown), cursor=cursor, unread=len(self._context.unread))
 
     def count_open(self) -> OpenCount:
         """Count the open requests of all sessions; one read of the index."""

@@ -24,12 +24,15 @@ class AnswerAction:
         about: Who answers, and the operation id.
         check: Checks kind, values and size of each answer before anything is written; see `requests.check_answer`.
         expect: By the same ids: the digest of the arguments that the answer is meant for. Another digest is refused.
+        seen: Number of the newest message that the answers' giver has seen; where a later one has come, they are
+            refused. None: it is not compared.
     """
 
     answers: Mapping[str, GivenAnswer]
     about: AnswerNote
     check: CheckAnswer
     expect: Mapping[str, str] = field(default_factory=dict[str, str])
+    seen: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,25 @@ class AnswerResult:
 
 
 @dataclass(frozen=True, slots=True)
+class LaterMessage:
+    """A message that the agent reads when the request has its answer.
+
+    Attributes:
+        number: Its place among the messages behind the request, from 1.
+        session_id: The session that got it: the one that asks, or one above it.
+        operation_id: By which it is taken back.
+        text: What it says; in a listing its first 200 characters.
+        at_ms: Redis time at which it came; 0: an earlier version has taken it.
+    """
+
+    number: int
+    session_id: str
+    operation_id: str
+    text: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class FoundRequest:
     """A request with what became of it.
 
@@ -58,6 +80,8 @@ class FoundRequest:
         request: In full; None when its step is committed.
         answer: The journaled answer; None while it is open, and when its step is committed.
         resolution: What the committed step keeps of it; None before.
+        messages: Of an open request: the messages that its session, or one above it, has not read yet, in their order.
+        newest_message: Number of the newest of them that has come, for `answer(…, seen=…)`; 0: none has.
     """
 
     summary: RequestSummary
@@ -66,6 +90,8 @@ class FoundRequest:
     request: Request | None = None
     answer: AnswerRecord | None = None
     resolution: RequestResolution | None = None
+    messages: tuple[LaterMessage, ...] = ()
+    newest_message: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ..control import QUEUE_HELD, forget_changes
 from ..database import Command, WatchedTransaction
 from ..event_records import EventType
 from ..events import tell
-from ..inbox import InboxIndex, new_change_id, rewrite_commands
+from ..inbox import InboxIndex, new_change_id
 from ..keys import joined_field
 from ..queued_messages import (
     UNDELIVERED,
@@ -125,7 +125,7 @@ class _Read:
         scope = self.found.scope
         if self.is_in_inbox(message):
             left = [each for each in self.waiting.inbox if each.id != message.id]
-            commands = rewrite_commands(scope.keys, left, [message.id])
+            commands = self.index.take_out(scope.keys, message, left)
             if any(each.mode is MessageMode.INTERRUPT for each in left):
                 return commands
             return [*commands, *forget_changes(scope.keys, self.found.control, "interrupt")]
