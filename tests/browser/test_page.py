@@ -286,6 +286,36 @@ def test_the_inbox_is_worked_through_by_keyboard(
     assert watched.complaints == []
 
 
+def test_a_message_that_takes_an_approval_back_is_seen_before_it_is_given(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "My bowl, order 4925, is cracked")
+    request = wait_for_request(desk, job)
+    wait_for(desk, job, "waiting")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    said = page.get_by_role("log", name="Messages")
+    expect(said.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+    held: list[Route] = []
+    page.route(A_REQUEST, lambda route: held.append(route))  # what is on the screen grows old
+    desk.client.send_message(job.session_id, "No, not this bowl.")
+    said.get_by_role("button", name="Approve", exact=True).click()
+    expect(page.get_by_text("has got message 1, and the answer names 0")).to_be_visible()
+    page.unroute(A_REQUEST)
+    expect(said.get_by_text("No, not this bowl.")).to_be_visible()
+    expect(said.get_by_role("heading", name="1 message that the agent has not read")).to_be_visible()
+    assert desk.client.header(job.session_id).status == "waiting"
+    page.goto(f"{served.url}/requests?open={job.session_id}/{request}")
+    expect(page.get_by_role("navigation", name="Open requests").get_by_text("1 message since")).to_be_visible()
+    expect(page.get_by_text("No, not this bowl.")).to_be_visible()
+    take_picture(page, "later-message")
+    page.get_by_role("button", name="Deny…").click()
+    page.get_by_label("Reason, which the agent reads").fill("It was taken back.")
+    page.get_by_role("button", name="Deny", exact=True).click()
+    wait_for(desk, job, "completed")
+    assert [each for each in watched.complaints if "409" not in each] == []
+
+
 def test_a_newcomers_questions_are_answered(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:

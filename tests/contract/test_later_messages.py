@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -264,3 +265,43 @@ def test_an_empty_inbox_of_everybody_is_one_read(bench: Bench) -> None:
     bench.spy.sent.clear()
     bench.store.requests.page(RequestFilter(to="nobody has this name"))
     assert Points.REQUESTS_LATER not in bench.spy.points
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_number_counts_the_messages_that_have_come_whatever_is_taken_out(bench: Bench, seed: int) -> None:
+    chance, came = random.Random(seed), 0
+    order = child_request(bench)
+    wait_for_children(bench, bench.claim(), order)
+    root = bench.session
+    with as_child(bench, order):
+        child, request = bench.session, a_request(bench)
+        ask(bench, request)
+    waiting: dict[str, list[str]] = {"steer": [], "queue": []}
+    for number in range(30):
+        act = chance.choice(("to child", "to root", "to root", "queue", "withdraw", "promote", "demote"))
+        bench.session, name = child if act == "to child" else root, f"m{number}"
+        if act.startswith("to "):
+            bench.message(name, name)
+            came += 1
+            if act == "to root":
+                waiting["steer"].append(name)
+        elif act == "queue":
+            bench.message(name, name, when="queue")
+            waiting["queue"].append(name)
+        elif act == "withdraw" and (mode := chance.choice(("steer", "queue"))) and waiting[mode]:
+            bench.store.sessions.withdraw(root, waiting[mode].pop(chance.randrange(len(waiting[mode]))))
+        elif act == "promote" and waiting["queue"]:
+            waiting["steer"].append(waiting["queue"].pop(0))
+            bench.set_mode(waiting["steer"][-1], MessageMode.STEER)
+            came += 1
+        elif act == "demote" and waiting["steer"]:
+            waiting["queue"].append(waiting["steer"].pop(0))
+            bench.set_mode(waiting["queue"][-1], MessageMode.QUEUE)
+        found = bench.store.requests.find(child, request.id)
+        assert found.newest_message == came
+        assert {m.operation_id for m in found.messages if m.session_id == root} == set(waiting["steer"])
+    bench.session = child
+    with pytest.raises(MessagesUnseen):
+        approve(bench, request, seen=came - 1)
+    assert approve(bench, request, seen=came).outcome == "woken"
+    bench.session = root

@@ -117,7 +117,7 @@ function idempotencyKey(text) {
 /**
  * Answer requests one after another.
  *
- * @param targets requests, {session_id, id}
+ * @param targets requests, {session_id, id, newest_message}: as shown, a further message refuses the answer
  * @param {object} answer as the API takes it, such as {deny: "why"}
  * @param {object} about digest (of what was looked at: a request about other arguments is refused), note, remember
  * @param onProgress gets the number of those that are done
@@ -126,8 +126,8 @@ function idempotencyKey(text) {
 export async function answerAll(targets, answer, { digest, note, remember }, onProgress) {
   const results = [];
   for (const target of targets) {
-    const { id } = target;
-    const body = { answers: { [id]: answer }, expect: { [id]: digest }, note, remember, ...actor() };
+    const { id, newest_message: seen } = target;
+    const body = { answers: { [id]: answer }, expect: { [id]: digest }, note, remember, seen, ...actor() };
     const problem = await answerOne(target, body);
     results.push([target, problem]);
     onProgress(results.length);

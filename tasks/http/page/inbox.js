@@ -85,7 +85,8 @@ export function Inbox({ query }) {
     const isCurrent = entry.some((each) => keyOf(each) === open);
     const isBegun = entry.some((each) => hasDraft(keyOf(each)));
     const key = keyOf(entry[0]);
-    return html`<${Entry} ...${{ entry, isCurrent, isBegun, now }} number=${entry.length} isGone=${gone.has(key)}
+    const said = entry.reduce((sum, each) => sum + (each.messages?.length ?? 0), 0);
+    return html`<${Entry} ...${{ entry, isCurrent, isBegun, now, said }} number=${entry.length} isGone=${gone.has(key)}
         until=${until && away.get(key)} href=${linkTo("requests", "", { to, open: key })} onOpen=${() => select(key)} />
       ${until && html`<button class="link small" type="button" onClick=${() => back(entry.map(keyOf))}>
         Bring it back now</button>`}

@@ -11,7 +11,7 @@ import { parseKept, useKept } from "./state.js";
 const MOST_AWAY = 500;
 const HOUR_MS = 3_600_000;
 const LET_GO_MS = 2000; // the way from the list to the button that shows what is new
-const COMPARED = ["number", "href", "isCurrent", "isGone", "isBegun", "until", "now"];
+const COMPARED = ["number", "href", "isCurrent", "isGone", "isBegun", "until", "now", "said"];
 
 /**
  * A titled part of the list.
@@ -25,8 +25,11 @@ export function Part({ title, note, entries, row }) {
     <ul>${entries.map((entry) => html`<li key=${keyOf(entry[0])}>${row(entry)}</li>`)}</ul></section>`;
 }
 
-/** One entry: what is asked, of whom, since when and until when. isBegun: something was typed; until: it comes back. */
-export const Entry = drawnWhen(COMPARED, ({ entry, href, isCurrent, isGone, isBegun, until, now, onOpen }) => {
+/**
+ * One entry: what is asked, of whom, since when and until when. isBegun: something was typed; until: it comes back;
+ * said: the number of messages that came meanwhile.
+ */
+export const Entry = drawnWhen(COMPARED, ({ entry, href, isCurrent, isGone, isBegun, until, now, said, onOpen }) => {
   const [first] = entry;
   const number = entry.length;
   const sessions = new Set(entry.map((each) => each.session_id)).size;
@@ -45,7 +48,8 @@ export const Entry = drawnWhen(COMPARED, ({ entry, href, isCurrent, isGone, isBe
     <span class=${`what ${first.kind === "question" && first.text ? "" : "mono"}`} dir="auto">${nameOf(first)}</span>
     <span class="about"><span dir="auto">${asksWhom(first, number)}</span>
       <span>asked <${Ago} at=${asked} now=${now} suffix=" ago" /></span>${end && html`<span>${end}</span>`}</span>
-    <span class="about">${place}${mark && html`<b>${mark}</b>`}</span></a>`;
+    <span class="about">${place}${said > 0 && html`<b>${plural(said, "message")} since</b>`}
+      ${mark && html`<b>${mark}</b>`}</span></a>`;
 });
 
 function asksWhom(request, number) {

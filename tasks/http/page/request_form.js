@@ -139,7 +139,7 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
       <legend class="unseen">What is asked</legend>
       <${Content} ...${{ found, form, values, errors, isOpen }} onChange=${(changed) => change({ values: changed })} />
     </fieldset>`}
-    ${isOpen && inbox && html`<${Since} request=${found} />`}
+    ${isOpen && html`<${Since} requests=${targets} />`}
     ${isOpen && equal.length > 1 && html`<${Equal} ...${{ found, equal }} isOnlyThis=${draft.isOnlyThis}
       onChange=${(isOnlyThis) => change({ isOnlyThis })} />`}
     ${!refused.isAlone && refused.list.length > 0 && html`<h3>${plural(refused.list.length, "answer")} not taken</h3>`}

@@ -1,8 +1,8 @@
 // What a request asks, of whom, until when, and what became of it, in words; with what was said before it and since.
 import { get, sessionPath } from "./api.js";
 import { brief, callText, duration, firstLine, inert, plural } from "./format.js";
-import { html, useEffect, useState } from "./html.js";
-import { followEvents, usePolled } from "./live.js";
+import { html } from "./html.js";
+import { usePolled } from "./live.js";
 import { Ago, Clock, Meter, Problem, useNow } from "./parts.js";
 import { linkTo } from "./state.js";
 
@@ -167,32 +167,22 @@ function Said({ message, agent }) {
     ${(message.tool_calls ?? []).map((call) => short(callText(call.name, call.args)))}</div>`;
 }
 
-/** The times of the messages that wait in a session's inbox since a request was asked; events tell of each. */
-function useReceived(request) {
-  const [received, setReceived] = useState([]);
-  const [problem, setProblem] = useState(null);
-  const { session_id: session, id, asked_at_ms: asked } = request;
-  useEffect(() => {
-    setReceived([]);
-    const hear = (frame) => {
-      if (frame.type !== "message_received" || !frame.data.data?.queued) return;
-      setReceived((before) => [...before.filter((each) => each.id !== frame.id), { id: frame.id, at: frame.data.at }]);
-    };
-    return followEvents(session, hear, setProblem, `${Math.max(0, asked - 1)}-0`);
-  }, [session, id]);
-  return [received, problem];
-}
-
-/** Tells of messages that came after a request was asked: the agent has not seen them. Nothing without one. */
-export function Since({ request }) {
-  const [received, problem] = useReceived(request);
+/**
+ * The messages that the agent has not read while requests wait: of the sessions that ask, and of those above them.
+ * Nothing without one.
+ */
+export function Since({ requests }) {
   const now = useNow();
-  const last = received.at(-1);
-  const [it, first] = received.length === 1 ? ["it", "It came"] : ["them", "The last one came"];
-  return html`<div role="status">${last && html`<div class="ask-since">
-    <h3>${plural(received.length, "message")} came after this was asked</h3>
-    <p>${first} <${Ago} at=${last.at} now=${now} suffix=" ago" />. The agent has not read ${it}, and the conversation
-      does not show ${it} before this step has ended.</p></div>`}
-    ${problem && html`<p class="small">It is not known whether messages came since: ${inert(problem.message)}</p>`}
+  const [{ session_id: shown }] = requests;
+  const all = requests.flatMap((each) => each.messages ?? []);
+  const it = all.length === 1 ? "it" : "them";
+  return html`<div role="status">${all.length > 0 && html`<div class="ask-since">
+    <h3>${plural(all.length, "message")} that the agent has not read</h3>
+    ${all.map(({ number, session_id: session, text, at, operation_id: key }) => html`<div class="ask-said" key=${key}>
+      <p class="small dim">Message ${number}${session !== shown && html` to
+        <a class="mono" dir="auto" href=${linkTo("sessions", session)}>${inert(session)}</a>`}${at && html`,
+        <${Ago} at=${at} now=${now} suffix=" ago" />`}</p>
+      <p class="prose" dir="auto">${inert(text)}</p></div>`)}
+    <p class="small">It reads ${it} behind your answer, which is refused where a further message has come.</p></div>`}
   </div>`;
 }
