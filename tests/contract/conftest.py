@@ -22,7 +22,7 @@ from support.store import Bench, NewBench
 
 HERE = Path(__file__).parent
 
-# What a cluster does otherwise, and the transactions of a step; on a cluster, the other modules are long.
+# What a cluster does otherwise, and the transactions of a step; on a cluster and in fibers, the other modules are long.
 _ON_A_CLUSTER = frozenset(
     f"test_{name}.py"
     for name in (
@@ -42,6 +42,10 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         # has each of them alone, and the long way on Redis, in memory and on a cluster.
         is_long_way = params is not None and params.params.get("bench") == "the long way"
         if is_long_way and params.params.get("database") in ("redis in fibers", "fakeredis"):
+            item.add_marker(pytest.mark.long)
+        # Whoever watches and writes does so by the same few functions, which these modules use in each way.
+        in_fibers = params is not None and params.params.get("database") == "redis in fibers"
+        if in_fibers and item.path.parent == HERE and item.path.name not in _ON_A_CLUSTER:
             item.add_marker(pytest.mark.long)
 
 

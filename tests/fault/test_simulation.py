@@ -25,17 +25,18 @@ from fault.sim.substitutes import EditedDatabase, Substitutes
 from fault.sim.vacuity import unknown, unseen, unseen_capable, unseen_smart, unseen_waiting
 from fault.sim.world import Tally
 
-SEEDS = 600
-WAITING_SEEDS = 400
-CAPABLE_SEEDS = 250
+SEEDS = 450
+WAITING_SEEDS = 250
+CAPABLE_SEEDS = 150
 DELETING_SEEDS = 150
-SMART_SEEDS = 150
-LIMITING_SEEDS = 150
-REWINDING_SEEDS = 200
-INTERRUPTING_SEEDS = 150
+SMART_SEEDS = 100
+LIMITING_SEEDS = 100
+REWINDING_SEEDS = 120
+INTERRUPTING_SEEDS = 100
 # Not seen in every few hundred seeds; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer StoreUnavailable",
+    "answer mode started",
     "answer not_yet",
     "answer restarted",
     "answer swept queued",
