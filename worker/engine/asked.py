@@ -51,9 +51,12 @@ def describe_asked(run: Run) -> Asked:
         return question
     if question is None or run.obtained.response is None or run.obtained.is_given or not question.is_asked:
         return NOT_ASKED
+    chosen = _choose_messages(run, question)
+    if chosen is None and question.sent is None and not question.is_of_another and _has_usual_settings(question):
+        request = question.request
+        return _describe_usual(request.state.system_prompt, _Tools(request.tools), run.agent.name, run.model)
     facts, texts = _describe(question)
     facts |= {"agent": run.agent.name, "model": facts.get("model") or run.model}
-    chosen = _choose_messages(run, question)
     if chosen is not None and len(chosen) > _MOST_CHOSEN:
         facts["too_long"] = True
     elif chosen is not None:
@@ -61,6 +64,20 @@ def describe_asked(run: Run) -> Asked:
         facts["messages"] = texts[-1][0]
     if question.is_of_another:
         facts["again"] = True
+    return Asked(to_json(facts), dict(texts))
+
+
+def _has_usual_settings(question: Question) -> bool:
+    """Whether a question has the settings of its agent, and asks for a text."""
+    request = question.request
+    return request.settings is None and request.state.context.response_format is None
+
+
+@lru_cache(maxsize=256)
+def _describe_usual(prompt: str, tools: _Tools, agent: str, model: str) -> Asked:
+    """Describe a question of which all else is usual: steps ask the same again and again."""
+    texts = [_digest_of_text(prompt), _digest_of_tools(tools)]
+    facts = {"model": model, "prompt": texts[0][0], "tools": texts[1][0], "agent": agent}
     return Asked(to_json(facts), dict(texts))
 
 

@@ -8,8 +8,8 @@ to the model has named: a prompt or a list of tools, packed where that is shorte
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from ..errors import StateUnreadable
 from ..state.agent_state import AgentState
@@ -31,8 +31,7 @@ _MOST_DROPPED: Final = 200
 _SHARE: Final = 3 / 4
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(NamedTuple):
     """The bookkeeping of a session about its old values.
 
     Attributes:
@@ -131,6 +130,7 @@ def change_past(
     if past is not None and past.version != version - 1:
         past = None  # the old values of another save are missing
     for before, after in states:
+        added = 0
         if before is None:
             past = Past(version)
         elif past is None or not continues(before, after):
@@ -140,15 +140,15 @@ def change_past(
             past = Past(version, since=_next_known(before, after))
         else:
             old = old_values(before, after, is_committed=past.is_committed)
-            past = replace(past, size=past.size + _keep(key, old, position_of(before), limit, commands))
-        past = replace(past, version=version, is_committed=_is_step(before, after))
+            added = _keep(key, old, position_of(before), limit, commands) if old else 0
+        past = past._replace(version=version, is_committed=_is_step(before, after), size=past.size + added)
     assert past is not None
     if asked is not None and asked.facts != facts:
         at = position_of(states[0][0]) if states[0][0] is not None else _BEGIN
         # Steps that were committed without a question that is known, by a fork's origin for example, keep that, too.
         old = {"request": facts or ABSENT} if at > _FIRST else {}
         size = _keep(key, old, at, limit, commands) + _keep_texts(key, asked, facts, limit, commands)
-        past, facts = replace(past, size=past.size + size), asked.facts
+        past, facts = past._replace(size=past.size + size), asked.facts
     return PastChange(past.to_stored(), commands, facts)
 
 
@@ -261,7 +261,7 @@ def _drop_oldest(
         commands.append(("HDEL", key, *(_DROPPED + name for name in dropped)))
     elif gone:
         commands.append(("HSET", key, *_flat((_DROPPED + name, _place(at)) for name, at in dropped.items())))
-    return replace(past, size=size, since=since)
+    return past._replace(size=size, since=since)
 
 
 def _flat(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:

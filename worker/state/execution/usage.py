@@ -41,5 +41,16 @@ class InferenceUsage(Value):
             requests=min(self.requests + other.requests, LARGEST_COUNT),
         )
 
+    def without(self, other: InferenceUsage) -> InferenceUsage:
+        """The counts without those of another, and without unknown fields; none is below 0."""
+        return NO_USAGE._with(
+            input=max(0, self.input - other.input),
+            output=max(0, self.output - other.output),
+            cache_write=max(0, self.cache_write - other.cache_write),
+            cache_read=max(0, self.cache_read - other.cache_read),
+            reasoning=max(0, self.reasoning - other.reasoning),
+            requests=max(0, self.requests - other.requests),
+        )
+
 
 NO_USAGE = InferenceUsage()

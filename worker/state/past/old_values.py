@@ -19,7 +19,9 @@ An empty value means: there was none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
@@ -43,8 +45,22 @@ STATE_FIELDS: Final = (
 CONTEXT_FIELDS: Final = ("system_prompt", "response_format")
 _NOT_COMPARED: Final = frozenset({"execution_id", "number", "step_executions", "parts"})
 EXECUTION_FIELDS: Final = tuple(name for name in ExecutionState.model_fields if name not in _NOT_COMPARED)
+_DERIVED: Final = frozenset(
+    {
+        *("usage", "cost"),  # from the records; the others: see `committed_fields`
+        *("status", "completed_at", "waiting_since", "waiting_for", "current_step", "current_step_started_at"),
+        *("step_count", "continuation"),
+    }
+)
+_CARRIED: Final = tuple(name for name in EXECUTION_FIELDS if name not in _DERIVED)
 
 Old = Iterator[tuple[str, bytes]]
+Values = Callable[[Any], tuple[Any, ...]]
+
+# Each commit compares these, and nearly always all are equal: a getter reads them in one call.
+_state_values: Final[Values] = attrgetter(*STATE_FIELDS)
+_context_values: Final[Values] = attrgetter(*CONTEXT_FIELDS)
+_carried_values: Final[Values] = attrgetter(*_CARRIED)
 
 
 class Position(NamedTuple):
@@ -88,14 +104,16 @@ def old_values(before: AgentState, after: AgentState, *, is_committed: bool) -> 
     stepped = _step_between(before, after)
     if position_of(before) <= (1, 0):  # no step was committed; the first one has seen messages all the same
         return {name: value for name, value in _of_sections(before, after, stepped) if name.startswith("messages/")}
-    return {
-        **dict(_of_fields(before, after, is_committed=is_committed)),
-        **dict(_of_mapping("metadata", before.context.metadata, after.context.metadata)),
-        **dict(_of_mapping("part", _values(before.parts), _values(after.parts))),
-        **dict(_of_execution(before.execution, after.execution, stepped, is_committed=is_committed)),
-        **dict(_of_sections(before, after, stepped)),
-        **dict(_of_lists(before, after)),
-    }
+    return dict(
+        chain(
+            _of_fields(before, after, is_committed=is_committed),
+            _of_mapping("metadata", before.context.metadata, after.context.metadata),
+            _of_mapping("part", _values(before.parts), _values(after.parts)),
+            _of_execution(before.execution, after.execution, stepped, is_committed=is_committed),
+            _of_sections(before, after, stepped),
+            _of_lists(before, after),
+        )
+    )
 
 
 def committed_fields(records: tuple[StepExecution, ...]) -> Mapping[str, Any]:
@@ -114,9 +132,7 @@ def committed_fields(records: tuple[StepExecution, ...]) -> Mapping[str, Any]:
 
 def usage_before(usage: InferenceUsage, record: StepExecution) -> InferenceUsage:
     """Compute the usage before a step, if the step's answer is all that it has used."""
-    own = record.step.inference_response.usage
-    counts = {name: max(0, getattr(usage, name) - getattr(own, name)) for name in InferenceUsage.model_fields}
-    return InferenceUsage(**counts)
+    return usage.without(record.step.inference_response.usage)
 
 
 def cost_before(cost: float | None, record: StepExecution) -> float | None:
@@ -129,10 +145,10 @@ def cost_before(cost: float | None, record: StepExecution) -> float | None:
 
 def _step_between(before: AgentState, after: AgentState) -> StepExecution | None:
     """The record of the step that `after` has and `before` has not."""
-    execution = after.execution
-    if execution is None or not _is_same_execution(before, after) or position_of(before) >= position_of(after):
+    one, other = before.execution, after.execution
+    if one is None or other is None or one.execution_id != other.execution_id:
         return None
-    return execution.step_executions[-1]
+    return other.step_executions[-1] if len(one.step_executions) < len(other.step_executions) else None
 
 
 def _is_same_execution(before: AgentState, after: AgentState) -> bool:
@@ -141,17 +157,19 @@ def _is_same_execution(before: AgentState, after: AgentState) -> bool:
 
 
 def _of_fields(before: AgentState, after: AgentState, *, is_committed: bool) -> Old:
-    for name in STATE_FIELDS:
-        value = getattr(before, name)
-        if value != getattr(after, name):
-            yield name, to_json(value)
-    for name in CONTEXT_FIELDS:
-        value = getattr(before.context, name)
-        if value != getattr(after.context, name):
-            yield name, to_json(value)
+    yield from _of_values(STATE_FIELDS, _state_values(before), _state_values(after))
+    yield from _of_values(CONTEXT_FIELDS, _context_values(before.context), _context_values(after.context))
     records = before.execution.step_executions if before.execution is not None else ()
     if is_committed and records and before.updated_at != records[-1].completed_at:
         yield "updated_at", to_json(before.updated_at)
+
+
+def _of_values(names: Sequence[str], before: tuple[Any, ...], after: tuple[Any, ...], prefix: str = "") -> Old:
+    if before == after:
+        return
+    for name, value, following in zip(names, before, after, strict=True):
+        if value != following:
+            yield prefix + name, to_json(value)
 
 
 def _of_mapping(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Old:
@@ -181,6 +199,7 @@ def _of_execution(
     yield from _of_mapping("xpart", _values(one.parts), _values(other.parts))
     if one.steps_generation != other.steps_generation:
         yield "outputs", to_json([each.step.outputs for each in one.step_executions])
+    yield from _of_values(_CARRIED, _carried_values(one), _carried_values(other), "execution.")
     for name, value in _expected(one, other, stepped, is_committed=is_committed).items():
         found = getattr(one, name)
         if found is not value and found != value:
@@ -197,15 +216,12 @@ def _whole(execution: ExecutionState) -> bytes:
 def _expected(
     one: ExecutionState, other: ExecutionState, stepped: StepExecution | None, *, is_committed: bool
 ) -> dict[str, Any]:
-    """The values of the fields of `one` as a reader derives them from `other` and the records."""
-    usual = committed_fields(one.step_executions)
-    expected = {name: getattr(other, name) for name in EXECUTION_FIELDS if name not in usual}
-    if is_committed:
-        expected.update(usual)
+    """The values of the fields of `one` that a reader derives from `other` and the records."""
+    usage, cost = other.usage, other.cost
     if stepped is not None:
-        expected["usage"] = usage_before(other.usage, stepped)
-        expected["cost"] = cost_before(other.cost, stepped)
-    return expected
+        usage, cost = usage_before(usage, stepped), cost_before(cost, stepped)
+    used = {"usage": usage, "cost": cost}
+    return {**used, **committed_fields(one.step_executions)} if is_committed else used
 
 
 def _of_sections(before: AgentState, after: AgentState, stepped: StepExecution | None) -> Old:
