@@ -15,6 +15,10 @@ from support.store import Bench
 
 pytestmark = pytest.mark.leaves_keys("executions go on")
 
+ONCE = ("redis", "memory")
+AGAIN = ("redis in fibers", "fakeredis", "cluster")
+"""Databases on which shorter random executions run, and the two hundred steps in the long form: they differ in how they are asked."""
+
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_state_of_every_step_is_what_its_commit_has_stored(bench: Bench, seed: int) -> None:
@@ -30,6 +34,9 @@ def test_the_state_of_every_step_is_what_its_commit_has_stored(bench: Bench, see
     past.check()
 
 
+@pytest.mark.parametrize(
+    "database", [*ONCE, *(pytest.param(each, marks=pytest.mark.long) for each in AGAIN)], indirect=True
+)
 def test_two_hundred_steps_with_any_changes_in_between(database: Database) -> None:
     past = Past(Bench(database), seed=7)
     past.bench.submit()

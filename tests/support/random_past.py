@@ -91,6 +91,7 @@ def random_change(dice: random.Random) -> Change:
             lambda s: s.with_messages_added([Message.user(text)], "buffer"),
             lambda s: s.with_messages([Message.user(text)], "summary"),
             lambda s: s.with_messages([*s.store.section().messages[-3:]]),
+            lambda s: s.with_context_and_execution(s.context, s.execution.with_handoff(text)) if s.execution else s,
             lambda s: s.with_usage(InferenceUsage(input=3, output=1), 0.1) if s.execution else s,
             lambda s: s,
         )
