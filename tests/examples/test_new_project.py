@@ -15,6 +15,7 @@ import yaml
 from celery_agents.tasks.local.new_project import check_project_name
 from celery_agents.worker.errors import ConfigurationError
 
+from support import fork_server
 from support.types import check_with_mypy, check_with_pyright
 
 
@@ -51,11 +52,9 @@ def test_it_is_strictly_typed(project: Path) -> None:
 
 def test_its_agent_answers(project: Path, redis_url: str, new_worker: Callable[..., Any]) -> None:
     new_worker(agents="my_shop.agents", env={"PYTHONPATH": str(project)})
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "celery_agents", "submit", "support", "Order 17 arrived broken", "--wait"],
-        env={**os.environ, "CELERY_AGENTS_REDIS_URL": redis_url}, capture_output=True, text=True, timeout=60,
-        check=True,
-    )  # fmt: skip
+    command = [sys.executable, "-P", "-m", "celery_agents", "submit", "support", "Order 17 arrived broken", "--wait"]
+    done = fork_server.run(command, env={**os.environ, "CELERY_AGENTS_REDIS_URL": redis_url})
+    assert done.returncode == 0, done.stderr
     assert done.stdout == "I am sorry about that. I refunded 24.00 for order 17.\n"
 
 

@@ -19,6 +19,7 @@ from celery_agents.tasks.app import create_app
 from celery_agents.worker.errors import ActionRefused, InvalidInput, SessionNotFound
 from celery_agents.worker.state import StopReason
 
+from support import fork_server
 from support.budget_agents import FOLDER, STEPS
 from support.lab import Lab
 from support.serve_process import ServeProcess
@@ -223,7 +224,7 @@ def test_a_command_shows_a_budget_and_changes_single_limits_of_it(lab: Lab, stag
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-P", "-m", "celery_agents", "budget", job.session_id, *arguments]
         env = {**os.environ, "CELERY_AGENTS_REDIS_URL": lab.store_url}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        return fork_server.run(command, env=env)
 
     shown = json.loads(run("--json").stdout)
     assert (shown["used"]["max_steps"], shown["budget"]["max_steps"], shown["budget"]["max_cost"]) == (1, 2, 5.0)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support import fork_server
 from support.hostile import hostile_environment, write_files_of_another_service
 from support.processes import is_gone
 from support.provider import Provider, calls, tool_call
@@ -94,10 +95,8 @@ def test_what_is_kept_can_be_looked_at_and_asked_again(tmp_path: Path) -> None:
         assert plain
         assert all(map(is_gone, plain)), "nothing asks the plain workers again"
         again = [sys.executable, "-P", "-m", "celery_agents", "send", session, "Order 18 is broken, too", "--wait"]
-        answer = subprocess.run(
-            again, env=environment({"CELERY_AGENTS_REDIS_URL": url}), capture_output=True, text=True, timeout=60,
-            check=True,
-        )  # fmt: skip
+        answer = fork_server.run(again, env=environment({"CELERY_AGENTS_REDIS_URL": url}))
+        assert answer.returncode == 0, answer.stderr
         assert "39.00 for order 18" in answer.stdout
     finally:
         for pid in pids:

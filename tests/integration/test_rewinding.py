@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from celery_agents.tasks.app import create_app
 from celery_agents.worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound
 from celery_agents.worker.requests.answers import Approve
 
+from support import fork_server
 from support.budget_agents import FOLDER, STEPS
 from support.lab import Lab
 from support.serve_process import ServeProcess
@@ -201,7 +201,8 @@ def test_over_http_by_command_by_task_and_asynchronously(lab: Lab, tmp_path: Pat
         serve.end()
     command = [sys.executable, "-P", "-m", "celery_agents", "rewind", session, "--to", f"{execution}:4", "--json"]
     env = {**os.environ, "CELERY_AGENTS_REDIS_URL": lab.store_url}
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    ran = fork_server.run(command, env=env)
+    assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {"session_id": session, "version": client.header(session).version}
     named = {"session_id": session, "to": 3}
     for _ in range(2):

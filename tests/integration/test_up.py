@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -105,10 +104,7 @@ def test_what_dies_is_started_again_and_the_data_stay_for_the_next_time(new_up: 
     assert len(second.run("list", "--json").splitlines()) == 3
     wait_until(lambda: b"echo" in _read(f"http://127.0.0.1:{port}/v1/agents"), "HTTP answers", 30, ignoring=OSError)
     assert b"modulepreload" in _read(f"http://127.0.0.1:{port}/sessions")
-    third = subprocess.run(
-        [sys.executable, "-P", "-m", "celery_agents", "up", "--agents", "my_agents"],
-        cwd=up.folder, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    third = fork_server.run([sys.executable, "-P", "-m", "celery_agents", "up", "--agents", "my_agents"], cwd=up.folder)
     assert third.returncode == 2
     assert "is in use by another celery-agents" in third.stderr.splitlines()[-1]
 
@@ -135,10 +131,8 @@ def test_a_changed_file_restarts_the_worker_and_a_broken_one_waits_for_the_next_
 )
 def test_wrong_agents_are_explained_in_the_last_line(tmp_path: Path, modules: str, last_line: str) -> None:
     (tmp_path / "broken.py").write_text("helper = Agnet('x')\n")
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "celery_agents", "up", "--agents", modules, "--port", str(free_port())],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-P", "-m", "celery_agents", "up", "--agents", modules, "--port", str(free_port())]
+    done = fork_server.run(command, cwd=tmp_path)
     assert done.returncode == 2
     assert last_line in done.stderr.splitlines()[-1]
     assert modules in done.stderr.splitlines()[-1]

@@ -24,10 +24,14 @@ from functools import cache
 from pathlib import Path
 
 _SERVER = Path(__file__).with_name("forking.py")
-# The client of the tests is killed and started again dozens of times, and imports as much as a command.
-_WORDS = (["-m", "celery_agents"], ["-P", "-m", "celery_agents"], ["-m", "support.rewinding_client"])
+# The client and the server of tools of the tests are killed and started again dozens of times, and import as much as a command.
+_WORDS = (
+    ["-m", "celery_agents"], ["-P", "-m", "celery_agents"], ["-m", "support.rewinding_client"], ["-m", "support.mcp_server"],
+)  # fmt: skip
 # Read by the interpreter or by libraries when they are imported: a process that has others than ours has to start anew.
-_READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "C_", "CELERY_", "DJANGO_", "FORKED_", "KOMBU_")
+_READ_AT_START = (
+    "PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "C_", "CELERY_", "DJANGO_", "FORKED_", "KOMBU_", "OTEL_", "PSYCOPG_", "SQLALCHEMY_",
+)  # fmt: skip
 # These are applied in the fork; `CELERY_AGENTS_…` are read by the product when a command runs.
 _APPLIED = ("PYTHONFAULTHANDLER", "PYTHONPATH", "PYTHONUNBUFFERED")
 

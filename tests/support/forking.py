@@ -22,13 +22,19 @@ import threading
 import time
 from typing import Any
 
-# What a worker or a command imports before it does anything.
+# What a worker or a command imports before it does anything, then what many of them import soon: the archive, servers of
+# tools and their HTTP, clients of models. Those libraries take longer to import than most tests need their process for.
 _MODULES = (
     "celery_agents.tasks.cli.program", "celery_agents.tasks.cli.start_commands", "celery_agents.tasks.cli.job_commands",
     "celery_agents.tasks.cli.request_commands", "celery_agents.tasks.cli.session_commands",
     "celery_agents.tasks.cli.provider_commands", "celery_agents.tasks.cli.operation_commands",
     "celery_agents.tasks.app", "celery_agents.tasks.consumer.bootstep", "celery.bin.worker", "celery.apps.worker",
     "celery.worker.components", "celery.worker.consumer", "kombu.transport.redis",
+    "celery_agents.tasks.local.worker", "celery_agents.tasks.cli.progress", "celery_agents.tasks.cli.event_lines",
+    "celery_agents.tasks.http.app", "celery_agents.testing", "celery_agents.worker.archive.sqlite",
+    "celery_agents.worker.archive.postgresql", "celery_agents.worker.archive.sql_archive", "celery_agents.worker.mcp.session",
+    "celery_agents.worker.mcp.transports", "celery_agents.worker.drivers.pydantic_ai.driver", "pydantic_ai.models.openai",
+    "mcp.server.mcpserver", "uvicorn",
 )  # fmt: skip
 
 
