@@ -229,7 +229,7 @@ WAITING_MUTANTS: Final = (
     Mutant("wait_ignores_stop", "the wait does not look for a stop", Substitutes(_StopHiddenFromWaits), 148),
     Mutant("wait_not_due", "a session that waits leaves the due index", Substitutes(_NotDueWhileWaiting), 18),
     Mutant(
-        "answer_ignores_control", "an answer does not watch the control fields", Substitutes(_AnswerIgnoresControl), 47
+        "answer_ignores_control", "an answer does not watch the control fields", Substitutes(_AnswerIgnoresControl), 328
     ),
     Mutant("answer_not_recognised", "an answer sent again is not recognised", Substitutes(_AnswerNotRecognised)),
     Mutant("second_decision", "a second decision replaces the first", Substitutes(_SecondDecision)),
