@@ -115,6 +115,45 @@ async function change(session) {
   assert.equal((await request("GET", path, fork)).status, 410);
 }
 
+async function lookBackAndRewind(session) {
+  const place = { session_id: session };
+  const { value: then } = await call("GET", `${path}/steps/{at}/state`, { ...place, at: 1 });
+  assert.ok(then.state);
+  assert.ok((await call("GET", `${path}/steps/{step}/request`, { ...place, step: 1 })).value);
+  await call("POST", `${path}/rewind`, place, { body: { to: 1, by: "node" } });
+  const { value: costs } = await call("GET", "/v1/costs", {}, { query: { by: "agent" } });
+  assert.ok(costs);
+}
+
+async function changeMindsAndErase() {
+  const { value: asked } = await job("asking", { message: plan([[tool("careful", { work: "not by node" })]]) });
+  const place = { session_id: asked.session_id };
+  await call("POST", `${path}/labels`, place, { body: { labels: { story: "minds" } } });
+  const [{ id }] = await openRequests(asked.session_id);
+  await call("POST", `${path}/budget`, place, { body: { budget: { max_steps: 20 } } });
+  await call("POST", `${path}/messages`, place, { body: { message: "no, not this one" } });
+  await call("POST", `${path}/messages`, place, { body: { message: plan([], "later"), when: "queue" } });
+  const [said, later] = (await call("GET", `${path}/queue`, place)).value.messages;
+  const { value: shown } = await call("GET", `${path}/requests/{request_id}`, { ...place, request_id: id });
+  assert.deepEqual(shown.messages.map((each) => [each.number, each.text]), [[1, "no, not this one"]]);
+  const answers = { [id]: { approve: true } };
+  const unseen = await request("POST", `${path}/answers`, place, { body: { answers, seen: 0 } });
+  assert.equal(unseen.status, 409);
+  assert.equal((await unseen.json()).newest_message, 1);
+  await call("PUT", `${path}/messages/{operation_id}/mode`, { ...place, operation_id: later.operation_id }, {
+    body: { when: "steer" },
+  });
+  await call("DELETE", `${path}/messages/{operation_id}`, { ...place, operation_id: said.operation_id });
+  await call("POST", `${path}/queue/release`, place, { body: {} });
+  const { value: preview } = await call("POST", "/v1/acts", {}, {
+    body: { act: "stop", label: { story: "minds" }, dry_run: true },
+  });
+  assert.ok(preview);
+  await call("POST", `${path}/stop`, place, { body: { timeout_seconds: 30 } });
+  await call("POST", "/v1/erasures", {}, { body: { label: { story: "minds" } } });
+  assert.equal((await request("GET", path, place)).status, 410);
+}
+
 async function ask() {
   const calls = [tool("refund", { work: "by node" }), tool("measured", { work: "box" })];
   const { value: asked } = await job("asking", { message: plan([calls]) });
@@ -151,6 +190,7 @@ async function complete() {
     const entries = await (await fetch(`${ledger}/entries`)).json();
     return entries.find((each) => each.kind === "start" && each.work === "elsewhere");
   });
+  await until("the wait", async () => (await statusOf(asked.session_id)) === "waiting");
   const { value } = await call("POST", "/v1/completions/{token}", { token: entry.token }, {
     bearer: null,
     body: { value: { found: 2 } },
@@ -224,6 +264,8 @@ async function live() {
   assert.equal(seen.at(-1), "execution_completed");
 }
 
-await change(await workAndRead());
-await Promise.all([ask(), complete(), holdAndStop(), delegate(), talk(), live(), look(), limit()]);
+const worked = await workAndRead();
+await lookBackAndRewind(worked);
+await change(worked);
+await Promise.all([ask(), changeMindsAndErase(), complete(), holdAndStop(), delegate(), talk(), live(), look(), limit()]);
 console.log(JSON.stringify([...used].sort()));

@@ -55,7 +55,8 @@ def test_a_client_in_plain_javascript_uses_every_operation(served: ServeProcess,
     used = run_node("every_operation.mjs", served.url, TOKEN, lab.ledger.url)
     with served.http(TOKEN) as http:
         paths = http.get("/openapi.json").json()["paths"]
-    assert set(used) == {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    offered = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert sorted(offered ^ set(used)) == []
     assert len([each for each in lab.ledger.entries() if each.get("work") == "by node"]) == 1
 
 
