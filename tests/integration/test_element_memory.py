@@ -87,7 +87,7 @@ def test_a_worker_stays_small_and_does_other_jobs(
     ledger: Ledger,
     tmp_path: Path,
 ) -> None:
-    worker = new_worker(env=ledger.env)
+    worker = new_worker(env=ledger.env, fresh=True)  # a fork has more in its memory
     client = AgentClient(redis_url)
     count = ELEMENTS // 4 if "larger" in attack else ELEMENTS
     for number in range(count):

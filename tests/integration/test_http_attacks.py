@@ -43,6 +43,7 @@ FEW_OR_MANY = [pytest.param(8, id="few"), pytest.param(40, id="many", marks=pyte
 @pytest.fixture
 def process(tmp_path: Path, redis_url: str) -> Iterator[ServeProcess]:
     started = ServeProcess(tmp_path / "serve", redis_url, ENV)
+    started.fresh = True  # a fork has more in its memory
     started.start()
     yield started
     started.end()

@@ -154,7 +154,7 @@ def test_the_ends_of_sixty_four_children_take_bounded_memory_of_their_parent(red
 def test_a_gigabyte_of_messages_is_refused_and_none_that_was_taken_is_lost(
     redis_url: str, new_worker: Any, ledger: Any
 ) -> None:
-    worker = new_worker(env=ledger.env)
+    worker = new_worker(env=ledger.env, fresh=True)  # a fork has more in its memory
     client = AgentClient(redis_url)
     job = client.submit("planned", plan([call("keyed", work="a", gate="g")]))
     wait_until(lambda: bool(ledger.effects()) or bool(ledger.entries()), "the tool runs")
