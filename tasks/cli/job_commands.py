@@ -218,17 +218,18 @@ def show(
         numbers = ", ".join(map(str, step_numbers(stored.state))) or "none yet"
         raise typer.BadParameter(f"the execution has no step {step} that is done; there are {numbers}")
     if json:
-        waiting = client.store.sessions.waiting_operations(header.session_id)
+        waiting = client.store.sessions.read_waiting(header.session_id).inbox
         shown = [{"kind": each.kind.value, "message": each.payload.get("message")} for each in waiting]
         facts = {"waiting_for_step": shown, "queue": client.queued(header.session_id).to_dict()}
         print(as_json({**session_value(header, stored.state, reason), **facts}))
     elif step is not None:
         print("\n".join(step_lines(stored.state, step)))
     else:
+        waiting = client.store.sessions.read_waiting(header.session_id)
         beside = Beside(
             requests=client.requests(header.session_id, status=None, tree=False).requests,
-            waiting=client.store.sessions.waiting_operations(header.session_id),
-            queue=client.store.sessions.queue(header.session_id),
+            waiting=waiting.inbox,
+            queue=waiting.queue,
         )
         print("\n".join(session_lines(header, stored.state, reason, beside, verbose=verbose)))
 

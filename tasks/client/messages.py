@@ -85,13 +85,11 @@ class MessageVerbs(ClientConnection):
         Raises:
             SessionNotFound: There is no such session, or it has expired.
         """
-        session = read_session_id(session_id)
-        queue = self.store.sessions.queue(session)
-        waiting = in_delivery_order(self.store.sessions.waiting_operations(session))
-        inbox = [each for each in waiting if each.kind is InboxKind.MESSAGE]
+        waiting = self.store.sessions.read_waiting(read_session_id(session_id))
+        queue, inbox = waiting.queue, in_delivery_order(waiting.inbox)
         placed = Placement.HELD if queue.held else Placement.QUEUED
         messages = [
-            *(_waiting(each, Placement.JOINS) for each in inbox),
+            *(_waiting(each, Placement.JOINS) for each in inbox if each.kind is InboxKind.MESSAGE),
             *(_waiting(each, placed) for each in queue.messages),
         ]
         return MessagesInLine(messages=tuple(messages), held=queue.held or None)

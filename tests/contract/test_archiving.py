@@ -255,7 +255,7 @@ def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: Lab) -
         "events": lambda: sessions.events(name),
         "latest": lambda: sessions.latest_events(name, 3),
         "watch": lambda: sessions.watch(name, "0", 1),
-        "waiting": lambda: sessions.waiting_operations(name),
+        "waiting": lambda: sessions.read_waiting(name),
         "execution": lambda: replace(sessions.execution(name, 1, 10), now_ms=0),
         "messages": lambda: sessions.messages(name, 0, 10),
         "outline": lambda: sessions.outline(name),

@@ -112,7 +112,7 @@ def test_a_message_meets_a_session(bench: Bench, state: str, mode: str) -> None:
 
 def _check_place(bench: Bench, cell: str) -> None:
     """The message is where the cell says, and nowhere else."""
-    waits = [each.id for each in bench.store.sessions.waiting_operations(bench.session)]
+    waits = [each.id for each in bench.store.sessions.read_waiting(bench.session).inbox]
     queued, held = bench.queue
     is_said = "the message" in bench.said
     assert (is_said, *waits, *queued).count("m1") + is_said == 1

@@ -7,7 +7,13 @@ import time
 import pytest
 
 from celery_agents.worker.engine.transitions import retry_transition
-from celery_agents.worker.errors import ActionRefused, IdempotencyMismatch, MessageNotWaiting, SessionBusy
+from celery_agents.worker.errors import (
+    ActionRefused,
+    IdempotencyMismatch,
+    MessageNotWaiting,
+    SessionBusy,
+    SessionNotFound,
+)
 from celery_agents.worker.store.records import MessageMode, Placement
 
 from support.points import Points
@@ -119,6 +125,19 @@ def test_a_stop_that_ends_the_execution_itself_clears_and_holds_too(bench: Bench
     bench.message("then", "q2", when="queue")
     bench.stop()
     assert (bench.queue, bench.due()) == ((["q2"], "stopped"), None)
+
+
+def test_all_that_waits_is_read_at_once_so_that_no_message_is_seen_twice_or_not_at_all(bench: Bench) -> None:
+    bench.claim()
+    bench.message("queued", "q1", when="queue")
+    bench.message("steering", "s1", when="steer")
+    bench.spy.sent.clear()
+    waiting = bench.store.sessions.read_waiting(bench.session)
+    assert len(bench.spy.sent) == 1
+    assert [each.id for each in waiting.inbox] == ["s1"]
+    assert [each.id for each in waiting.queue.messages] == ["q1"]
+    with pytest.raises(SessionNotFound):
+        bench.store.sessions.read_waiting("nobody")
 
 
 @pytest.mark.parametrize("where", ["inbox", "queue", "held queue"])

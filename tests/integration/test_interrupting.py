@@ -302,7 +302,7 @@ def test_workers_that_die_deliver_it_once_and_in_the_same_execution(lab: Lab, po
         assert sent[number].result(timeout=5).execution_id == job.execution_id
         state = client.show(job.session_id).state
         assert len([each for each in state.messages if each.role is Role.USER]) == 2
-        assert not client.store.sessions.waiting_operations(job.session_id)
+        assert not client.store.sessions.read_waiting(job.session_id).inbox
         control = lab.redis.hmget(client.store.context.keys(job.session_id).ctl, "interrupt", "cancel")
         assert [value or "" for value in control] == ["", ""]
     assert not entries(lab, kind="effect"), "no call of an answer that was left off begins"

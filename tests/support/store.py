@@ -279,7 +279,7 @@ class Bench:
     @property
     def queue(self) -> tuple[list[str], str]:
         """The ids of the queued messages, and why they are held."""
-        queue = self.store.sessions.queue(self.session)
+        queue = self.store.sessions.read_waiting(self.session).queue
         return [each.id for each in queue.messages], queue.held
 
     def next_claim(self) -> Claimed:

@@ -87,7 +87,7 @@ def check_room(scope: SessionScope, queue: MessageQueue, operation: Operation) -
 
 @dataclass(frozen=True, slots=True)
 class WaitingMessages:
-    """All that waits in a session, as a transaction reads it that watches both lists.
+    """All that waits in a session, by one read of both lists.
 
     Attributes:
         inbox: The operations that wait for the running step.

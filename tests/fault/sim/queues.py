@@ -28,8 +28,8 @@ class Places:
 def find_places(sim: Simulation, session: str, state: AgentState, steps: dict[str, list[Any]]) -> Places:
     """Find the messages of a session that has come to rest, and check the order of those that were queued."""
     world, store = sim.world, sim.client
-    queue = store.sessions.queue(session)
-    waiting = store.sessions.waiting_operations(session)
+    waits = store.sessions.read_waiting(session)
+    queue, waiting = waits.queue, waits.inbox
     is_idle = state.execution is None or state.execution.status.is_terminal()
     world.expect(not (is_idle and waiting), "I8", f"{session} is idle, and its inbox holds {waiting}")
     world.expect(not queue.messages or bool(queue.held), "I8", f"{session} has a queue that nothing holds")

@@ -117,7 +117,7 @@ def test_a_message_that_came_meanwhile_is_queued_and_starts_the_next_execution_w
     session_id = bench.submit()
     bench.step(session_id)
     assert bench.due(session_id) is None
-    queue = bench.store.sessions.queue(session_id)
+    queue = bench.store.sessions.read_waiting(session_id).queue
     assert (len(queue.messages), queue.held) == (1, "stopped")
     bench.store.sessions.release_queue(session_id, "r1", operation_transition)
     bench.run(session_id)

@@ -106,7 +106,7 @@ def test_a_message_before_a_stop_is_held_and_one_behind_it_starts_the_next_execu
     bench, _ = talking(new_bench, step1=both)
     session_id = bench.submit()
     bench.run(session_id)
-    queue = bench.store.sessions.queue(session_id)
+    queue = bench.store.sessions.read_waiting(session_id).queue
     assert (len(queue.messages), queue.held) == ((1, "stopped") if comes_first == "message" else (0, ""))
     if comes_first == "message":
         bench.store.sessions.release_queue(session_id, "r1", operation_transition)

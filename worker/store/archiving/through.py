@@ -188,13 +188,13 @@ _WAYS: Final[Mapping[str, Way]] = {
     **dict.fromkeys(
         (
             "load", "definition", "record", "records", "read_joined", "outcome", "step_facts", "execution",
-            "messages", "outline", "state_at", "request_at", "find", "queue", "find_rewind",
+            "messages", "outline", "state_at", "request_at", "find", "read_waiting", "find_rewind",
         ),
         _read,
     ),
     **dict.fromkeys(
         (
-            "events", "latest_events", "watch", "waiting_operations", "read_failed_sinks", "event_at", "keep_followed",
+            "events", "latest_events", "watch", "read_failed_sinks", "event_at", "keep_followed",
             "committed_texts",
         ),
         _look,

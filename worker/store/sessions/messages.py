@@ -13,7 +13,7 @@ from ..control import QUEUE_HELD, forget_changes
 from ..database import Command, WatchedTransaction
 from ..event_records import EventType
 from ..events import tell
-from ..inbox import InboxIndex, new_change_id
+from ..inbox import InboxIndex, new_change_id, read_inbox
 from ..keys import joined_field
 from ..queued_messages import (
     UNDELIVERED,
@@ -34,8 +34,8 @@ from .watched_sessions import WatchedSession
 class MessageVerbs(StorePart):
     """Actions of clients on messages that wait. A transition starts an execution with the message that it is given."""
 
-    def queue(self, session_id: str) -> MessageQueue:
-        """Read the messages that wait for executions of their own.
+    def read_waiting(self, session_id: str) -> WaitingMessages:
+        """Read what waits for the step that runs, and the messages that wait for executions of their own.
 
         Raises:
             SessionNotFound: There is no such session, or it has expired.
@@ -43,14 +43,15 @@ class MessageVerbs(StorePart):
         """
         keys = self._context.keys(session_id)
         reads: list[Command] = [
-            ("HGET", keys.session, "version"),
-            ("LRANGE", keys.next, 0, -1),
+            ("HMGET", keys.session, "version", "ops"),
             ("HGET", keys.ctl, QUEUE_HELD),
+            *WaitingMessages.reads(keys),
         ]
-        version, entries, held = self._context.database.pipeline("queue.read", reads)
+        (version, known), held, inbox, queued = self._context.database.pipeline("waiting.read", reads)
         if version is None:
             raise missing_error(self._context, session_id)
-        return read_queue(entries, fields.text(held))
+        fresh = read_inbox(inbox, fields.strings(known))
+        return WaitingMessages(fresh, len(inbox), read_queue(queued, fields.text(held)))
 
     def withdraw(self, session_id: str, operation_id: str, *, by: str = "") -> ActionResult:
         """Take back a message that waits for the step or in the queue. Its id stays known.

@@ -11,9 +11,7 @@ from ..context import StorePart
 from ..database import Command, Reply
 from ..event_records import Event
 from ..events import parse_events
-from ..inbox import read_inbox
 from ..keys import failed_sinks_field, joined_field
-from ..records import Operation
 from ..safe_ends import SAFE, is_safe
 from ..session_records import Result, StepFacts
 from .loading import missing_error
@@ -97,17 +95,6 @@ class ReadVerbs(StorePart):
         read: Command = ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", stream, after)
         (reply,) = self._context.database.pipeline("watch", [read])
         return parse_events(session_id, reply[0][1]) if reply else []
-
-    def waiting_operations(self, session_id: str) -> tuple[Operation, ...]:
-        """Read the messages and changes that wait for the step that runs, the oldest first.
-
-        Raises:
-            StateUnreadable: An entry is damaged.
-        """
-        keys = self._context.keys(session_id)
-        reads: list[Command] = [("LRANGE", keys.inbox, 0, -1), ("HGET", keys.session, "ops")]
-        entries, known = self._context.database.pipeline("inbox", reads)
-        return read_inbox(entries, fields.strings(known))
 
     def note_failed_sinks(self, session_id: str, execution_id: str, failed: Mapping[str, str]) -> bool:
         """Store why sinks have failed, by their names, at a trace that they got after the execution's last commit.
