@@ -309,7 +309,7 @@ def test_workers_that_die_deliver_it_once_and_in_the_same_execution(lab: Lab, po
 
 
 def may_be_asked(lab: Lab, job: Job, worker: WorkerProcess) -> None:
-    sleep_until(lambda: asked(lab, job, 1) or not worker.alive, 1)
+    sleep_until(lambda: asked(lab, job, 1) or not worker.alive, 10)
 
 
 def sleep_until(is_over: Callable[[], object], seconds: float) -> None:
