@@ -381,7 +381,8 @@ def test_no_number_and_no_date_of_any_operation_is_an_error_of_the_server(
                     assert response.status_code < 500, (method, template, path, value, response.text)
                     tried += 1
                     if value in ("1e400", "-1e400", "NaN", "Infinity"):
-                        assert response.status_code in (400, 422), (method, template, path, value, response.text)
+                        refused = (400, 401, 422) if "{token}" in template else (400, 422)  # a token is read first
+                        assert response.status_code in refused, (method, template, path, value, response.text)
             for each in operation["parameters"]:
                 if each["in"] != "query" or operation["operationId"] in ("follow_events", "run_agent"):
                     continue
