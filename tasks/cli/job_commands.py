@@ -218,9 +218,11 @@ def show(
         numbers = ", ".join(map(str, step_numbers(stored.state))) or "none yet"
         raise typer.BadParameter(f"the execution has no step {step} that is done; there are {numbers}")
     if json:
-        waiting = client.store.sessions.read_waiting(header.session_id).inbox
-        shown = [{"kind": each.kind.value, "message": each.payload.get("message")} for each in waiting]
-        facts = {"waiting_for_step": shown, "queue": client.queued(header.session_id).to_dict()}
+        from ..client.messages import MessagesInLine
+
+        waiting = client.store.sessions.read_waiting(header.session_id)
+        shown = [{"kind": each.kind.value, "message": each.payload.get("message")} for each in waiting.inbox]
+        facts = {"waiting_for_step": shown, "queue": MessagesInLine.of(waiting).to_dict()}
         print(as_json({**session_value(header, stored.state, reason), **facts}))
     elif step is not None:
         print("\n".join(step_lines(stored.state, step)))

@@ -233,7 +233,7 @@ def _waiting_lines(operation: Operation, place: str, text: _Text) -> Iterator[st
     if operation.kind is not InboxKind.MESSAGE:
         yield f"{place}: {operation.kind.value.replace('_', ' ')}"
         return
-    first, *others = [*text.block(str(operation.payload["message"].get("content", "")), "")] or [""]
+    first, *others = [*text.block(operation.text, "")] or [""]
     yield f"user, {clean(place)}: {first}"
     yield from (f"{_INDENT}{line}" for line in others)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -15,6 +14,7 @@ from ...worker.errors import InvalidInput
 from ...worker.moments import moment
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.inbox import new_change_id
+from ...worker.store.queued_messages import WaitingMessages
 from ...worker.store.records import InboxKind, MessageMode, Operation, Placement
 from .connection import ClientConnection
 from .inputs import check_caller, check_text, derive_id
@@ -60,6 +60,17 @@ class MessagesInLine:
     messages: tuple[WaitingMessage, ...] = ()
     held: str | None = None
 
+    @classmethod
+    def of(cls, waiting: WaitingMessages) -> MessagesInLine:
+        """The messages of what waits in a session."""
+        queue, inbox = waiting.queue, in_delivery_order(waiting.inbox)
+        placed = Placement.HELD if queue.held else Placement.QUEUED
+        messages = [
+            *(_waiting(each, Placement.JOINS) for each in inbox if each.kind is InboxKind.MESSAGE),
+            *(_waiting(each, placed) for each in queue.messages),
+        ]
+        return cls(messages=tuple(messages), held=queue.held or None)
+
     def to_dict(self) -> dict[str, Any]:
         """The messages as JSON values."""
         shown = [
@@ -85,14 +96,7 @@ class MessageVerbs(ClientConnection):
         Raises:
             SessionNotFound: There is no such session, or it has expired.
         """
-        waiting = self.store.sessions.read_waiting(read_session_id(session_id))
-        queue, inbox = waiting.queue, in_delivery_order(waiting.inbox)
-        placed = Placement.HELD if queue.held else Placement.QUEUED
-        messages = [
-            *(_waiting(each, Placement.JOINS) for each in inbox if each.kind is InboxKind.MESSAGE),
-            *(_waiting(each, placed) for each in queue.messages),
-        ]
-        return MessagesInLine(messages=tuple(messages), held=queue.held or None)
+        return MessagesInLine.of(self.store.sessions.read_waiting(read_session_id(session_id)))
 
     @verb(
         "DELETE", "/v1/sessions/{session_id}/messages/{operation_id}", "withdraw_message", scope=Scope.SUBMIT,
@@ -189,10 +193,9 @@ def read_mode(when: object) -> MessageMode:
 
 
 def _waiting(operation: Operation, placed: Placement) -> WaitingMessage:
-    message: Mapping[str, Any] = operation.payload.get("message") or {}
     return WaitingMessage(
         operation_id=operation.id,
-        text=str(message.get("content", "")),
+        text=operation.text,
         when=operation.mode.value,
         placed=placed.value,
         at=moment(operation.at_ms) if operation.at_ms else None,

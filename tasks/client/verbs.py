@@ -51,6 +51,19 @@ class Scope(StrEnum):
     """Everything, and what only an operator may: tokens for others, prompts and models of sessions, forks."""
 
 
+Needs = Mapping[tuple[str, Any], Scope]
+"""Further scopes, by the parameter and the value of it that needs one."""
+
+
+def needed_scopes(needs: Needs, given: Mapping[str, object]) -> list[Scope]:
+    """The further scopes that values need.
+
+    Args:
+        given: The values by their parameters.
+    """
+    return [scope for (name, value), scope in needs.items() if given[name] == value]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """A method of `AgentClient` that HTTP or a Celery task offers.
@@ -87,7 +100,7 @@ class Verb:
     headers: Sequence[str] = ()
     token: TokenPurpose | None = None
     service_only: Sequence[str] = ()
-    needs: Mapping[tuple[str, Any], Scope] = field(default_factory=dict[tuple[str, Any], Scope])
+    needs: Needs = field(default_factory=dict[tuple[str, Any], Scope])
     for_chat: bool = False
     reads_session: bool | Sequence[str] = True
     task: Sequence[str] = ()

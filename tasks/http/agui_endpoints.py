@@ -17,8 +17,8 @@ from ...worker.state.execution.requests import RequestKind
 from ...worker.store.event_records import Event, EventType
 from ...worker.store.records import MessageMode
 from ...worker.store.requests.records import FoundRequest
-from ..client.messages import read_mode
-from ..client.verbs import Scope
+from ..client.messages import INTERRUPTING, read_mode
+from ..client.verbs import Scope, needed_scopes
 from . import replies
 from .agui_run import AguiRun
 from .endpoints import Call, endpoint, send
@@ -230,8 +230,8 @@ def _read_mode(call: Call, given: core.RunAgentInput) -> str:
         HttpProblem: It interrupts a step, and the token may not do that.
     """
     mode = read_mode(_forwarded(given).get("when", MessageMode.STEER))
-    if mode is MessageMode.INTERRUPT:
-        call.access.check(Scope.STOP, given.thread_id)
+    for scope in needed_scopes(INTERRUPTING, {"when": mode}):
+        call.access.check(scope, given.thread_id)
     return mode
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ...worker.errors import SessionConflict
 from ..client.client import AgentClient
 from ..client.json_values import bucket_value, found_value, pause_value, timeline_value, waiting_value
-from ..client.verbs import VERBS, Verb
+from ..client.verbs import VERBS, Verb, needed_scopes
 from . import replies
 from .bodies import Budget, ModelLimit, Moment, TranscriptMessage, WaitQuery
 from .endpoints import IF_MATCH, KEY, Body, Call, Endpoint, Handler, NoQuery, send
@@ -166,9 +166,8 @@ def _make_handler(verb: Verb, writer: Writer) -> Handler:
     async def handle(call: Call) -> Response:
         given = call.query if verb.method in _BY_QUERY else call.body
         call.access.check_fields(**{name: getattr(given, name) for name in verb.service_only})
-        for (name, value), scope in verb.needs.items():
-            if getattr(given, name) == value:
-                call.access.check(scope, call.session_id)
+        for scope in needed_scopes(verb.needs, {name: getattr(given, name) for name, _ in verb.needs}):
+            call.access.check(scope, call.session_id)
         arguments = {
             **{name: call.path[name] for name in verb.path_names},
             **{name: getattr(given, name) for name in verb.http},

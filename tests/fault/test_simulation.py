@@ -5,7 +5,7 @@ A failing seed is replayed, with its story, by `cd tests && python -m fault.sim.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -90,30 +90,32 @@ def run_all(url: str, seeds: int, kind: str = "") -> Tally:
     return tally
 
 
+def expect_all_seen(tally: Tally, missing: Iterable[str], seeds: str) -> None:
+    """Nothing that these seeds are about was tested in vain, and the fault plan knows each round trip."""
+    unseen_answers = sorted(missing)
+    assert not unseen_answers, f"never happened in {seeds}: {unseen_answers}"
+    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_breaks_an_invariant(url: str) -> None:
     tally = run_all(url, SEEDS)
-    missing = set(unseen(tally)) - RARE
-    assert not missing, f"never happened in {SEEDS} seeds: {sorted(missing)}"
-    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+    expect_all_seen(tally, set(unseen(tally)) - RARE, f"{SEEDS} seeds")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_whose_sessions_ask_breaks_an_invariant(url: str) -> None:
     tally = run_all(url, WAITING_SEEDS, "waiting")
-    missing = set(unseen_waiting(tally)) - RARE_IN_WAITING
-    assert not missing, f"never happened in {WAITING_SEEDS} seeds whose sessions ask: {sorted(missing)}"
-    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+    expect_all_seen(tally, set(unseen_waiting(tally)) - RARE_IN_WAITING, f"{WAITING_SEEDS} seeds whose sessions ask")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_in_which_sessions_are_deleted_leaves_anything_or_brings_one_back(url: str) -> None:
     tally = run_all(url, DELETING_SEEDS, "deleting")
-    assert not list(unseen_deleting(tally)), f"never happened in {DELETING_SEEDS} seeds: {list(unseen_deleting(tally))}"
-    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+    expect_all_seen(tally, unseen_deleting(tally), f"{DELETING_SEEDS} seeds")
 
 
 @pytest.mark.slow
@@ -127,8 +129,7 @@ def test_no_seed_whose_agents_have_every_capability_breaks_an_invariant_or_a_par
 @pytest.mark.timeout(300)
 def test_no_seed_whose_agents_have_long_tasks_breaks_an_invariant_or_a_part(url: str) -> None:
     tally = run_all(url, SMART_SEEDS, "smart")
-    assert not list(unseen_smart(tally)), f"never happened in {SMART_SEEDS} seeds: {list(unseen_smart(tally))}"
-    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+    expect_all_seen(tally, unseen_smart(tally), f"{SMART_SEEDS} seeds")
 
 
 @pytest.mark.slow
@@ -136,26 +137,21 @@ def test_no_seed_whose_agents_have_long_tasks_breaks_an_invariant_or_a_part(url:
 def test_no_seed_in_which_budgets_are_changed_loses_a_change_or_decides_by_an_old_one(url: str) -> None:
     tally = run_all(url, LIMITING_SEEDS, "limiting")
     missing = set(unseen_limiting(tally)) - RARE_IN_LIMITING
-    assert not missing, f"never happened in {LIMITING_SEEDS} seeds that change budgets: {sorted(missing)}"
-    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+    expect_all_seen(tally, missing, f"{LIMITING_SEEDS} seeds that change budgets")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_in_which_sessions_are_rewound_loses_or_doubles_anything(url: str) -> None:
     tally = run_all(url, REWINDING_SEEDS, "rewinding")
-    seeds = f"{REWINDING_SEEDS} seeds that rewind sessions"
-    assert not list(unseen_rewinding(tally)), f"never happened in {seeds}: {list(unseen_rewinding(tally))}"
-    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+    expect_all_seen(tally, unseen_rewinding(tally), f"{REWINDING_SEEDS} seeds that rewind sessions")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_in_which_messages_interrupt_loses_one_or_begins_what_it_must_not(url: str) -> None:
     tally = run_all(url, INTERRUPTING_SEEDS, "interrupting")
-    seeds = f"{INTERRUPTING_SEEDS} seeds in which messages interrupt"
-    assert not list(unseen_interrupting(tally)), f"never happened in {seeds}: {list(unseen_interrupting(tally))}"
-    assert not list(unknown(tally)), f"round trips without a place in the fault plan: {list(unknown(tally))}"
+    expect_all_seen(tally, unseen_interrupting(tally), f"{INTERRUPTING_SEEDS} seeds in which messages interrupt")
 
 
 class _Doubling(Reasoning):

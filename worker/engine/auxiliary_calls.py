@@ -76,7 +76,7 @@ class AuxiliaryCalls:
 
         def attempt(question: InferenceRequest) -> tuple[bytes, Settlement | None]:
             self._check_claim(run)
-            return call_driver(run, services, question, services.gate.begin(run, question), is_auxiliary=True)
+            return call_driver(run, services, question, services.gate.begin(run, question))
 
         try:
             return ask_models(run, services, request, attempt=attempt, note=partial(self._record_failure, run))

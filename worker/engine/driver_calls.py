@@ -74,13 +74,12 @@ class DriverCaller:
 
 
 def call_driver(
-    run: Run, services: EngineServices, request: InferenceRequest, call: Call | None, *, is_auxiliary: bool = False
+    run: Run, services: EngineServices, request: InferenceRequest, call: Call | None
 ) -> tuple[bytes, Settlement | None]:
     """Call the run's driver.
 
     Args:
         call: Its admission by the gate; None where the driver asks no provider.
-        is_auxiliary: A hook or a tool calls it, whose own time counts.
     Returns:
         The raw answer, and the settlement of the request, to be written with it; None: nothing is to be settled.
     Raises:
@@ -89,18 +88,19 @@ def call_driver(
         StopExecution: The driver ends the execution.
     """
     if call is None:
-        return _call(run, services, request, is_auxiliary=is_auxiliary), None
+        return _call(run, services, request), None
     try:
-        raw = _call(run, services, replace(request, observe=call.observe), is_auxiliary=is_auxiliary)
+        raw = _call(run, services, replace(request, observe=call.observe))
     except BaseException as error:
         services.gate.fail(run, call, error)
         raise
     return raw, services.gate.settle(run, call)
 
 
-def _call(run: Run, services: EngineServices, request: InferenceRequest, *, is_auxiliary: bool) -> bytes:
+def _call(run: Run, services: EngineServices, request: InferenceRequest) -> bytes:
     """Call the driver: a coroutine on the loop, a plain function in a thread."""
     driver, lease = run.agent.answering, run.lease
+    is_auxiliary = bool(request.purpose)  # a hook or a tool calls it, whose own time counts
     blocks_step = not (driver.is_async or is_auxiliary)
     if blocks_step:
         lease.blocked_since = services.monotonic()

@@ -287,6 +287,12 @@ class Operation:
         return MessageMode(self.payload.get("when", MessageMode.STEER))
 
     @property
+    def text(self) -> str:
+        """The text of a message; "" for an operation that is none."""
+        message: Mapping[str, Any] = self.payload.get("message") or {}
+        return str(message.get("content", ""))
+
+    @property
     def at_ms(self) -> int:
         """Redis time at which a message was taken; 0: an earlier version has taken it."""
         return int(self.payload.get("at_ms", 0))

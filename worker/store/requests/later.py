@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from ...errors import InvalidInput, MessagesUnseen, StateUnreadable
 from ...state.execution.requests import RequestStatus
@@ -70,12 +70,11 @@ class LaterMessages:
 
 
 def _shown(number: int, session_id: str, operation: Operation) -> LaterMessage:
-    message: Mapping[str, Any] = operation.payload.get("message") or {}
     return LaterMessage(
         number=number,
         session_id=session_id,
         operation_id=operation.id,
-        text=str(message.get("content", "")),
+        text=operation.text,
         at_ms=operation.at_ms,
     )
 
