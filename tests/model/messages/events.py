@@ -24,6 +24,7 @@ EVENTS: Final[dict[str, str]] = {
     "model.failed": "asks the model, and the execution fails",
     "wait.made": "waits: the claim is given back",
     "wait.withdrawn": "finds a stop or the interrupt mark, and withdraws what is asked",
+    "wait.yielded": "finds a message that takes the place of the answer, and closes what is asked",
     "commit.read": "watches control fields, inbox and queue, and reads them",
     "commit.found": "reads after a lost reply, and finds its commit",
     **_COMMITS,

@@ -95,6 +95,12 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "a hold": Config((*_QUEUED, Other.SUSPEND, Other.RESUME)),
     "a hold, a stop": Config((_FIRST, Send(2, STEER), Other.SUSPEND, Other.RESUME, Stop()), crashes=1),
     "a wait": Config((_FIRST, Send(2, INTERRUPT), Other.ANSWER, Other.SUSPEND, Other.RESUME, Stop()), asks=True),
+    "a message that takes the place of an answer": Config(
+        (_FIRST, Send(2, QUEUE), SetMode(2, STEER), Other.ANSWER, Other.SUSPEND, Other.RESUME, Stop()),
+        asks=True,
+        yields=True,
+        crashes=1,
+    ),
     "a refused message": Config((_FIRST, Send(2, REFUSE), Send(2, REFUSE))),
 }
 # More than the test suite has time for; `make faults` searches them.
@@ -107,6 +113,12 @@ LARGE: Final[dict[str, Config]] = {
     "a wait, a hold, a stop": Config(
         (_FIRST, Send(2, STEER), Send(3, INTERRUPT), Other.ANSWER, Other.SUSPEND, Other.RESUME, Stop()),
         asks=True,
+        crashes=1,
+    ),
+    "a message that takes the place of an answer, an interrupt, a retry": Config(
+        (_FIRST, Send(2, STEER), Withdraw(2), Send(3, INTERRUPT), Other.ANSWER, Other.SUSPEND, Stop(), Other.RETRY),
+        asks=True,
+        yields=True,
         crashes=1,
     ),
     "changes of mode, a stop": Config(

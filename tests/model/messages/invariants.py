@@ -16,13 +16,13 @@ from .values import (
     WAIT,
     Config,
     Receipt,
+    Session,
     State,
 )
 
 
 def violations(state: State, config: Config) -> Iterator[str]:
     """The invariants that this state breaks, by name."""
-    del config
     session, ghost = state.session, state.ghost
     if ghost.broken:
         yield ghost.broken
@@ -39,6 +39,8 @@ def violations(state: State, config: Config) -> Iterator[str]:
         yield "M2: an empty queue is held"
     if session.phase == IDLE and any(message.number in ghost.cleared for message in session.queue):
         yield "M12: a stop was told to clear a message, which is held"
+    if config.yields and session.phase == WAIT:
+        yield from _yield_violations(session)
     yield from _order_violations(state)
     yield from _interrupt_violations(state)
 
@@ -65,6 +67,13 @@ def _order_violations(state: State) -> Iterator[str]:
 
 def _is_by_arrival(numbers: list[int], receipts: tuple[Receipt, ...]) -> bool:
     return numbers == [receipt.number for receipt in receipts if receipt.number in numbers]
+
+
+def _yield_violations(session: Session) -> Iterator[str]:
+    if session.answer == ASKS and session.inbox and not session.cancel:
+        yield "M19: a session waits for an answer although a message has come that takes its place"
+    if session.answer != ASKS and not session.held:
+        yield "M20: a session waits for nothing, and nobody wakes it"
 
 
 def _interrupt_violations(state: State) -> Iterator[str]:

@@ -37,6 +37,7 @@ STEERED: Final = _acts(Send(2, STEER), Send(3, QUEUE))
 INTERRUPTED: Final = _acts(Send(2, INTERRUPT))
 WITHDRAWN: Final = _acts(Send(2, INTERRUPT), Withdraw(2))
 SUSPENDED: Final = _acts(Send(2, INTERRUPT), Other.SUSPEND, Other.RESUME)
+YIELDING: Final = _acts(Send(2, STEER))._replace(asks=True, yields=True)
 AGAIN: Final = _acts(Send(2, STEER), Send(2, STEER))
 STOPPED: Final = _acts(Send(2, STEER), Stop())
 STOPPED_WITH_QUEUE: Final = _acts(Send(2, STEER), Send(3, QUEUE), Stop())
@@ -63,6 +64,9 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.COMMIT_REPEATED: (_acts(Send(2, STEER))._replace(replies=1), "M1"),
     Mutant.INTERRUPT_DOES_NOT_WAKE: (INTERRUPTED._replace(asks=True), "M9"),
     Mutant.WAIT_IGNORES_INTERRUPT: (INTERRUPTED._replace(asks=True), "M9"),
+    Mutant.MESSAGE_LEAVES_REQUEST: (YIELDING, "M19"),
+    Mutant.MESSAGE_DOES_NOT_WAKE: (YIELDING, "M20"),
+    Mutant.WAIT_IGNORES_MESSAGES: (YIELDING, "M19"),
     Mutant.RESUME_FORGETS_INTERRUPT: (SUSPENDED, "M9"),
     Mutant.RESUME_DOES_NOT_WAKE: (
         _acts(Other.SUSPEND, Other.ANSWER, Other.RESUME)._replace(asks=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .values import (
+    ASKS,
     CALLS,
     HELD,
     IDLE,
@@ -54,7 +55,17 @@ def _join(state: State, config: Config, message: Message) -> State:
         session = session._replace(interrupt=True)
         if session.phase == WAIT and not session.held and config.mutant is not Mutant.INTERRUPT_DOES_NOT_WAKE:
             session = session._replace(phase=RUN, answer=CALLS)
+    if config.yields and config.mutant is not Mutant.MESSAGE_LEAVES_REQUEST:
+        session = _close_request(session, config)
     return state._replace(session=session)
+
+
+def _close_request(session: Session, config: Config) -> Session:
+    """Close what the session waits for, since a message takes its place, and wake it unless it is held."""
+    if session.phase != WAIT or session.answer != ASKS or session.cancel:
+        return session
+    wakes = not session.held and config.mutant is not Mutant.MESSAGE_DOES_NOT_WAKE
+    return session._replace(answer=CALLS, phase=RUN if wakes else WAIT)
 
 
 def _queue(state: State, config: Config, message: Message) -> State:

@@ -37,6 +37,9 @@ class Mutant(StrEnum):
     COMMIT_REPEATED = "a commit whose reply was lost writes before it reads"
     INTERRUPT_DOES_NOT_WAKE = "an interrupting message does not wake a wait"
     WAIT_IGNORES_INTERRUPT = "the wait does not look for the interrupt mark"
+    MESSAGE_LEAVES_REQUEST = "a message leaves a request open of which it takes the place"
+    MESSAGE_DOES_NOT_WAKE = "a message closes what a session waits for, and wakes nobody"
+    WAIT_IGNORES_MESSAGES = "a wait does not look for messages that close what it waits for"
     RESUME_FORGETS_INTERRUPT = "a resume removes the interrupt mark"
     RESUME_DOES_NOT_WAKE = "a resume leaves phase wait, whatever was answered meanwhile"
     INTERRUPTED_IS_FINAL = "an interrupted answer ends the execution when its message is gone"
@@ -121,6 +124,7 @@ class Config(NamedTuple):
     Attributes:
         acts: What clients do: each at most once, at any moment, in any order.
         asks: A call of the first step may need an answer.
+        yields: A message that waits for the step closes what is asked.
         fails: How often an execution may fail.
         crashes, replies: Most faults of each kind: a crash, a lost reply of a commit.
         mutant: The breakage.
@@ -128,6 +132,7 @@ class Config(NamedTuple):
 
     acts: tuple[Act, ...]
     asks: bool = False
+    yields: bool = False
     fails: int = 0
     crashes: int = 0
     replies: int = 0

@@ -85,6 +85,8 @@ def _ask(state: State, config: Config) -> Moves:
     session = state.session
     if session.cancel or (session.interrupt and config.mutant is not Mutant.WAIT_IGNORES_INTERRUPT):
         yield "wait.withdrawn", 1, _at(state, session._replace(answer=CALLS), CLOSING)
+    elif config.yields and session.inbox and config.mutant is not Mutant.WAIT_IGNORES_MESSAGES:
+        yield "wait.yielded", 1, _at(state, session._replace(answer=CALLS), CLOSING)
     else:
         yield "wait.made", 1, _at(state, session._replace(phase=WAIT, claim=NOBODY), RESTING)
 
