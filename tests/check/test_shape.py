@@ -44,6 +44,8 @@ MANY_PARAMETERS: Final = frozenset(
         "RequestVerbs.answer",
         "ProviderVerbs.pause",
         "DriverError.__init__",
+        "NeedsApproval.__init__",
+        "NeedsAnswer.__init__",
     }
 )
 COMMAND_LINE: Final = ("tasks/cli/", "demo/")

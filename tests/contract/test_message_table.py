@@ -12,7 +12,7 @@ import pytest
 
 from celery_agents.worker.errors import ActionRefused, SessionBusy
 
-from support.asking import a_request, approve, ask, commit_leg
+from support.asking import a_request, approve, ask, commit_leg, events
 from support.child_sessions import as_child, child_request, end_child, wait_for_children
 from support.store import Bench
 
@@ -76,6 +76,9 @@ STATES: Final[dict[str, Setup]] = {
     "runs, and a worker has its step": _state(lambda bench: bench.claim()),
     "runs, and no worker has begun its step": _state(lambda _: None),
     "waits for an answer": _state(lambda bench: ask(bench, a_request(bench))),
+    "waits for an answer whose place a message takes": _state(
+        lambda bench: ask(bench, a_request(bench, while_waiting="withdraw"))
+    ),
     "is suspended": _state(lambda bench: bench.store.sessions.suspend(bench.session, reason="a look")),
     "is being stopped": _state(_stop_while_it_runs),
     "is parked": _state(lambda bench: bench.store.steps.park(bench.ref(), "nobody can run it")),
@@ -117,6 +120,7 @@ def _check_place(bench: Bench, cell: str) -> None:
     is_said = "the message" in bench.said
     assert (is_said, *waits, *queued).count("m1") + is_said == 1
     assert ("at that step's commit" in cell or "behind the answer" in cell) <= ("m1" in waits)
+    assert ("closes the request" in cell) == ("request_cancelled" in events(bench))
     assert cell.startswith(("`starts`", "`joins` at once")) <= is_said
     assert cell.startswith(("`queued`", "`held`")) == ("m1" in queued)
     assert ("held" in cell and "held by the stop" not in cell) == bool(held)

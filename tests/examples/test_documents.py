@@ -130,6 +130,16 @@ def test_the_page_about_people_answers_holds_and_starts_later(tmp_path: Path, re
         assert run(tmp_path, redis_url, sys.executable, script).stdout == output
 
 
+def test_the_page_about_messages_delivers_takes_back_and_closes(
+    tmp_path: Path, redis_url: str, new_worker: Any
+) -> None:
+    page = read_document("docs/messages.md")
+    page.write(tmp_path)
+    new_worker(agents="writer,refunds", env={"PYTHONPATH": str(tmp_path)})
+    for script, output in zip(("changing_minds.py", "changing_orders.py"), page.outputs, strict=True):
+        assert run(tmp_path, redis_url, sys.executable, script).stdout == output
+
+
 def test_the_services_page_s_client_and_sender_work(tmp_path: Path, redis_url: str, new_worker: Any) -> None:
     read_document("README.md").write(tmp_path)
     read_document("docs/services.md").write(tmp_path)

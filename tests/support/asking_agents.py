@@ -33,6 +33,12 @@ def careful(ctx: ToolContext, work: str) -> str:
     return _effect(ctx, "careful", {"work": work, "dedupe": True})
 
 
+@tool(effect="keyed", approval=Ask(while_waiting="withdraw"))
+def yielding(ctx: ToolContext, work: str) -> str:
+    """Have one effect for each idempotency key, after an approval of which a message may take the place."""
+    return _effect(ctx, "yielding", {"work": work, "dedupe": True})
+
+
 @tool(effect="unsafe")
 def dangerous(ctx: ToolContext, work: str) -> str:
     """Have an effect that nobody deduplicates, by a rule's approval that a clock gives."""
@@ -59,9 +65,9 @@ def render(ctx: ToolContext, work: str) -> str:
 asking = Agent(
     "asking",
     driver=FunctionDriver(_follow),
-    tools=(pure, keyed, unsafe, refund, careful, dangerous, measured, render),
+    tools=(pure, keyed, unsafe, refund, careful, yielding, dangerous, measured, render),
     capabilities=(
         Approvals([Rule("dangerous", then=Ask(to="clock", expires=timedelta(seconds=3), on_expiry="approve"))]),
-        AskUser(),
+        AskUser(while_waiting="withdraw"),
     ),
 )

@@ -72,6 +72,7 @@ class Points:
     ACT_EXEC: Final = "act.exec"
     ACT_QUEUE: Final = "act.queue"
     ACT_LIFE: Final = "act.life"
+    ACT_REQUESTS: Final = "act.requests"
     WITHDRAW_READ: Final = "withdraw.read"
     WITHDRAW_EXEC: Final = "withdraw.exec"
     MODE_READ: Final = "mode.read"
@@ -99,6 +100,7 @@ class Points:
     REQUEST_CLOSE: Final = "request.close"
     WAIT_READ: Final = "wait.read"
     WAIT_EXEC: Final = "wait.exec"
+    WAIT_YIELD: Final = "wait.yield"
     ANSWER_READ: Final = "answer.read"
     ANSWER_JOURNAL: Final = "answer.journal"
     ANSWER_EXEC: Final = "answer.exec"
@@ -179,7 +181,8 @@ BESIDE: Final = (
 OF_WAITING: Final = (
     Points.JOURNAL_DECIDE, Points.JOURNAL_STARTED, Points.REQUEST_LOOK, Points.REQUEST_OPEN, Points.REQUEST_CLOSE,
     Points.WAIT_READ, Points.WAIT_EXEC, Points.ANSWER_READ, Points.ANSWER_JOURNAL, Points.ANSWER_EXEC,
-    Points.SUSPEND_READ, Points.SUSPEND_EXEC, Points.RESUME_READ, Points.RESUME_EXEC,
+    Points.SUSPEND_READ, Points.SUSPEND_EXEC, Points.RESUME_READ, Points.RESUME_EXEC, Points.ACT_REQUESTS,
+    Points.WAIT_YIELD,
 )  # fmt: skip
 
 # Those of a deletion.

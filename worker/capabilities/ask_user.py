@@ -12,7 +12,7 @@ from pydantic import Field
 from ..capability import Capability
 from ..errors import ConfigurationError
 from ..requests.questions import MAX_QUESTIONS, UserQuestionAnswer, UserQuestionItem
-from ..tools.approval import ExpiryRule, check_expiry
+from ..tools.approval import ExpiryRule, MessageRule, check_expiry, check_while_waiting
 from ..tools.context import ToolContext
 from ..tools.definition import tool
 from ..tools.needs import AnswerRefused, NeedsAnswer, UserQuestions
@@ -39,15 +39,18 @@ class AskUser(Capability):
         allow_free_text: People may answer in a text of their own, not only by an option.
         expires: The time in which an answer must arrive. None: no end.
         on_expiry: The rule for the end of that time.
+        while_waiting: What a message does that comes before the answers: "hold" or "withdraw", see `Ask`.
     """
 
     to: str | None = None
     allow_free_text: bool = True
     expires: timedelta | None = None
     on_expiry: ExpiryRule = "deny"
+    while_waiting: MessageRule = "hold"
 
     def __post_init__(self) -> None:
         check_expiry("AskUser", self.expires, self.on_expiry)
+        check_while_waiting("AskUser", self.while_waiting)
         if self.on_expiry == "approve":
             raise ConfigurationError("AskUser: on_expiry='approve' is for approvals; use UseValue({question: value})")
 
@@ -68,6 +71,7 @@ class AskUser(Capability):
                     to=self.to,
                     expires=self.expires,
                     on_expiry=self.on_expiry,
+                    while_waiting=self.while_waiting,
                 )
             return {"status": "answered", "answers": _in_order(questions, answers), **_note(ctx)}
 

@@ -23,8 +23,6 @@ from ..tools.results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_va
 from .run import Run
 from .run_values import CallRecord
 
-MESSAGE_CAME_FIRST: Final = "The call was not run: a message came first. Call again if it is still wanted."
-"""Why a call did not run that a message has interrupted."""
 MOST_REASON_CHARS: Final = 4_000
 """Of the reason by which a hook blocks a call, and of the error that a hook gives it."""
 _MARKER_CHARS: Final = 200

@@ -14,7 +14,7 @@ from ..errors import StateUnreadable
 from ..redaction import describe_exception, redact
 from ..requests.grants import find_grant
 from ..state.execution.answers import Deny
-from ..state.execution.requests import DENY_ON_EXPIRY, OnExpiry
+from ..state.execution.requests import DENY_ON_EXPIRY, OnExpiry, WhileWaiting
 from ..state.execution.tool_calls import ToolCall
 from ..state.values.field_types import Count, Flag, Text
 from ..state.values.frozen import FrozenDict
@@ -46,6 +46,7 @@ class CallDecision(Value):
         edits: With ASK: the person may change the arguments.
         text: With ASK: the question to the person.
         seen: With ASK: an approval has to name the newest message that was seen.
+        while_waiting: With ASK: what a message does that comes before the answer.
     """
 
     verdict: PolicyVerdict
@@ -59,6 +60,7 @@ class CallDecision(Value):
     edits: Flag = True
     text: Text = ""
     seen: Flag = False
+    while_waiting: WhileWaiting = WhileWaiting.HOLD
 
     @classmethod
     def from_journal(cls, index: int, raw: bytes) -> CallDecision:
@@ -149,5 +151,6 @@ def _make_ask_decision(ask: Ask, about: Mapping[str, Any]) -> CallDecision:
         edits=ask.edits,
         text=ask.text,
         seen=ask.seen,
+        while_waiting=WhileWaiting(ask.while_waiting),
         **about,
     )

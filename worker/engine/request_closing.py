@@ -9,13 +9,12 @@ from typing import Any, Final, assert_never
 
 from ..concurrency import fibers
 from ..redaction import describe_exception
-from ..state.execution.answers import AnswerRecord, AnswerVerb
+from ..state.execution.answers import AnswerRecord, AnswerVerb, withdrawal
 from ..state.execution.requests import ExpiryAction, Request, RequestKind
 from ..state.execution.signals import StopReason
 from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.frozen import thaw
 from .asked_calls import find_expiry_failure, read_memo
-from .call_records import MESSAGE_CAME_FIRST
 from .run import Run
 from .services import EngineServices
 
@@ -50,8 +49,7 @@ class RequestCloser:
 
     def _withdraw(self, run: Run) -> Run:
         """Close the open requests of calls that have not begun anywhere: a message came first."""
-        now_ms, journal = self._services.redis_ms(run), run.journal
-        record = AnswerRecord(verb=AnswerVerb.CANCEL, reason=MESSAGE_CAME_FIRST, at_ms=now_ms)
+        journal, record = run.journal, withdrawal(self._services.redis_ms(run))
         waiting = [each for each in journal.open_requests if each.child is None and not each.has_begun]
         begun = {*journal.begun, *journal.started_calls, *run.obtained.started}
         return self.close_with(run, {each.id: record for each in waiting if each.index not in begun})

@@ -23,6 +23,7 @@ from ..state.execution.requests import (
     OnExpiry,
     Request,
     RequestKind,
+    WhileWaiting,
     arguments_digest,
     request_id,
 )
@@ -169,7 +170,7 @@ class RequestOpener:
         if decision.edits:
             fields |= {"edits_allowed": True, "answer_schema": _edit_schema(planned.tool)}
         return self.make_request(
-            run, planned, RequestKind.APPROVAL, needs_seen=decision.seen,
+            run, planned, RequestKind.APPROVAL, needs_seen=decision.seen, while_waiting=decision.while_waiting,
             args=decision.args, to=decision.to, after_ms=decision.after_ms, on_expiry=decision.on_expiry, **fields,
         )  # fmt: skip
 
@@ -186,6 +187,7 @@ class RequestOpener:
                     fields |= {"edits_allowed": True, "answer_schema": _edit_schema(planned.tool)}
                 return self.make_request(
                     run, planned, RequestKind.APPROVAL, needs_seen=ask.seen,
+                    while_waiting=WhileWaiting(ask.while_waiting),
                     to=ask.to, after_ms=milliseconds_of(ask.expires), on_expiry=stored_rule(ask.on_expiry), **fields,
                 )  # fmt: skip
             case NeedsAnswer():
@@ -213,7 +215,10 @@ class RequestOpener:
         )  # fmt: skip
 
     def _question(self, run: Run, planned: PlannedCall, needs: NeedsAnswer) -> Request:
-        fields: dict[str, Any] = {"text": needs.prompt, "to": needs.to, "after_ms": milliseconds_of(needs.expires)}
+        fields: dict[str, Any] = {
+            "text": needs.prompt, "to": needs.to, "after_ms": milliseconds_of(needs.expires),
+            "while_waiting": WhileWaiting(needs.while_waiting),
+        }  # fmt: skip
         more: dict[str, Any] = {**({BEGUN: True} if needs.has_begun else {}), **_memo(needs.memo)}
         if needs.questions is not None:
             items = [item.model_dump(mode="json", exclude_defaults=True) for item in needs.questions.items]

@@ -18,6 +18,7 @@ from ..known_secrets import redact_known
 from ..moments import moment
 from ..redaction import describe_exception, redact
 from ..requests.tokens import TokenClaims, TokenPurpose, TokenSigner
+from ..state.execution.answers import MESSAGE_CAME_FIRST
 from ..state.execution.signals import StopSignal
 from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.error_info import ErrorInfo
@@ -29,7 +30,6 @@ from ..tools.replies import Replies
 from ..tools.stop import FailExecution, StopExecution
 from .asked_calls import count_past_timers, has_later_result, read_memos, read_replies
 from .call_records import (
-    MESSAGE_CAME_FIRST,
     CallTimes,
     PlannedCall,
     keeps_secrets,

@@ -13,6 +13,7 @@ from typing import Final, assert_never
 from ..errors import NotConfirmed, PutOff
 from ..flow.values import REPLICAS
 from ..redaction import describe_exception, redact
+from ..state.execution.answers import MESSAGE_CAME_FIRST
 from ..state.execution.signals import StopReason
 from ..state.execution.tool_calls import ToolOutcome
 from ..state.values.error_info import ErrorInfo
@@ -23,7 +24,6 @@ from ..tools.stop import StopExecution
 from .asked_calls import has_begun_elsewhere, has_later_result, is_superseded
 from .call_planning import CallPlanner
 from .call_records import (
-    MESSAGE_CAME_FIRST,
     CallTimes,
     PlannedCall,
     record_call,

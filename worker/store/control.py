@@ -60,6 +60,7 @@ class ControlFields:
         budget: The changed budget that no save has taken into the state yet, as `budget_field` stores it; "" for none.
         queue_held: Why the queue of messages is held; "": it is not.
         interrupt: The step that a message interrupts, as `interrupt_field` stores it; "" for none.
+        yields: Whether a message may close a request of the step that waits, or has waited.
     """
 
     execution: str
@@ -85,6 +86,7 @@ class ControlFields:
     budget: str = ""
     queue_held: str = ""
     interrupt: str = ""
+    yields: bool = False
 
     @classmethod
     def read(cls, reply: Reply) -> ControlFields:
@@ -166,6 +168,7 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[bytes | None], Any]]]] = {
     "budget": ("budget", fields.text),
     QUEUE_HELD: ("queue_held", fields.text),
     "interrupt": ("interrupt", fields.text),
+    "yields": ("yields", bool),
 }
 """Attribute and parser of each field, besides those of a hold."""
 _ATTRIBUTES: Final = tuple(_PARSERS.values())
@@ -291,7 +294,7 @@ def forget_waiting(keys: SessionKeys, *, legs: int, held: bool) -> list[Command]
         legs: How often the step has waited.
         held: The session was held, and its execution ends.
     """
-    names = (["legs", "rest"] if legs else []) + ([*HOLD_FIELDS] if held else [])
+    names = (["legs", "rest", "yields"] if legs else []) + ([*HOLD_FIELDS] if held else [])
     return [("HDEL", keys.ctl, *names)] if names else []
 
 

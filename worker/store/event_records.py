@@ -56,7 +56,7 @@ class EventType(StrEnum):
         REQUEST_OPENED: A step asks for an approval, an answer or a result. The fields of `RequestSummary`.
         REQUEST_ANSWERED: An answer came. `id`, `kind`, `tool`, `verb`, `status`, `by`, `after_ms`: its age.
         REQUEST_EXPIRED: No answer came in time; `verb` says what counts as the answer. Data as above.
-        REQUEST_CANCELLED: The execution was stopped before an answer came. Data as above.
+        REQUEST_CANCELLED: The execution was stopped, or a message came, before an answer did. Data as above.
         EXECUTION_WAITING: The step waits for answers. `requests`: their ids; `until_ms`: Redis time of the next look;
             `worker`, `since_ms`: the attempt that ended so, and when it began (Redis time).
         EXECUTION_RESUMED: A waiting step continues, or a hold was ended. `cause`: answer, child, time, stop, resume,

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol
 from ..errors import ConfigurationError
 from ..state.agent_state import AgentState
 from ..state.execution.answers import Deny
-from ..state.execution.requests import ExpiryAction, OnExpiry
+from ..state.execution.requests import ExpiryAction, OnExpiry, WhileWaiting
 from ..state.values.frozen import Json, freeze
 
 LONGEST_EXPIRY: Final = timedelta(days=3660)
@@ -62,6 +62,10 @@ deny: it is refused, which the model reads. approve: the call runs as it was ask
 """
 
 
+MessageRule = Literal["hold", "withdraw"]
+"""The rule for a message that comes before the answer: it waits behind it, or closes the request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """The call needs the approval of a person.
@@ -74,6 +78,8 @@ class Ask:
         text: The question to the person; a sentence about the call when empty.
         seen: An approval has to name the newest message that the person has seen, `client.answer(…, seen=…)`: nobody
             approves what a later message took back.
+        while_waiting: What a message to the session does that comes before the answer. "hold": it waits behind the
+            answer. "withdraw": it closes the request; the call does not run, and the model reads both.
     """
 
     to: str | None = None
@@ -82,10 +88,12 @@ class Ask:
     edits: bool = True
     text: str = ""
     seen: bool = False
+    while_waiting: MessageRule = "hold"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "to", self.to or None)
         check_expiry("Ask", self.expires, self.on_expiry)
+        check_while_waiting("Ask", self.while_waiting)
         if isinstance(self.on_expiry, UseValue):
             raise ConfigurationError("Ask: on_expiry=UseValue(…) is for questions and for results that come later")
 
@@ -162,6 +170,16 @@ def check_expiry(owner: str, expires: object, on_expiry: object) -> None:
         passes, rule = passes + 1, rule.on_expiry
     if passes > MAX_PASSES:
         raise ConfigurationError(f"{owner}: a request is passed on {MAX_PASSES} times at most, not {passes} times")
+
+
+def check_while_waiting(owner: str, while_waiting: object) -> None:
+    """Refuse a rule for messages that there is not, where it is written.
+
+    Raises:
+        ConfigurationError: The text says what to write.
+    """
+    if while_waiting not in (*WhileWaiting,):
+        raise ConfigurationError(f"{owner}: while_waiting={while_waiting!r:.60} must be 'hold' or 'withdraw'")
 
 
 def milliseconds_of(time: timedelta | None) -> int | None:

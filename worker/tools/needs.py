@@ -14,7 +14,7 @@ from typing import Any, Self
 from ..errors import ConfigurationError, InvalidInput
 from ..requests.questions import UserQuestionItem, check_items
 from ..requests.schemas import schema_of
-from .approval import Ask, ExpiryRule, check_expiry
+from .approval import Ask, ExpiryRule, MessageRule, check_expiry, check_while_waiting
 
 
 class NeedsReply(Exception):
@@ -50,6 +50,7 @@ class NeedsApproval(NeedsReply):
         on_expiry: ExpiryRule = "deny",
         edits: bool = True,
         seen: bool = False,
+        while_waiting: MessageRule = "hold",
     ) -> None:
         """Ask for an approval of this call.
 
@@ -60,8 +61,17 @@ class NeedsApproval(NeedsReply):
             on_expiry: The rule for the end of that time.
             edits: The person may change the arguments.
             seen: An approval has to name the newest message that the person has seen.
+            while_waiting: What a message does that comes before the answer: "hold" or "withdraw", see `Ask`.
         """
-        self.ask = Ask(to=to, expires=expires, on_expiry=on_expiry, edits=edits, text=note, seen=seen)
+        self.ask = Ask(
+            to=to,
+            expires=expires,
+            on_expiry=on_expiry,
+            edits=edits,
+            text=note,
+            seen=seen,
+            while_waiting=while_waiting,
+        )
         super().__init__(note or "the call needs an approval")
 
 
@@ -98,6 +108,7 @@ class NeedsAnswer(NeedsReply):
         to: The addressee. None: anybody.
         expires: The time in which an answer must arrive. None: no end.
         on_expiry: The rule for the end of that time.
+        while_waiting: What a message does that comes before the answer: "hold" or "withdraw", see `Ask`.
     """
 
     def __init__(
@@ -109,6 +120,7 @@ class NeedsAnswer(NeedsReply):
         to: str | None = None,
         expires: timedelta | None = None,
         on_expiry: ExpiryRule = "deny",
+        while_waiting: MessageRule = "hold",
     ) -> None:
         """Ask a person.
 
@@ -119,10 +131,12 @@ class NeedsAnswer(NeedsReply):
             to: The addressee. None: anybody.
             expires: The time in which an answer must arrive. None: no end.
             on_expiry: The rule for the end of that time; a `UseValue` counts as the answer.
+            while_waiting: What a message does that comes before the answer: "hold" or "withdraw", see `Ask`.
         """
         if questions is not None and schema is not None:
             raise ConfigurationError("NeedsAnswer: give schema= or questions=, not both")
         check_expiry("NeedsAnswer", expires, on_expiry)
+        check_while_waiting("NeedsAnswer", while_waiting)
         if on_expiry == "approve":
             raise ConfigurationError("NeedsAnswer: on_expiry='approve' is for approvals; use UseValue(…)")
         self.prompt = prompt
@@ -130,6 +144,7 @@ class NeedsAnswer(NeedsReply):
         self.questions = questions
         self.to, self.expires = to, expires
         self.on_expiry: ExpiryRule = on_expiry
+        self.while_waiting: MessageRule = while_waiting
         super().__init__(prompt)
 
 

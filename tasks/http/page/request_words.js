@@ -78,7 +78,8 @@ function expiryWords(request) {
 export function Expiry({ request }) {
   const now = useNow();
   const { asked_at_ms: asked, expires_at_ms: expires } = request;
-  const since = html`Asked <${Ago} at=${iso(asked)} now=${now} suffix=" ago" />.`;
+  const yields = request.while_waiting === "withdraw" && " A message to the session takes the place of the answer.";
+  const since = html`Asked <${Ago} at=${iso(asked)} now=${now} suffix=" ago" />.${yields}`;
   if (!expires) {
     return html`<div class="clock"><p>
       <b>No expiry.</b> <span class="dim">${since} It waits until it is answered.</span></p></div>`;
@@ -104,7 +105,7 @@ const VERBS = {
 };
 const STATUSES = {
   expired: "Its time is over",
-  cancelled: "Cancelled before an answer came: its execution was stopped",
+  cancelled: "Cancelled before an answer came: its execution was stopped, or a message took its place",
 };
 
 /** What became of a request that is not open any more. */

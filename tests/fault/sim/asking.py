@@ -65,15 +65,18 @@ def plan_asking(rng: random.Random, plan: Plan) -> None:
 
 
 def _terms(rng: random.Random, *, values: bool = False) -> dict[str, Any]:
-    """Draw when a request expires, and what then."""
+    """Draw when a request expires and what then, what a message does to it, and what an approval has to name."""
     short = timedelta(seconds=rng.uniform(2, 25))
     soon: list[Any] = [UseValue({"count": EXPIRED_COUNT}) if values else "approve"] * (2 if values else 1)
     soon += ["deny"] * (1 if values else 2) + ["fail"]
     passed = PassOn("others", rng.choice((None, short)), "deny") if rng.random() < 0.5 else PassOn("others")
-    return rng.choices(
+    messages: dict[str, Any] = {"while_waiting": "withdraw"} if rng.random() < 0.3 else {}
+    seen = {"seen": True} if not values and rng.random() < 0.15 else {}
+    expiry: Mapping[str, Any] = rng.choices(
         ({}, {"expires": _LONG}, {"expires": short, "on_expiry": rng.choice(soon)},
          {"expires": short, "on_expiry": passed}), (9, 6, 7, 3),
     )[0]  # fmt: skip
+    return {**expiry, **messages, **seen}
 
 
 def _ask_by_policy(_context: Any, _args: Any) -> Ask | Deny:

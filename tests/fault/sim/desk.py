@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from celery_agents.worker.errors import (
     InvalidInput,
+    MessagesUnseen,
     RequestNotFound,
     RequestNotOpen,
     SessionNotFound,
@@ -34,7 +35,11 @@ _MOMENTS: Final = (
 
 @dataclass
 class Answering:
-    """Somebody who answers requests of a session, when a point is passed for the n-th time, or at a time."""
+    """Somebody who answers requests of a session, when a point is passed for the n-th time, or at a time.
+
+    Attributes:
+        looks: The request is looked at before, and the answer names the newest message that was seen.
+    """
 
     session: str
     answers: dict[str, GivenAnswer]
@@ -44,6 +49,7 @@ class Answering:
     point: str = ""
     copies: int = 1
     left: int = 0
+    looks: bool = False
     started: bool = False
     outcome: str = ""
     refused: str = ""
@@ -108,7 +114,8 @@ class Desk:
         when = world.now + rng.choice((0, 60, 600, 5000)) * rng.random() if at is None else at
         where = rng.choice(_MOMENTS) if point is None and rng.random() < 0.45 else point or ""
         late = world.now + 20_000 * rng.random() if where else when
-        self._add(asked.session, answers, f"person {rng.randint(1, 3)}", late, point=where, copies=copies)
+        person = f"person {rng.randint(1, 3)}"
+        self._add(asked.session, answers, person, late, point=where, copies=copies, looks=rng.random() < 0.4)
 
     def _drawn(self, asked: Asked) -> GivenAnswer:
         rng, request = self._world.rng, asked.request
@@ -119,12 +126,16 @@ class Desk:
         return rng.choices((Approve(), edited, Deny("not now")), (6, 2, 2))[0]
 
     def _add(
-        self, session: str, answers: dict[str, GivenAnswer], by: str, at: float, *, point: str = "", copies: int = 1
-    ) -> None:
+        self, session: str, answers: dict[str, GivenAnswer], by: str, at: float, *, point: str = "", copies: int = 1,
+        looks: bool = False,
+    ) -> None:  # fmt: skip
         operation = f"a{len(self.everybody)}"
         self.everybody.append(
-            Answering(session=session, answers=answers, by=by, operation=operation, at=at, point=point, copies=copies)
-        )
+            Answering(
+                session=session, answers=answers, by=by, operation=operation, at=at, point=point, copies=copies,
+                looks=looks,
+            )
+        )  # fmt: skip
 
     # --- when it happens ------------------------------------------------------------------------------------------
 
@@ -174,22 +185,38 @@ class Desk:
         for copy in range(each.copies):
             self._world.spawn(f"{each.by} {each.operation}.{copy}", None, lambda: self._act(each))
 
+    def _action(self, each: Answering, *, looks: bool) -> AnswerAction:
+        """What somebody answers, perhaps a while after a look at the request."""
+        about, seen = AnswerNote(operation_id=each.operation, by=each.by), None
+        if looks:
+            found = self._store.requests.find(each.session, next(iter(each.answers)))
+            self.requests.inboxes.show(each.operation, {message.operation_id for message in found.messages})
+            seen = found.newest_message
+            self._world.sleep(self._world.rng.choice((0.0, 0.2, 3.0)))
+        return AnswerAction(each.answers, about, seen=seen, check=check_answer)
+
     def _act(self, each: Answering) -> None:
         world = self._world
-        about = AnswerNote(operation_id=each.operation, by=each.by)
-        action = AnswerAction(each.answers, about, check=check_answer)
+        looks = each.looks
         early = 5 if each.by == "service" else 0  # a job may be done before the worker has asked for its result
         try:
             for _ in range(200):
                 try:
-                    result = self._store.requests.answer(each.session, action)
+                    result = self._store.requests.answer(each.session, self._action(each, looks=looks))
                     break
+                except MessagesUnseen:
+                    world.tally.answers["answer unseen"] += 1
                 except RequestNotFound:
                     if not early:
                         raise
                     early -= 1
                     world.tally.answers["service tries again"] += 1
                     world.sleep(2.0)
+                except InvalidInput as refusal:
+                    if refusal.field != "seen" or looks:
+                        raise
+                    looks = True
+                    world.tally.answers["answer has to look"] += 1
                 except (StoreUnavailable, StoreFull):
                     world.tally.answers["person asks again"] += 1
                     world.sleep(0.3)

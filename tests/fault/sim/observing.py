@@ -192,6 +192,8 @@ class History:
                 self.heads[session, parts[2], len(self.steps[parts[2]])] = self._head
         elif name == "DEL" and kind == "x":
             world.expect(not self.steps.get(parts[2]), "I1", f"{point} deletes the committed steps of {parts[2]}")
+        elif kind == "inbox":
+            self.requests.inboxes.written(session, name, command)
         elif kind == "j":
             self._journal(point, name, parts[2], int(parts[3]), command, reply)
             if name in ("HSET", "HSETNX"):

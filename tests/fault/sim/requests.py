@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from celery_agents.worker.state import AnswerRecord, Request
+from celery_agents.worker.state.execution.requests import WhileWaiting
 from celery_agents.worker.store.database import Command, Reply
 
+from .inboxes import Inboxes
 from .world import World
 
 Place = tuple[str, int, int, int]
@@ -46,6 +48,7 @@ class RequestHistory:
         # Requests of journals that are gone: a retry after that may ask the same again.
         self.past_answers: list[Answered] = []
         self._gone: set[tuple[str, int]] = set()
+        self.inboxes = Inboxes()
         self.on_asked: Callable[[Asked], None] = lambda asked: None
         self._owed: dict[str, float] = {}
         self._phases: dict[str, str] = {}
@@ -77,12 +80,34 @@ class RequestHistory:
         world.expect(place not in self.answered, "I12", f"the request of {name} is answered twice")
         world.expect(place in self.asked, "I12", f"{name} is answered, and nobody asked")
         self.answered[place] = answered = Answered(AnswerRecord.from_json(raw), world.seq)
+        self._check_messages(session, name, self.asked.get(place), answered.record)
         self._answers += 1
         self._last_answer[session] = self._answers
         by = "expired" if answered.record.by_expiry else "answered"
         world.tally.answers[f"{by} {answered.record.verb.value}"] += 1
         if self._phases.get(session) == "wait" and session not in self._held:
             self._owed.setdefault(session, world.now)
+
+    def _check_messages(self, session: str, name: str, asked: Asked | None, record: AnswerRecord) -> None:
+        """I12: a message closes what says so and nothing else; nobody answers who has looked, and was shown less."""
+        world, inboxes = self._world, self.inboxes
+        if record.note.startswith("message "):
+            world.tally.answers["closed by a message"] += 1
+            may = asked is not None and asked.request.while_waiting is WhileWaiting.WITHDRAW
+            world.expect(may, "I12", f"{name} was closed by a message, and is to be held")
+            is_there = record.note.removeprefix("message ") in inboxes.messages(session)
+            world.expect(is_there, "I12", f"{name} was closed by {record.note}, which does not wait")
+        unseen = inboxes.unseen(session, record.operation_id)
+        world.expect(not unseen, "I12", f"{name} was answered by somebody who has not seen {unseen}")
+
+    def _check_wait(self, session: str, ctl: Mapping[str, str]) -> None:
+        """I13: no session waits for what a message closes beside a message."""
+        if ctl.get("phase") != "wait" or ctl.get("cancel") == ctl.get("execution"):
+            return
+        asked = self.open(session, ctl["execution"], int(ctl["step"]))
+        yields = [each.place for each in asked if each.request.while_waiting is WhileWaiting.WITHDRAW]
+        waiting = self.inboxes.messages(session) if yields else []
+        self._world.expect(not waiting, "I13", f"{session} waits for {yields}, and {waiting} have come")
 
     def waits(self, session: str) -> None:
         """A step reads, in order to wait."""
@@ -131,6 +156,7 @@ class RequestHistory:
         world, now = self._world, self._world.now
         phase, before = ctl.get("phase", ""), self._phases.get(session, "")
         self._phases[session] = phase
+        self._check_wait(session, ctl)
         is_held = float(ctl.get("held") or 0) > now and ctl.get("cancel") != ctl.get("execution")
         world.expect(phase != "wait" or not ctl.get("claim"), "I13", f"{session} waits and has a claim")
         world.expect(phase != "end" or not ctl.get("held"), "I13", f"the hold of {session} outlives its execution")

@@ -112,6 +112,9 @@ WAITING_ANSWERS = (
     *(f"{kind} {outcome}" for kind in ("suspend", "resume") for outcome in ("changed", "again")),
     *(f"{point} aborted" for point in (Points.WAIT_EXEC, Points.ANSWER_EXEC, Points.SUSPEND_EXEC, Points.RESUME_EXEC)),
     "tool blocked",
+    "closed by a message",
+    "answer unseen",
+    "answer has to look",
 )
 
 CAPABLE_ANSWERS = (

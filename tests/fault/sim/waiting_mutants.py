@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Final
 
 from celery_agents.worker.state import AnswerRecord, AnswerVerb, Request
+from celery_agents.worker.state.execution.requests import WhileWaiting
 from celery_agents.worker.store import Claim, Claimed, ClaimResult, OpenedRequests, StepRef
 from celery_agents.worker.store.database import Command, Reply
+from celery_agents.worker.store.requests import yielding
+from celery_agents.worker.store.requests.later import LaterMessages
 
 from .database import QUEUE
 from .mutants import Mutant, with_journal
 from .process import SimSteps
 from .sessions import here
+from .smart_mutants import patched
 from .substitutes import NOT_SENT, EditedDatabase, Substitutes, blanked
 from support.points import Points
 
@@ -224,8 +229,22 @@ class _ResultLaterForgotten(SimSteps):
         return super().open_requests(claim, plain, begins=begins)
 
 
+class _YieldsHidden(EditedDatabase):
+    def reply(self, point: str, command: Command, reply: Reply) -> Reply:
+        return blanked(command, reply, "yields") if point in (Points.ACT_READ, Points.MODE_READ) else reply
+
+
+class _InboxHiddenFromWaits(EditedDatabase):
+    def reply(self, point: str, command: Command, reply: Reply) -> Reply:
+        return [] if point == Points.WAIT_READ and command[0] == "LRANGE" else reply
+
+
+class _NobodyWokenByMessages(_WithoutCommands):
+    points, left_out = (Points.ACT_PUSH, Points.MODE_EXEC), staticmethod(_is_wake)
+
+
 WAITING_MUTANTS: Final = (
-    Mutant("wait_ignores_journal", "the wait does not watch the journal", Substitutes(_WaitIgnoresJournal), 108),
+    Mutant("wait_ignores_journal", "the wait does not watch the journal", Substitutes(_WaitIgnoresJournal), 582),
     Mutant("wait_ignores_stop", "the wait does not look for a stop", Substitutes(_StopHiddenFromWaits), 148),
     Mutant("wait_not_due", "a session that waits leaves the due index", Substitutes(_NotDueWhileWaiting), 18),
     Mutant(
@@ -241,13 +260,13 @@ WAITING_MUTANTS: Final = (
     Mutant("claim_ignores_hold", "a held session is claimed", Substitutes(_ClaimIgnoresHold), 6),
     Mutant("commit_ignores_hold", "a commit keeps its claim on a held session", Substitutes(_CommitIgnoresHold), 2),
     Mutant(
-        "hold_refuses_stop", "a held session refuses the claim after a stop", Substitutes(_StopHiddenFromClaims), 147
+        "hold_refuses_stop", "a held session refuses the claim after a stop", Substitutes(_StopHiddenFromClaims), 52
     ),
     Mutant(
         "hold_replaces_stop", "a session that is being stopped is suspended", Substitutes(_StopHiddenFromHolds), 184
     ),
     Mutant("hold_outlives_end", "an execution that ends keeps the hold", Substitutes(_HoldKept), 2),
-    Mutant("resume_does_not_wake", "resume leaves a waiting session waiting", Substitutes(_ResumedAndNotWoken), 650),
+    Mutant("resume_does_not_wake", "resume leaves a waiting session waiting", Substitutes(_ResumedAndNotWoken), 87),
     Mutant("begin_record_kept", "a tool that asked counts as begun", Substitutes(_BeginRecordKept), 7),
     Mutant("requests_stay_listed", "a request stays listed after its step", Substitutes(_RequestsStayListed)),
     Mutant(
@@ -257,7 +276,21 @@ WAITING_MUTANTS: Final = (
         "result_later_forgotten",
         "a call that went on elsewhere counts as not run",
         Substitutes(steps=_ResultLaterForgotten),
-        63,
+        67,
     ),
     Mutant("model_asked_again", "a woken leg asks the model again", Substitutes(steps=_ModelAskedAgain)),
+    Mutant("yields_hidden", "a message leaves a request open whose place it takes", Substitutes(_YieldsHidden)),
+    Mutant("wait_ignores_messages", "a step waits beside a message", Substitutes(_InboxHiddenFromWaits)),
+    Mutant(
+        "messages_close_others",
+        "a message closes requests that are to be held",
+        Substitutes(during=patched(yielding, "WhileWaiting", SimpleNamespace(WITHDRAW=WhileWaiting.HOLD))),
+    ),
+    Mutant("message_wakes_nobody", "a message closes a request, and wakes nobody", Substitutes(_NobodyWokenByMessages)),
+    Mutant(
+        "seen_not_compared",
+        "an answer is not compared with the newest message",
+        Substitutes(during=patched(LaterMessages, "check", lambda later, session, seen: None)),
+        201,
+    ),
 )

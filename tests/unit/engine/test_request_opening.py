@@ -125,6 +125,23 @@ def test_the_request_of_a_policy_has_its_text(new_bench: NewBench, approval: Any
     assert (request.text, request.edits_allowed, request.answer_schema is not None) == (text, edits, edits)
 
 
+@pytest.mark.parametrize("rule", ["hold", "withdraw"])
+@pytest.mark.parametrize(
+    "needs",
+    [
+        lambda rule: NeedsApproval(while_waiting=rule),
+        lambda rule: NeedsAnswer("?", while_waiting=rule),
+        lambda rule: NeedsAnswer("?", questions=UserQuestions.of([ITEM]), while_waiting=rule),
+        lambda rule: Ask(while_waiting=rule),
+    ],
+)
+def test_a_request_says_what_a_message_does(new_bench: NewBench, needs: Any, rule: str) -> None:
+    asks = needs(rule)
+    made = asking(lambda _: asks, approval=asks) if isinstance(asks, Ask) else asking(lambda _: asks)
+    bench, session_id = open_one(new_bench, *made)
+    assert bench.open_request(session_id).while_waiting == rule
+
+
 # --- several calls ----------------------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ from celery_agents.worker.state import (
     record_answer,
     request_id,
 )
+from celery_agents.worker.state.execution.requests import WhileWaiting
 from celery_agents.worker.state.values.field_types import utcnow
 
 ABOUT = AnswerNote("op-1", by="ann", note="seen")
@@ -82,11 +83,12 @@ def test_a_request_is_stored_without_loss() -> None:
 
 def test_a_request_that_is_passed_on_asks_the_next_addressee() -> None:
     rule = OnExpiry(then=ExpiryAction.PASS_ON, to="boss", after_ms=500, following=OnExpiry(then=ExpiryAction.APPROVE))
-    first = a_request(to="ann", expires_at_ms=2000, on_expiry=rule)
+    first = a_request(to="ann", expires_at_ms=2000, on_expiry=rule, while_waiting="withdraw")
     second = first.passed_on(3000)
     assert (second.to, second.round, second.asked_at_ms, second.expires_at_ms) == ("boss", 1, 3000, 3500)
     assert second.on_expiry.then is ExpiryAction.APPROVE
     assert second.id != first.id
+    assert second.while_waiting is WhileWaiting.WITHDRAW
     assert (second.args, second.digest) == (first.args, first.digest)
     assert second.passed_on(9000).on_expiry.then is ExpiryAction.DENY
 

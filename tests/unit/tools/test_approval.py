@@ -15,6 +15,7 @@ from celery_agents.worker.tools import (
     Allow,
     Ask,
     NeedsAnswer,
+    NeedsApproval,
     NeedsTime,
     PassOn,
     Replies,
@@ -51,6 +52,10 @@ def define(**options: Any) -> Any:
         (lambda: define(result="later", expires=HOUR, on_expiry=PassOn("x")), "is for approvals"),
         (lambda: Ask(on_expiry="maybe"), "'deny', 'approve', 'fail'"),  # type: ignore[arg-type]
         (lambda: Ask(expires=HOUR, on_expiry=UseValue(1)), "for questions"),
+        (lambda: Ask(while_waiting="drop"), r"Ask: while_waiting='drop' must be 'hold' or 'withdraw'"),  # type: ignore[arg-type]
+        (lambda: NeedsApproval(while_waiting=True), "'hold' or 'withdraw'"),  # type: ignore[arg-type]
+        (lambda: NeedsAnswer("?", while_waiting=[]), "NeedsAnswer: while_waiting"),  # type: ignore[arg-type]
+        (lambda: AskUser(while_waiting=None), "AskUser: while_waiting"),  # type: ignore[arg-type]
         (lambda: PassOn(""), "next addressee"),
         (lambda: NeedsAnswer("?", expires=HOUR, on_expiry="approve"), "use UseValue"),
         (lambda: NeedsAnswer("?", schema=str, questions=UserQuestions(())), "not both"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from ..values.field_types import Count, Flag, JsonField, Text
 from ..values.frozen import FrozenDict, Json, freeze
@@ -75,7 +75,8 @@ class AnswerVerb(StrEnum):
         COMPLETE: `value` is the result of an external call, or how a child ended (`ChildEnd`).
         FAIL: `reason` is the error of an external call, or why the execution fails at an expiry.
         PASS_ON: Another addressee was asked; the call's next round is open.
-        CANCEL: The execution was stopped, or a child did not end in time; no answer came. `reason` may say why.
+        CANCEL: The execution was stopped, a message came first, or a child did not end in time; no answer came.
+            `reason` may say why.
     """
 
     APPROVE = "approve"
@@ -85,6 +86,10 @@ class AnswerVerb(StrEnum):
     FAIL = "fail"
     PASS_ON = "pass_on"  # noqa: S105  (no password)
     CANCEL = "cancel"
+
+
+MESSAGE_CAME_FIRST: Final = "The call was not run: a message came first. Call again if it is still wanted."
+"""Why a call did not run that a message has interrupted, or whose request a message has closed."""
 
 
 class Remember(StrEnum):
@@ -161,6 +166,11 @@ class AnswerRecord(Value):
             at_ms=self.at_ms,
             operation_id=self.operation_id,
         )
+
+
+def withdrawal(now_ms: int, note: str = "") -> AnswerRecord:
+    """The record of a request that a message closes."""
+    return AnswerRecord(verb=AnswerVerb.CANCEL, reason=MESSAGE_CAME_FIRST, note=note, at_ms=now_ms)
 
 
 class RequestResolution(Value):

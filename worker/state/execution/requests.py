@@ -61,7 +61,7 @@ class RequestStatus(StrEnum):
         DENIED: It was refused.
         EXPIRED: No answer came in time; its `on_expiry` says what counts as its answer.
         PASSED_ON: It expired and was asked again of another addressee, as a request of its own.
-        CANCELLED: The execution was stopped before an answer came.
+        CANCELLED: The execution was stopped, or a message came, before an answer did.
         USED: The step that asked is committed with the answer.
     """
 
@@ -90,6 +90,18 @@ class ExpiryAction(StrEnum):
     VALUE = "value"
     FAIL = "fail"
     PASS_ON = "pass_on"  # noqa: S105  (no password)
+
+
+class WhileWaiting(StrEnum):
+    """The rules for a message that comes while a session waits for the answer to a request.
+
+    Attributes:
+        HOLD: It waits behind the answer, which may come all the same.
+        WITHDRAW: It closes the request, and the model reads it in the place of an answer.
+    """
+
+    HOLD = "hold"
+    WITHDRAW = "withdraw"
 
 
 class OnExpiry(Value):
@@ -164,6 +176,7 @@ class Request(Value):
             external result; None: anything.
         edits_allowed: The approver may give other arguments.
         needs_seen: An approval has to name the newest message that its giver has seen.
+        while_waiting: What a message does that comes before the answer.
         child: The child session whose end is the answer; None for the other kinds.
         asked_at_ms: Redis time.
         expires_at_ms: Redis time; None: never.
@@ -187,6 +200,7 @@ class Request(Value):
     answer_schema: FrozenDict | None = None
     edits_allowed: Flag = False
     needs_seen: Flag = False
+    while_waiting: WhileWaiting = WhileWaiting.HOLD
     asked_at_ms: Count
     expires_at_ms: Count | None = None
     on_expiry: OnExpiry = DENY_ON_EXPIRY

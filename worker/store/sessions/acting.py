@@ -14,6 +14,7 @@ from ..database import Command, WatchedTransaction, Word
 from ..event_records import EventType
 from ..events import tell
 from ..inbox import InboxIndex, encode_operation
+from ..journal import read_journal
 from ..keys import WAKE_CHANNEL, fingerprint_field, placement_field
 from ..queued_messages import check_room, queue_commands, read_queue
 from ..records import (
@@ -29,6 +30,7 @@ from ..records import (
     Transition,
     is_active,
 )
+from ..requests.yielding import find_message, find_yielding, withdraw_commands, withdrawals
 from ..session_records import ACTIVE, SESSION_STATUS, SUSPENDED
 from ..waking import wake
 from .watched_sessions import WatchedSession
@@ -110,7 +112,7 @@ class _Action:
         runs = found.control.phase == "run" and (found.control.claim or _has_journal(found, watched))
         if runs or found.control.phase == "wait":  # never before the assistant message whose calls are open
             self.placed = Placement.JOINS
-            commands, publish = join_commands(found, inbox, operation)
+            commands, publish = join_commands(found, inbox, operation, watched)
             return self._leave(found, commands, watched, publish)
         self.placed = Placement.STARTS if found.control.phase == "end" else Placement.JOINS
         _refuse_ended_session(self.scope.session_id, status, operation)
@@ -172,9 +174,12 @@ def mode_under(mode: MessageMode, found: WatchedSession) -> MessageMode:
 
 
 def join_commands(
-    found: WatchedSession, inbox: InboxIndex, operation: Operation
+    found: WatchedSession, inbox: InboxIndex, operation: Operation, watched: WatchedTransaction
 ) -> tuple[list[Command], StepRef | None]:
-    """Commands that leave an operation for the step; one that interrupts it reaches its worker, or ends its wait.
+    """Commands that leave an operation for the step.
+
+    One that interrupts it reaches its worker, or ends its wait. One that takes the place of an answer closes its
+    request, and ends the wait as that answer would.
 
     Returns:
         The commands, and the step where the caller has to publish it.
@@ -182,16 +187,31 @@ def join_commands(
         ActionRefused: Too many wait, or too much.
     """
     scope, control = found.scope, found.control
-    commands = inbox.push(scope, operation)
-    if operation.mode is not MessageMode.INTERRUPT:
+    closed = _close_requests(found, operation, watched)
+    commands = [*inbox.push(scope, operation), *closed]
+    if operation.mode is MessageMode.INTERRUPT:
+        commands += interrupt_commands(scope.keys, control)
+        if control.claim:  # no claim's id: the worker looks, and one of an earlier version takes it for no stop
+            return [*commands, ("PUBLISH", WAKE_CHANNEL + control.worker, MessageMode.INTERRUPT)], None
+    elif not closed:
         return commands, None
-    commands += interrupt_commands(scope.keys, control)
-    if control.claim:  # no claim's id: the worker looks, and one of an earlier version takes it for no stop
-        return [*commands, ("PUBLISH", WAKE_CHANNEL + control.worker, MessageMode.INTERRUPT)], None
     if control.phase != "wait" or control.is_held(found.now_ms):
         return commands, None
     woken = wake(scope, control, found.now_ms, {"cause": "message"})
     return [*commands, *woken.commands], woken.publish
+
+
+def _close_requests(found: WatchedSession, operation: Operation, watched: WatchedTransaction) -> list[Command]:
+    """Commands that close the requests of which a message takes the place; none for most sessions, without a read."""
+    control = found.control
+    if not control.yields or control.phase != "wait" or control.requested_stop is not None:
+        return []
+    message = find_message([operation])
+    (stored,) = watched.pipeline("act.requests", [("HGETALL", found.journal)], also=(found.journal,))
+    requests = find_yielding(read_journal(stored))
+    if message is None or not requests:
+        return []
+    return withdraw_commands(found.scope, found.journal, requests, withdrawals(requests, message, found.now_ms))
 
 
 def life_ms(found: WatchedSession, watched: WatchedTransaction) -> int | None:

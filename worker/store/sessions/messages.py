@@ -195,7 +195,7 @@ class _MessageAction:
             check_room(self.scope, left, message)
             commands = read.store_queue(left.with_message(message))
         else:
-            commands, publish = join_commands(read.found, read.index, message)
+            commands, publish = join_commands(read.found, read.index, message, read.watched)
         placed = _place_of(message.mode, left)
         data = {"operation": message.id, "queued": True, "placed": placed, **self._whom}
         told = tell(self.scope, read.found.step, EventType.MESSAGE_RECEIVED, data)

@@ -26,10 +26,12 @@ from ..control import LONGEST_WAIT_MS, ControlFields, forget_changes
 from ..database import Command, WatchedTransaction, Word
 from ..event_records import EventType, NewEvent
 from ..events import attempt_of
+from ..inbox import read_inbox
 from ..journal import SAW, Journal, read_journal
 from ..keys import request_note, root_of, tree_range
 from ..records import Claim, LoadedSession, Snapshot, StepRef, Transition, claim_lost
 from ..requests.index import add_commands
+from ..requests.yielding import find_message, find_yielding, withdraw_commands, withdrawals
 from ..session_records import REQUEST_KINDS
 from ..sessions.watched_sessions import WatchedSession
 from .journals import StepJournal
@@ -53,9 +55,10 @@ class StoredWait:
 
 @dataclass(frozen=True, slots=True)
 class RefusedWait:
-    """The step must not wait, and nothing was written: the caller continues with its claim.
+    """The step must not wait; only requests that a message closes were closed: the caller continues with its claim.
 
     Attributes:
+        journal: The journal as it is now.
         journal: As it is stored now; an answer may have come.
         cancel: The execution, when it was asked to stop.
         refused: Requests whose children cannot be made, by id, with the reason.
@@ -99,7 +102,8 @@ class WaitVerbs(StorePart):
             plan: The children that this transaction makes. Their sessions must not exist.
         Returns:
             `RefusedWait` when an answer came, no request is open, a stop was asked for, the budget was changed, a
-            message interrupts the step that it does not know, or a child cannot be made: the claim stays.
+            message interrupts the step that it does not know, a message has closed a request, or a child cannot be
+            made: the claim stays.
         Raises:
             ClaimLost: Another worker took over, or the wait was applied and its reply lost: leave the step.
             VersionConflict: The session was saved meanwhile; nothing was written. `reload` and wait again.
@@ -153,11 +157,13 @@ class _Wait:
         reads: list[Command] = [
             *WatchedSession.reads(scope),
             ("HGETALL", self._journal),
+            *self._inbox_reads,
             *self._child_reads,
         ]
         watching = (keys.session, keys.ctl, keys.inbox, self._journal, *self._child_keys)
         with scope.database.watch("wait.read", watching, reads) as watched:
-            journal, *children = watched.replies[3:]
+            journal, *others = watched.replies[3:]
+            inbox, children = others[: len(self._inbox_reads)], others[len(self._inbox_reads) :]
             found, stored = WatchedSession.parse_if_there(scope, watched.replies[:3]), read_journal(journal)
             control = found.control
             if found.last == wait_id(self.claim) and control.phase == "wait":
@@ -165,17 +171,43 @@ class _Wait:
             if control.phase != "run":
                 raise claim_lost(self.claim)
             found.check_claim(self.claim, self.base.version)
-            is_stopped = control.requested_stop is not None and not self.plan.is_ending
-            if is_stopped or not stored.open_requests or stored.answers.keys() - self.seen.answers:
-                return RefusedWait(stored, control.requested_stop)
-            if control.changed_budget != self.base.budget:  # reached already, it would let nobody answer
-                return RefusedWait(stored, control.requested_stop, budget=control.changed_budget)
-            if control.is_interrupted and not self.base.is_interrupted:
-                return RefusedWait(stored, control.requested_stop, is_interrupted=True)
-            refused = self._refuse_children(children)
-            if refused:
-                return RefusedWait(stored, control.requested_stop, refused)
+            refused = self._refuse(control, stored) or self._yield(found, stored, inbox, watched)
+            if refused is not None:
+                return refused
+            unmade = self._refuse_children(children)
+            if unmade:
+                return RefusedWait(stored, control.requested_stop, unmade)
             return self._apply(found, stored, watched)
+
+    def _refuse(self, control: ControlFields, journal: Journal) -> RefusedWait | None:
+        """The news that the step has to look at first; None where it knows all."""
+        refused = RefusedWait(journal, control.requested_stop)
+        is_stopped = control.requested_stop is not None and not self.plan.is_ending
+        if is_stopped or not journal.open_requests or journal.answers.keys() - self.seen.answers:
+            return refused
+        if control.changed_budget != self.base.budget:  # reached already, it would let nobody answer
+            return replace(refused, budget=control.changed_budget)
+        if control.is_interrupted and not self.base.is_interrupted:
+            return replace(refused, is_interrupted=True)
+        return None
+
+    @property
+    def _inbox_reads(self) -> list[Command]:
+        """The read of the messages that may close what the step waits for; none where none may."""
+        looks = not self.plan.is_ending and find_yielding(self.seen)
+        return [("LRANGE", self.scope.keys.inbox, 0, -1)] if looks else []
+
+    def _yield(
+        self, found: WatchedSession, journal: Journal, replies: Sequence[Any], watched: WatchedTransaction
+    ) -> RefusedWait | None:
+        """Close the requests of which a message takes the place that has come already; None where none does."""
+        message = find_message(read_inbox(replies[0], found.bookkeeping.operations)) if replies else None
+        requests = find_yielding(journal)
+        if message is None or not requests:
+            return None
+        records = withdrawals(requests, message, found.now_ms)
+        watched.commit("wait.yield", withdraw_commands(self.scope, self._journal, requests, records))
+        return RefusedWait(journal.with_answers(records), found.control.requested_stop)
 
     # --- children ---------------------------------------------------------------------------------------------
 
@@ -257,7 +289,7 @@ class _Wait:
             (
                 "HSET", keys.ctl, "phase", "wait", "claim", "", "worker", "", "attempts", 0, "delays", 0, "delayed", 0,
                 "nudges", 0, "published", 0, "not_before", until_ms, "legs", control.legs + 1,
-                *remaining_ends_field(self.plan, opened),
+                *remaining_ends_field(self.plan, opened), *(("yields", 1) if find_yielding(self.seen) else ()),
             ),
             ("ZADD", keys.shard.due, look_ms, scope.session_id),
             *add_commands(keys.shard, opened),
