@@ -93,8 +93,10 @@ function Limits({ budget, id, feed }) {
     const given = new FormData(event.target);
     const limits = Object.fromEntries(LIMITS.map(([name]) => [name, given.get(name) === "" ? null
       : Number(given.get(name))]));
+    const isBeyond = given.has("beyond_agent");
     try {
-      await post(sessionPath(id, "/budget"), { budget: { ...limits, deadline: budget.deadline ?? null }, ...actor() });
+      await post(sessionPath(id, "/budget"), { budget: { ...limits, deadline: budget.deadline ?? null },
+        beyond_agent: given.has("beyond_agent"), ...actor() });
       setProblem(null);
       feed.refresh("header", "state");
     } catch (refusal) {
@@ -105,6 +107,8 @@ function Limits({ budget, id, feed }) {
   return html`<details><summary>Change the limits</summary><form class="chosen" onSubmit=${submit}>
     ${LIMITS.map(([name, word, step]) => html`<label key=${name} class="field"><span class="label">${word}</span>
       <input type="number" min="0" step=${step} name=${name} defaultValue=${budget[name] ?? ""} /></label>`)}
+    <label class="field whole"><input type="checkbox" name="beyond_agent" />
+      Above those of the agent, which needs the scope admin</label>
     <button class="button" type="submit">Change</button></form><${Problem} of=${problem} /></details>`;
 }
 
