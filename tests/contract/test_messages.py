@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from celery_agents.worker.engine.transitions import retry_transition
+from celery_agents.worker.engine.transitions import operation_transition, retry_transition
 from celery_agents.worker.errors import (
     ActionRefused,
     IdempotencyMismatch,
@@ -14,7 +14,7 @@ from celery_agents.worker.errors import (
     SessionBusy,
     SessionNotFound,
 )
-from celery_agents.worker.store.records import MessageMode, Placement
+from celery_agents.worker.store.records import InboxKind, MessageMode, Operation, Placement
 
 from support.points import Points
 from support.store import Bench, NewBench
@@ -114,6 +114,18 @@ def test_a_stop_clears_what_waits_if_it_is_asked_to_and_nothing_that_comes_later
         {"operation": "q1", "reason": "cleared"},
     ]
     assert bench.message("steering", "s1", when="steer").outcome == "again", "its id stays known"
+
+
+def test_a_stop_that_clears_leaves_what_is_no_message_and_knows_it_again(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.message("steering", "s1", when="steer")
+    change = Operation("change", InboxKind.METADATA, {"key": "colour", "value": "red"})
+    bench.store.sessions.act(bench.session, change, operation_transition)
+    bench.stop(clear_queue=True)
+    assert bench.store.sessions.act(bench.session, change, operation_transition).outcome == "again"
+    assert len(bench.database("LRANGE", bench.store.context.keys(bench.session).inbox, 0, -1)) == 1
+    bench.commit(claimed)
+    assert bench.store.sessions.load(bench.session).state.context.metadata["colour"] == "red"
 
 
 def test_a_stop_that_ends_the_execution_itself_clears_and_holds_too(bench: Bench) -> None:

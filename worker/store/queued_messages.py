@@ -132,7 +132,7 @@ class WaitingMessages:
         marks: list[Command] = [("HDEL", scope.keys.ctl, "interrupt")] if found.control.interrupt else []
         return [
             *marks,
-            *rewrite_commands(scope.keys, self.without_messages().inbox, [each.id for each in self.inbox]),
+            *rewrite_commands(scope.keys, self.without_messages().inbox, gone),
             *queue_commands(scope, NO_QUEUE),
             *undeliver(found, gone, "cleared"),
         ]

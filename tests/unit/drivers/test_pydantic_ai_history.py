@@ -210,3 +210,15 @@ def _without_times(messages: Any) -> Any:
         for part in message["parts"]:
             part.pop("timestamp", None)
     return dumped
+
+
+def test_what_was_left_off_is_not_sent_where_nothing_follows_it() -> None:
+    """Its message was taken back: the model is asked as before, and some refuse an answer at the end."""
+    asked, call = Message.user("Write."), ToolCall(id="c", name="look", args={})
+    half = [Message.assistant("Once upon "), Message.assistant("")]
+    assert [each.kind for each in model_messages([asked, *half], marks_errors=False)] == ["request"]
+    followed = model_messages([asked, *half, Message.user("No.")], marks_errors=False)
+    assert [each.kind for each in followed] == ["request", "response", "response", "request"]
+    calling = model_messages([asked, Message.assistant("I look.", [call])], marks_errors=False)
+    assert [each.kind for each in calling] == ["request", "response"]
+    assert [each.kind for each in model_messages([half[0]], marks_errors=False)] == ["response"]

@@ -43,7 +43,7 @@ def model_messages(messages: Iterable[Message], *, marks_errors: bool) -> list[M
 
     history: list[ModelMessage] = []
     asked: list[ModelRequestPart] = []
-    for message in messages:
+    for message in _without_open_end(messages):
         if message.role is Role.ASSISTANT:
             if asked:
                 history.append(ModelRequest(parts=asked))
@@ -54,6 +54,17 @@ def model_messages(messages: Iterable[Message], *, marks_errors: bool) -> list[M
     if asked or not history:
         history.append(ModelRequest(parts=asked))
     return history
+
+
+def _without_open_end(messages: Iterable[Message]) -> list[Message]:
+    """Leave out answers at the end that a message has interrupted and that it does not follow, as it was taken back.
+
+    The model is asked as it was before. Some refuse a request that ends with an answer, others would go on with it.
+    """
+    left = [*messages]
+    while len(left) > 1 and left[-1].role is Role.ASSISTANT and not left[-1].tool_calls:
+        del left[-1]
+    return left
 
 
 def _request_part(message: Message, marks_errors: bool) -> ModelRequestPart:
