@@ -82,7 +82,7 @@ class LeaseVerbs(StorePart):
     def release(
         self, claim: Claim, *, delay_ms: int | None, give_back: bool, reason: str = "", put_off: str = ""
     ) -> StepRef | None:
-        """Give a claim back without a commit. A delay is told to watchers.
+        """Give a claim back without a commit. A delay is told to watchers; a step that was asked to stop has none.
 
         Args:
             delay_ms: Not before then (retry later, counted). None: at once.
@@ -96,7 +96,7 @@ class LeaseVerbs(StorePart):
         scope = self._context.session(claim.ref.session_id)
         delay = _Delay(delay_ms, reason[:_REASON_CHARS], put_off)
         ref = scope.retry(lambda: _release(scope, claim, delay, give_back=give_back), "give a claim back")
-        return look_again(scope, put_off) if put_off else ref
+        return look_again(scope, put_off) if put_off and ref is None else ref
 
     def move(self, claim: Claim, queue: str) -> StepRef | None:
         """Give a claim back and move the step to another queue, where the session's steps stay from now on.
@@ -194,15 +194,16 @@ def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: b
         is_held, ref = control.is_held(now_ms), control.ref(scope.session_id)
         publication: Sequence[Command] = ()
         delay: list[Command] = []
-        if delayed.ms is None:
+        delay_ms = None if control.requested_stop is not None else delayed.ms
+        if delay_ms is None:
             due = now_ms + context.due_ms
             publication = () if is_held else context.publisher.commands(ref, now_ms)
             changed += ["published", 0 if is_held else now_ms]
         else:
-            due, delays = now_ms + delayed.ms, control.delays + (not delayed.put_off)
+            due, delays = now_ms + delay_ms, control.delays + (not delayed.put_off)
             since_ms = control.delayed_ms or now_ms
             if delayed.put_off:  # the time in which the step was put off does not count as retrying
-                since_ms = control.delayed_ms and control.delayed_ms + delayed.ms
+                since_ms = control.delayed_ms and control.delayed_ms + delay_ms
             changed += ["delays", delays, "delayed", since_ms]
             changed += ["not_before", due, "published", 0, "why", delayed.reason, "put_off", delayed.put_off]
             data = {"reason": delayed.reason, "next_try_ms": due, "delays": delays, **attempt_of(claim)}
@@ -217,4 +218,4 @@ def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: b
             *delay,
         ]
         watched.commit("release.exec", [*commands, *publication])
-        return ref if delayed.ms is None and not publication and not is_held else None
+        return ref if delay_ms is None and not publication and not is_held else None
