@@ -1,7 +1,17 @@
-"""Limits of model providers, and pauses: the values that `client.limits` and `client.pauses` take and give."""
+"""Limits of model providers, concurrency limits, and pauses: the values that a client takes and gives."""
 
 from __future__ import annotations
 
+from .worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, PartStatus
 from .worker.flow.values import BucketStatus, LearnedLimit, ModelEndpoint, Pause, ProviderLimit
 
-__all__ = ["BucketStatus", "LearnedLimit", "ModelEndpoint", "Pause", "ProviderLimit"]
+__all__ = [
+    "BucketStatus",
+    "ConcurrencyLimit",
+    "ConcurrencyStatus",
+    "LearnedLimit",
+    "ModelEndpoint",
+    "PartStatus",
+    "Pause",
+    "ProviderLimit",
+]

@@ -21,6 +21,7 @@ from ..worker.concurrency.tool_threads import ToolThreads
 from ..worker.engine import EngineServices, StepRunner, schema_version
 from ..worker.engine.leases import Interruption, LeaseKeeper
 from ..worker.errors import CeleryAgentsError
+from ..worker.flow.concurrency import is_concurrency
 from ..worker.known_secrets import remember_secrets
 from ..worker.mcp.connections import ServerConnections
 from ..worker.mcp.server import require_servers
@@ -122,6 +123,7 @@ class Runtime:
         )  # fmt: skip
         self.live = services.live
         self.gate = services.gate
+        self.concurrency = services.concurrency
         self.runner = StepRunner(services, self.agents, worker=self.name)
         self._wake_ups = WakeUpListener(
             settings, {WAKE_CHANNEL + self.name: self.keeper.wake, FLOW_CHANNEL: self._read_flow}
@@ -135,8 +137,9 @@ class Runtime:
         self._wake_ups.start()
 
     def _read_flow(self, changed: str) -> None:
-        del changed  # all is read: that is little, and two changes may come at once
-        self.gate.refresh()
+        self.gate.refresh()  # all is read: that is little, and two changes may come at once
+        if is_concurrency(changed):  # a higher limit lets some go
+            self.concurrency.call_waiting()
 
     def close(self) -> None:
         """Stop the threads; leases that are left expire by themselves."""
@@ -190,6 +193,7 @@ class Runtime:
             "group": self.agents.group,
             "models": sorted({model for agent in self.agents for model in agent.models}),
             "groups": sorted({agent.provider_group for agent in self.agents if agent.provider_group}),
+            "concurrency": sorted({name for agent in self.agents for name in agent.named_limits}),
             "refused": refusals.facts,
             "problems": list(self.problems),
             "tools": self.connections.notes.describe(),

@@ -21,6 +21,7 @@ from .drivers.function import FunctionDriver
 from .drivers.pricing import TokenPrice
 from .drivers.protocol import Driver
 from .errors import ConfigurationError, UnknownAgent
+from .flow.concurrency import limits_of_tool, read_limit_names
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
 from .mcp.server import MCPServer, check_servers
@@ -83,6 +84,7 @@ class Agent:
         archive_days: The archive forgets a session so many days after its last change. None: the setting.
         provider_group: The name under which requests count towards limits of providers, together with those of all
             agents of this name. None: the key's own digest.
+        concurrency: The concurrency limits under which its steps run, by name; see `celery_agents.flow`.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Agent:
     price: TokenPrice | None = None
     provider_group: str | None = None
     archive_days: float | None = None
+    concurrency: str | Sequence[str] = ()
     reasoning: InitVar[ReasoningConfig | None] = None
     limits: InitVar[AgentLimits | None] = None
     toolset: ToolSet = field(init=False, repr=False)
@@ -122,6 +125,7 @@ class Agent:
     def __post_init__(self, reasoning: ReasoningConfig | None, limits: AgentLimits | None) -> None:
         _check_name(self.name)
         _check_queue(self.name, self.queue)
+        object.__setattr__(self, "concurrency", read_limit_names(f"agent {self.name!r}: concurrency", self.concurrency))
         if (self.model is None) == (self.driver is None):
             raise ConfigurationError(
                 f"agent {self.name!r}: give either model='provider:name' or driver=…, "
@@ -235,6 +239,17 @@ class Agent:
             price=self.price,
         )
 
+    @property
+    def limited_by(self) -> tuple[str, ...]:
+        """The names of its concurrency limits."""
+        assert isinstance(self.concurrency, tuple), "read where the agent is made"
+        return self.concurrency
+
+    @cached_property
+    def named_limits(self) -> frozenset[str]:
+        """The names of the concurrency limits of the agent and its tools."""
+        return frozenset((*self.limited_by, *(name for each in self.toolset for name in limits_of_tool(each))))
+
     @cached_property
     def models(self) -> tuple[str, ...]:
         """The ids of its models, in the order in which they are asked; none where a driver answers."""
@@ -280,6 +295,7 @@ class Agent:
         """The definition as plain JSON."""
         more = {"mcp": [_describe_server(server) for server in self.mcp]} if self.mcp else {}
         more |= {"fallback": list(self.models[1:])} if self.models[1:] else {}
+        more |= {"concurrency": list(self.limited_by)} if self.concurrency else {}
         more |= {"archive_days": self.archive_days} if self.archive_days is not None else {}
         return {
             "name": self.name,

@@ -1,4 +1,4 @@
-"""Commands on model providers: limits, and what is paused."""
+"""Commands on what holds steps back: limits of model providers, concurrency limits, and pauses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from .options import AsJson, By, RedisUrl, client_for, login, time_option
 from .views import as_json, clean, one_line, print_table, print_values
 
 if TYPE_CHECKING:
+    from ...worker.flow.concurrency import ConcurrencyStatus
     from ...worker.flow.values import BucketStatus
 
+_CONCURRENCY_HEAD: Final = ("NAME", "LIMITS", "NOW", "BY")
 _LIMITS_HEAD: Final = ("MODEL", "GROUP", "LIMITS", "REQUESTS", "NOW")
 
 Kind = Annotated[Literal["provider", "model", "agent", "tool", "queue"], typer.Argument(help="What kind of thing.")]
@@ -58,6 +60,44 @@ def limits(
         from ...worker.flow.values import ProviderLimit
 
         _print_notes(client.limits.set(ProviderLimit(model, group=group, **numbers), by=by or login()), "set", json)
+
+
+def concurrency(
+    action: Annotated[Literal["list", "set", "remove"], typer.Argument(help="What to do.")] = "list",
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the limit, with set and remove.")] = None,
+    total: Annotated[int | None, typer.Option(help="Most at a time.")] = None,
+    per: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL=N", help="Most for each value of a label; may be repeated.")
+    ] = None,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """List, set and remove concurrency limits, for all workers together.
+
+    Agents and tools name them; the list shows what runs and waits. A change holds at once for what has not begun.
+
+    \b
+    Examples:
+      celery-agents concurrency
+      celery-agents concurrency set crm --total 20 --per customer=2
+      celery-agents concurrency remove crm
+    """
+    if (action == "list") != (name is None):
+        raise typer.BadParameter("give it with set and with remove, and not with list", param_hint="NAME")
+    if action != "set" and (total is not None or per):
+        raise typer.BadParameter(f"--total and --per go with set, not with {action}")
+    client = client_for(redis_url)
+    if name is None:
+        _print_concurrency(client.concurrency.list(), json)
+    elif action == "remove":
+        removed = client.concurrency.remove(name)
+        _print_done({"changed": removed}, "removed" if removed else "no such limit was set", json)
+    else:
+        from ...worker.flow.concurrency import ConcurrencyLimit
+
+        limit = ConcurrencyLimit(name, total=total, per=_read_per(per or ()))
+        _print_notes(client.concurrency.set(limit, by=by or login()), "set", json)
 
 
 def pause(
@@ -129,6 +169,31 @@ def _print_limits(found: Sequence[BucketStatus], json: bool) -> None:
         counts = f"{each.in_flight} asked, {each.waiting} wait"
         rows.append([place, each.bucket.group, describe_limits(each), counts, bucket_state(each)[1]])
     print_table(_LIMITS_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
+
+
+def _read_per(pairs: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pair in pairs:
+        label, _, most = pair.rpartition("=")
+        if not label or not most.isdecimal() or label in found:
+            raise typer.BadParameter(f"{pair!r}: give LABEL=N, each label once", param_hint="--per")
+        found[label] = int(most)
+    return found
+
+
+def _print_concurrency(found: Sequence[ConcurrencyStatus], json: bool) -> None:
+    from ..client.json_values import concurrency_value
+
+    if json:
+        print_values([concurrency_value(each) for each in found])
+        return
+    rows: list[list[str]] = []
+    for each in found:
+        limits = [] if each.limit.total is None else [f"{each.limit.total} in all"]
+        limits += [f"{most} for each {label}" for label, most in each.limit.per.items()]
+        counts = [f"{part.name or 'all'}: {part.held} run, {part.waiting} wait" for part in each.parts]
+        rows.append([each.limit.name, ", ".join(limits), "; ".join(counts), each.limit.by])
+    print_table(_CONCURRENCY_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
 
 
 def _print_notes(notes: Sequence[str], done: str, json: bool) -> None:

@@ -21,6 +21,7 @@ from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.store.event_records import Event
 from ...worker.store.live.streams import StreamPosition
 from .client import AgentClient
+from .concurrency import ConcurrencyLimits
 from .inputs import check_position, check_seconds
 from .job import Job, Result
 from .providers import ProviderLimits
@@ -168,6 +169,18 @@ class AsyncProviderLimits(_InThreads[ProviderLimits]):
     list = _run_in_thread(ProviderLimits.list)
 
 
+class AsyncConcurrencyLimits(_InThreads[ConcurrencyLimits]):
+    """Concurrency limits; see `ConcurrencyLimits` for what each verb does and raises."""
+
+    def __init__(self, limits: ConcurrencyLimits, threads: _Threads) -> None:
+        self._client, self._threads = limits, threads
+
+    set = _run_in_thread(ConcurrencyLimits.set)
+    get = _run_in_thread(ConcurrencyLimits.get)
+    remove = _run_in_thread(ConcurrencyLimits.remove)
+    list = _run_in_thread(ConcurrencyLimits.list)
+
+
 class AsyncAgentClient(_InThreads[AgentClient]):
     """Talks to Redis without blocking the event loop; see `AgentClient` for what each verb does and raises.
 
@@ -230,6 +243,11 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     def limits(self) -> AsyncProviderLimits:
         """The limits of model providers."""
         return AsyncProviderLimits(self._client.limits, self._threads)
+
+    @property
+    def concurrency(self) -> AsyncConcurrencyLimits:
+        """The concurrency limits."""
+        return AsyncConcurrencyLimits(self._client.concurrency, self._threads)
 
     submit = _start_job(AgentClient.submit)
     send_message = _start_job(AgentClient.send_message)

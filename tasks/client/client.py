@@ -34,6 +34,7 @@ from ..housekeeping.receivers import read_receivers
 from .archiving import ArchivingVerbs
 from .budgeting import BudgetingVerbs
 from .bulk import BulkVerbs
+from .concurrency import ConcurrencyVerbs
 from .erasing import ErasingVerbs
 from .following import follow_session
 from .forking import ForkingVerbs
@@ -80,6 +81,7 @@ class AgentClient(
     ObservingVerbs,
     SpendingVerbs,
     ProviderVerbs,
+    ConcurrencyVerbs,
     ArchivingVerbs,
 ):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.

@@ -11,6 +11,7 @@ from ...config.settings import DEFAULT_QUEUE
 from ...worker.moments import moment
 
 if TYPE_CHECKING:
+    from ...worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus
     from ...worker.flow.values import BucketStatus, Pause, ProviderLimit
     from ...worker.state.agent_state import AgentState
     from ...worker.store.children.trees import TreeNode
@@ -208,12 +209,17 @@ def bucket_value(status: BucketStatus) -> dict[str, Any]:
     }
 
 
+def concurrency_value(status: ConcurrencyStatus) -> dict[str, Any]:
+    """A concurrency limit as JSON, with what runs and waits."""
+    return {**_stored_value(status.limit), "parts": [dataclasses.asdict(part) for part in status.parts]}
+
+
 def pause_value(pause: Pause) -> dict[str, Any]:
     """A pause as JSON."""
     return {**_stored_value(pause), "name": pause.name or DEFAULT_QUEUE, "until": pause.until}
 
 
-def _stored_value(stored: ProviderLimit | Pause) -> dict[str, Any]:
+def _stored_value(stored: ProviderLimit | ConcurrencyLimit | Pause) -> dict[str, Any]:
     value = stored.to_dict()
     value["since"] = moment(value.pop("since_ms"))
     return value

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...config.settings import shown_queues
+from ...worker.flow.concurrency import ConcurrencyLimit
 from ...worker.flow.values import Pause, ProviderLimit, provider_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ def find_unused(limit: ProviderLimit, workers: Mapping[str, Mapping[str, Any]]) 
     groups = _names(workers, "groups")
     wanted = limit.group if limit.group and not limit.group.startswith("~") else None  # ~ is the digest of a key
     return (*notes, *_unknown("model", limit.model, _names(workers, "models")), *_unknown("group", wanted, groups))
+
+
+def find_unnamed(limit: ConcurrencyLimit, workers: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Say what a limit of zero does, and that no agent or tool of a live worker names the limit."""
+    notes: list[str] = []
+    if 0 in (limit.total, *limit.per.values()):
+        notes.append(f"limit: 0 lets nothing begin under {limit.name}; it waits until the limit is raised or removed.")
+    return (*notes, *_unknown("concurrency", limit.name, _names(workers, "concurrency")))
 
 
 def find_unknown(pause: Pause, registry: WorkerRegistry) -> tuple[str, ...]:
@@ -47,4 +56,4 @@ def _unknown(kind: str, name: str | None, known: Any) -> tuple[str, ...]:
 
 
 def _names(workers: Mapping[str, Mapping[str, Any]], fact: str) -> set[str]:
-    return {name for facts in workers.values() for name in facts[fact] if isinstance(name, str)}
+    return {name for facts in workers.values() for name in facts.get(fact, ()) if isinstance(name, str)}

@@ -115,6 +115,7 @@ class Sweep(HousekeepingJob):
         result = runtime.store.housekeeping.sweep(queues, shards)
         _publish(runtime, result)
         _drop_queues(runtime, result, queues)
+        runtime.concurrency.call_waiting()
         if result.lost:
             log.info("%d lost step messages published again", len(result.lost))
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
+from ...worker.flow.concurrency import ConcurrencyLimit
 from ...worker.flow.values import ProviderLimit
 from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message
@@ -164,6 +165,18 @@ class ModelLimit(Body):
     def value(self) -> ProviderLimit:
         """The limit as the client takes it."""
         return ProviderLimit(**self.model_dump())
+
+
+class Concurrency(Body):
+    """How many steps and calls that name the limit run at a time; total, per or both. 0 lets nothing begin."""
+
+    name: str = Field(max_length=200)
+    total: int | None = Field(None, ge=0, description="null: no limit in all.")
+    per: dict[str, int] = Field({}, max_length=4, description="By the key of a label: most for each of its values.")
+
+    def value(self) -> ConcurrencyLimit:
+        """The limit as the client takes it."""
+        return ConcurrencyLimit(**self.model_dump())
 
 
 class WaitQuery(Body):

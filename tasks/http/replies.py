@@ -365,6 +365,31 @@ class LimitsReply(Reply):
     limits: list[BucketReply]
 
 
+class PartReply(Reply):
+    """A part of a concurrency limit: all, or one value of a label."""
+
+    name: str = Field(description="Empty: all; else the label with its value, as customer=acme.")
+    held: int = Field(description="Steps and calls that run.")
+    waiting: int = Field(description="Sessions that wait.")
+
+
+class ConcurrencyReply(Reply):
+    """A concurrency limit, with what runs and waits."""
+
+    name: str
+    total: int | None = Field(description="Most at a time; null: no limit in all.")
+    per: dict[str, int] = Field(description="Most at a time for each value of a label, by its key.")
+    by: str = Field(description="Who has set it.")
+    since: datetime
+    parts: list[PartReply] = Field(description="All, and the values of labels for which somebody waits, up to 100.")
+
+
+class ConcurrencyLimitsReply(Reply):
+    """The concurrency limits, by name."""
+
+    concurrency: list[ConcurrencyReply]
+
+
 class PausesReply(Reply):
     """The pauses that have not ended, the oldest first."""
 

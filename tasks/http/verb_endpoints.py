@@ -14,10 +14,17 @@ from starlette.responses import Response
 
 from ...worker.errors import SessionConflict
 from ..client.client import AgentClient
-from ..client.json_values import bucket_value, found_value, pause_value, timeline_value, waiting_value
+from ..client.json_values import (
+    bucket_value,
+    concurrency_value,
+    found_value,
+    pause_value,
+    timeline_value,
+    waiting_value,
+)
 from ..client.verbs import VERBS, Verb, needed_scopes
 from . import replies
-from .bodies import Budget, ModelLimit, Moment, TranscriptMessage, WaitQuery
+from .bodies import Budget, Concurrency, ModelLimit, Moment, TranscriptMessage, WaitQuery
 from .endpoints import IF_MATCH, KEY, Body, Call, Endpoint, Handler, NoQuery, send
 from .job_endpoints import reply_to
 from .problems import HttpProblem
@@ -42,6 +49,7 @@ WIRE: Final[Mapping[str, Any]] = {
     "ExecutionBudget | None": Budget | None,
     "ExecutionBudget": Budget,
     "ProviderLimit": ModelLimit,
+    "ConcurrencyLimit": Concurrency,
     "Mapping[str, Any] | None": dict[str, Any] | None,
     "Mapping[str, str] | None": dict[str, str] | None,
     "Mapping[str, str]": dict[str, str],
@@ -58,6 +66,7 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "ExecutionBudget | None": lambda budget: budget.value(),
     "ExecutionBudget": lambda budget: budget.value(),
     "ProviderLimit": lambda limit: limit.value(),
+    "ConcurrencyLimit": lambda limit: limit.value(),
     "Sequence[Message]": lambda messages: [message.value() for message in messages],
 }
 """How the value of a field becomes that of the parameter, where it differs."""
@@ -114,6 +123,10 @@ WRITERS: Final[Mapping[str, Writer]] = {
     ),
     "tuple[BucketStatus, ...]": Writer(
         {200: replies.LimitsReply}, lambda _, buckets: send({"limits": [bucket_value(each) for each in buckets]})
+    ),
+    "tuple[ConcurrencyStatus, ...]": Writer(
+        {200: replies.ConcurrencyLimitsReply},
+        lambda _, found: send({"concurrency": [concurrency_value(each) for each in found]}),
     ),
     "Erasure": Writer({200: replies.ErasureReply}, lambda _, erasure: send(erasure.to_dict())),
     "ActReport": Writer({200: replies.ActReply}, lambda _, report: send(report.to_dict())),

@@ -18,10 +18,11 @@ from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
 from ...worker.state.execution.inference import InferenceResponse
 from ..consumer.refusals import SOURCES, refusals
-from .provider_metrics import count_waits, measure_buckets
+from .provider_metrics import count_waits, measure_buckets, measure_concurrency
 
 if TYPE_CHECKING:
     from ...worker.engine.run import Run
+    from ...worker.flow.concurrency import ConcurrencyStatus
     from ...worker.flow.values import BucketStatus
     from ..runtime import Runtime
 
@@ -220,6 +221,8 @@ class _GaugeCollector:
             yield family
         yield from count_waits(runtime.gate)
         yield from measure_buckets(self._read_buckets(runtime))
+        if runtime.gate.view.concurrency:
+            yield from measure_concurrency(runtime.concurrency, self._read_concurrency(runtime))
 
     def _read_buckets(self, runtime: Runtime) -> Sequence[BucketStatus]:
         if runtime.gate.view.is_empty:
@@ -228,6 +231,13 @@ class _GaugeCollector:
             return runtime.store.flow.buckets()
         except CeleryAgentsError as error:
             log.debug("the buckets cannot be read: %s", error)
+            return ()
+
+    def _read_concurrency(self, runtime: Runtime) -> Sequence[ConcurrencyStatus]:
+        try:
+            return runtime.store.flow.concurrency()
+        except CeleryAgentsError as error:
+            log.debug("the concurrency limits cannot be read: %s", error)
             return ()
 
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...worker.engine.flow_texts import HELD, bucket_limits, bucket_state
+from ...worker.flow.concurrency import ConcurrencyStatus
 from ...worker.flow.values import BucketStatus
 
 if TYPE_CHECKING:
+    from ...worker.engine.concurrency_gate import ConcurrencyGate
     from ...worker.engine.provider_gate import ProviderGate
 
 _MOST_BUCKETS: Final = 200
@@ -31,6 +33,22 @@ def count_waits(gate: ProviderGate) -> Iterator[Any]:
     for model, count in gate.refused.copy().most_common(_MOST_COUNTS):
         refusals.add_metric((model,), count)
     yield from (waits, refusals)
+
+
+def measure_concurrency(gate: ConcurrencyGate, limits: Sequence[ConcurrencyStatus]) -> Iterator[Any]:
+    """Count this worker's steps that were put off, and measure what runs and waits in the fleet."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    waits = CounterMetricFamily("celery_agents_concurrency_waits", "Steps put off, by limit", labels=("limit",))
+    for name, count in gate.waits.copy().most_common(_MOST_COUNTS):
+        waits.add_metric((name,), count)
+    held = GaugeMetricFamily("celery_agents_concurrency_held", "Steps and calls that run", labels=("limit", "part"))
+    waiting = GaugeMetricFamily("celery_agents_concurrency_waiting", "Sessions that wait", labels=("limit", "part"))
+    for status in limits[:_MOST_BUCKETS]:
+        for part in status.parts:
+            held.add_metric((status.limit.name, part.name), part.held)
+            waiting.add_metric((status.limit.name, part.name), part.waiting)
+    yield from (waits, held, waiting)
 
 
 def measure_buckets(buckets: Sequence[BucketStatus]) -> Iterator[Any]:

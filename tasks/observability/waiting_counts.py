@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from ...worker.flow.concurrency import is_concurrency
 from ...worker.flow.values import REPLICAS, is_pause
 from ...worker.moments import moment
 from ...worker.state.execution.requests import CLOCK, RequestKind
@@ -35,6 +36,7 @@ class WaitingFor(StrEnum):
         DELAY: Its step is delayed, or begins later.
         HELD: It is suspended.
         PAUSED: Its provider, model, agent, tool or queue is paused.
+        CONCURRENCY: A concurrency limit is full, or nobody has defined it.
         NO_WORKER: No live worker offers its agent.
         PARKED: No worker can carry it on.
     """
@@ -48,6 +50,7 @@ class WaitingFor(StrEnum):
     DELAY = "delay"
     HELD = "held"
     PAUSED = "paused"
+    CONCURRENCY = "concurrency"
     NO_WORKER = "no_worker"
     PARKED = "parked"
 
@@ -62,6 +65,7 @@ _SENTENCES: Final[Mapping[WaitingFor, tuple[str, str]]] = {
     WaitingFor.DELAY: ("is delayed, or begins later", "are delayed, or begin later"),
     WaitingFor.HELD: ("is suspended", "are suspended"),
     WaitingFor.PAUSED: ("waits for the end of a pause", "wait for the end of a pause"),
+    WaitingFor.CONCURRENCY: ("waits for a concurrency limit", "wait for a concurrency limit"),
     WaitingFor.NO_WORKER: ("waits for a worker that offers its agent", "wait for a worker that offers their agent"),
     WaitingFor.PARKED: ("is parked: no worker can carry it on", "are parked: no worker can carry them on"),
 }
@@ -146,6 +150,8 @@ def classify(facts: WaitingFacts, offered: Collection[str], now_ms: int) -> Wait
 def _classify_delay(put_off: str) -> WaitingFor:
     if is_pause(put_off):
         return WaitingFor.PAUSED
+    if is_concurrency(put_off):
+        return WaitingFor.CONCURRENCY
     return WaitingFor.PROVIDER if put_off not in ("", REPLICAS) else WaitingFor.DELAY
 
 

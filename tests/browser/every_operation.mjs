@@ -237,6 +237,10 @@ async function limit() {
   assert.equal(listed.limits.find((each) => each.model === "openai:gpt-5-mini").limit.rpm, 500);
   const query = { model: "openai:gpt-5-mini" };
   assert.equal((await call("DELETE", "/v1/limits", {}, { query })).value.changed, true);
+  const some = { limit: { name: "crm", total: 2, per: { customer: 1 } }, by: "node" };
+  assert.equal((await call("PUT", "/v1/concurrency", {}, { body: some })).value.notes.length, 1);
+  assert.deepEqual((await call("GET", "/v1/concurrency")).value.concurrency[0].per, { customer: 1 });
+  assert.equal((await call("DELETE", "/v1/concurrency", {}, { query: { name: "crm" } })).value.changed, true);
   await call("POST", "/v1/pauses", {}, { body: { tool: "no such tool", reason: "a look" } });
   assert.equal((await call("GET", "/v1/pauses")).value.pauses[0].reason, "a look");
   assert.equal((await call("DELETE", "/v1/pauses", {}, { query: { tool: "no such tool" } })).value.changed, true);

@@ -52,6 +52,36 @@ def test_a_pause_is_set_and_ended_on_the_page_and_its_steps_go_on(
     worker.end()
 
 
+def test_a_concurrency_limit_is_set_watched_and_removed_on_the_page(
+    desk: Lab, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    page.goto(f"{served.url}/fleet")
+    providers = page.get_by_role("region", name="Model providers")
+    providers.get_by_text("Limit what runs at a time").click()
+    form = providers.locator("form").filter(has_text="Agents and tools name the limit")
+    form.get_by_label("Name of the limit").fill("crm")
+    form.get_by_role("button", name="Set it").click()
+    expect(providers.get_by_role("alert")).to_contain_text("total, per or both")
+    form.get_by_label("In all").fill("20")
+    form.get_by_label("For each value of the label").fill("customer")
+    form.get_by_label("At most").fill("2")
+    form.get_by_role("button", name="Set it").click()
+    row = providers.get_by_role("table", name="Concurrency limits").get_by_role("row").filter(has_text="crm")
+    expect(row).to_contain_text("20 in all")
+    expect(row).to_contain_text("2 for each customer")
+    expect(row).to_contain_text("0 run, 0 wait")
+    expect(providers.get_by_role("status").first).to_contain_text("no live worker has crm")
+    found = desk.client.concurrency.get("crm")
+    assert found is not None
+    assert (found.total, found.per) == (20, {"customer": 2})
+    row.get_by_role("button", name="Remove the limit crm").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove it").click()
+    expect(row).to_have_count(0)
+    refused = "Failed to load resource: the server responded with a status of 422"
+    assert [each for each in watched.complaints if refused not in each] == []
+
+
 def test_a_limit_is_set_and_removed_on_the_page_and_what_does_not_fit_is_said(
     desk: Lab, served: ServeProcess, watched: Watched
 ) -> None:

@@ -201,6 +201,8 @@ ALERTED: dict[str, str | None] = {
     "check_unacked": "CeleryAgentsRefusedMessages", "check_providers": "CeleryAgentsProviderHeld",
     "check_writes": "CeleryAgentsRedisProblem", "check_histories": "CeleryAgentsHistoryLost",
     "check_archive": "CeleryAgentsArchiveBehind",
+    # Sessions that wait for a limit are put off.
+    "check_concurrency": "CeleryAgentsStepsPutOff",
     # Steps that wait for replicas are put off, which CeleryAgentsStepsPutOff tells; callers hear NotConfirmed.
     "check_confirmations": "CeleryAgentsStepsPutOff",
     # No worker waits for a Sentinel while the others agree; the log of each worker says when none names a primary.

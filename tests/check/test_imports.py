@@ -102,7 +102,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.runtime": (
         "config tasks.agent_modules tasks.broker_keys tasks.consumer tasks.housekeeping tasks.observability "
         "tasks.publishing worker.concurrency worker.crash_points worker.engine "
-        "worker.errors worker.known_secrets worker.mcp worker.store"
+        "worker.errors worker.flow worker.known_secrets worker.mcp worker.store"
     ),
     "tasks.step": (
         "config tasks.names tasks.runtime tasks.step_message worker.concurrency worker.crash_points "
@@ -115,8 +115,8 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "flow": "worker.flow",
     "worker.agent": (
-        "config worker.capabilities worker.capability worker.drivers worker.errors worker.guards worker.hooks "
-        "worker.mcp worker.pydantic_agents worker.state worker.tools"
+        "config worker.capabilities worker.capability worker.drivers worker.errors worker.flow worker.guards "
+        "worker.hooks worker.mcp worker.pydantic_agents worker.state worker.tools"
     ),
     "worker.archive": "config worker.errors",
     "worker.capabilities": (
@@ -162,7 +162,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.tool_schemas": "worker.state",
     "worker.tools": (
-        "worker.errors worker.known_secrets worker.lazy_names worker.redaction worker.requests worker.state"
+        "worker.errors worker.flow worker.known_secrets worker.lazy_names worker.redaction worker.requests worker.state"
     ),
 }
 

@@ -1,9 +1,10 @@
-"""The script `bucket.lua` on a database in memory: the product's text, run by Lua in this process, on a clock of the tests."""
+"""Scripts of flow on a database in memory: the product's texts, run by Lua in this process, on a clock of the tests."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from lupa.lua51 import LuaRuntime, lua_type
@@ -14,11 +15,14 @@ from celery_agents.worker.store.memory.scripts import Run
 from celery_agents.worker.store.redis.scripts import SCRIPTS as LUA
 
 _LUA: Final[Any] = LuaRuntime(encoding=None)
-_BUCKET: Final[Any] = _LUA.execute(f"return function(KEYS, ARGV, redis, cjson) {LUA['bucket']} end".encode())
+_SCRIPTS: Final[Any] = {
+    name: _LUA.execute(f"return function(KEYS, ARGV, redis, cjson) {LUA[name]} end".encode())
+    for name in ("bucket", "holders")
+}
 
 
-def run_bucket(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
-    """Run the script as Redis does."""
+def run_script(script: Any, run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    """Run a script as Redis does."""
 
     def call(name: bytes, *words: Any) -> Any:
         return _to_lua(run((name.decode(), *(_word(word) for word in words))))
@@ -27,11 +31,11 @@ def run_bucket(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
         return _to_lua(json.loads(text))
 
     libraries = {b"call": call}, {b"decode": decode}
-    return _from_lua(_BUCKET(_to_lua(list(keys)), _to_lua(list(args)), *map(_table, libraries)))
+    return _from_lua(script(_to_lua(list(keys)), _to_lua(list(args)), *map(_table, libraries)))
 
 
-SCRIPTS: Final = {**MEMORY_SCRIPTS, "bucket": run_bucket}
-"""The scripts of the database in memory; that of buckets is the product's own."""
+SCRIPTS: Final = {**MEMORY_SCRIPTS, **{name: partial(run_script, script) for name, script in _SCRIPTS.items()}}
+"""The scripts of the database in memory; those of flow are the product's own."""
 
 
 def _word(word: Any) -> Any:

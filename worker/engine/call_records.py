@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ...config.settings import Settings
+from ..flow.concurrency import limits_of_tool
 from ..hooks import HookPoint
 from ..known_secrets import redact_known_in
 from ..moments import moment
@@ -63,6 +64,11 @@ class PlannedCall(RequestedCall):
     def is_sequential(self) -> bool:
         """Whether it may run only while no other call of the answer runs."""
         return getattr(self.tool, "sequential", False)
+
+    @property
+    def limited_by(self) -> Sequence[str]:
+        """The concurrency limits that its tool names."""
+        return limits_of_tool(self.tool)
 
     @property
     def arguments(self) -> FrozenDict | None:

@@ -84,8 +84,11 @@ class StepCommitter:
             run.loaded,
             step_transition(run, applied),
             results=run.obtained.unjournaled,
-            keep_claim=not applied.has_ended and policy.keeps_claim(run.times.sticky_until),
+            keep_claim=not applied.has_ended and self._may_keep_claim(run, policy),
         )
+
+    def _may_keep_claim(self, run: Run, policy: KeepClaimPolicy) -> bool:
+        return policy.keeps_claim(run.times.sticky_until) and not self._services.concurrency.must_yield(run)
 
     def _reload(self, run: Run) -> Run:
         """Apply the same answer and results to the session that another transaction has saved meanwhile.

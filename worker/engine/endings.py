@@ -26,6 +26,10 @@ from .outcome import RetryLater, TakenOver
 from .run import Run, milliseconds
 from .services import EngineServices
 
+_GIVEN_BACK: Final = {
+    Interruption.DRAIN: "this worker drains",
+    Interruption.HOLDER: "its holder of a concurrency limit went to another step",
+}
 _HOOK_FAILED: Final = ErrorInfo(kind="hook", message="a hook failed the execution")
 
 
@@ -78,8 +82,8 @@ def resolve_interruption(run: Run, services: EngineServices) -> Run:
             return run.stopping(user_stop_signal())
         case Interruption.LIMIT:
             return run.stopping(*time_signals(run.execution, moment(run.claim.now_ms)))
-        case Interruption.DRAIN:
-            return give_back(run, store, "this worker drains")
+        case Interruption.DRAIN | Interruption.HOLDER as why:
+            return give_back(run, store, _GIVEN_BACK[why])
         case Interruption.DEADLINE:
             return give_back(run, store, "the step reached its deadline", counts=True)
         # A lease that could not be renewed, or a late function that has returned after all.

@@ -9,6 +9,7 @@ from typing import Final, assert_never
 from ...config.settings import DEFAULT_QUEUE
 from ..flow.values import BucketStatus, Dimension, ModelEndpoint, Pause
 from ..moments import moment
+from ..store.flow.holders import NoneFree
 from ..store.flow.records import Refused
 
 _UNITS: Final = {
@@ -64,6 +65,22 @@ def describe_refusal(bucket: ModelEndpoint, refused: Refused) -> str:
             return f"{model} allows {limit}; {free}"
         case _ as never:
             assert_never(never)
+
+
+def describe_none_free(found: NoneFree) -> str:
+    """Say which concurrency limit is full."""
+    part = found.part.words
+    if found.most == 0:
+        return f"the concurrency limit {part} is 0, until it is raised or removed"
+    return f"the concurrency limit {part} allows {found.most} at a time, and {found.held} run"
+
+
+def describe_undefined(name: str) -> str:
+    """Say that nobody has defined a concurrency limit, and what to do."""
+    return (
+        f"nobody has defined the concurrency limit {name}: celery-agents concurrency set {name} --total N, or "
+        "client.concurrency.set(ConcurrencyLimit(…))"
+    )
 
 
 def describe_moment(at: datetime) -> str:

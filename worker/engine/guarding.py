@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from ...config.settings import Settings
+from ..errors import PutOff
 from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_left
 from ..hooks import HookPoint
 from ..moments import moment
@@ -30,7 +31,7 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
         on_hook_error: Gives the run after a hook or a guard raised.
     Returns:
         The run; stopping, where a client, a guard or too many attempts end its execution; decided, where a guard
-        delays the step, or where people have paused its agent or its queue.
+        delays the step, or where a pause or a concurrency limit puts it off.
     """
     run = _decide_at_once(run, services)
     if run.outcome is not None or run.ending.is_stopping:
@@ -57,7 +58,7 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
 
 
 def _decide_at_once(run: Run, services: EngineServices) -> Run:
-    """Stop a run before hooks and guards are asked: it may not run, or a client stops it; or put it off by a pause."""
+    """Stop a run before hooks and guards are asked: it may not run, or a client stops it; or put it off."""
     refused = _find_refusal(run, services.settings)
     if refused is not None:
         return run.failing(*refused)
@@ -68,7 +69,13 @@ def _decide_at_once(run: Run, services: EngineServices) -> Run:
         return run.stopping(requested)
     gate, now_ms = services.gate, services.redis_ms(run)
     paused = gate.find_pause(now_ms, ("agent", run.agent.name), ("queue", run.agent.queue or ""))
-    return run if paused is None else put_off(run, services, gate.put_off_by(paused, now_ms))
+    try:
+        if paused is not None:
+            raise gate.put_off_by(paused, now_ms)
+        services.concurrency.enter(run)
+    except PutOff as error:
+        return put_off(run, services, error)
+    return run
 
 
 def run_before_hooks(run: Run) -> Run:

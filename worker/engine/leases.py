@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from ...config.settings import Settings
@@ -26,7 +27,10 @@ from ..store.store import Store
 
 
 class Interruption(StrEnum):
-    """Why a running step has to end, or, for `CALL`, the plain function that the step runs in its own thread."""
+    """Why a running step has to end, or, for `CALL`, the plain function that the step runs in its own thread.
+
+    `HOLDER`: what it holds of a concurrency limit went to another step while this process was paused.
+    """
 
     CANCEL = "cancel"
     LOST = "lost"
@@ -34,6 +38,7 @@ class Interruption(StrEnum):
     LIMIT = "limit"
     CALL = "call"
     DRAIN = "drain"
+    HOLDER = "holder"
 
 
 class CallInterrupted(Exception):
@@ -172,6 +177,7 @@ class LeaseKeeper:
 
     Attributes:
         publish: Publishes a step, where the store does not; without it, the sweep does.
+        keep_holders: Keeps the holders of concurrency limits alive; called behind the renewal of the leases.
     """
 
     def __init__(
@@ -185,6 +191,7 @@ class LeaseKeeper:
         self._store = store
         self._settings = settings
         self.publish = publish or _leave_to_the_sweep
+        self.keep_holders: Callable[[], None] = lambda: None
         self._monotonic = monotonic
         self._leases: dict[int, ActiveLease] = {}
         self._abandoned_leases: set[int] = set()
@@ -298,6 +305,7 @@ class LeaseKeeper:
             if why is not None:
                 lease.interrupt(why, now)
         self._renew([lease for lease in current if lease.interruption is not Interruption.LOST])
+        self._renew_holders()
         for lease in current:
             self._abandon_if_blocked(lease)
 
@@ -344,17 +352,27 @@ class LeaseKeeper:
         for place, leases in servers.items():
             if not place:
                 self._renew_at_once(leases)
-            elif place not in self._renewing:  # of a cluster: a node that does not answer holds up no other
-                self._renewing.add(place)
-                threading.Thread(
-                    target=self._renew_aside, args=(place, leases), name=f"celery-agents-leases-{place}", daemon=True
-                ).start()
+            else:  # of a cluster: a node that does not answer holds up no other
+                self._begin_aside(place, partial(self._renew_at_once, leases))
 
-    def _renew_aside(self, place: str, leases: list[ActiveLease]) -> None:
+    def _renew_holders(self) -> None:
+        if self._store.context.fleet.is_apart:
+            self._begin_aside("", self.keep_holders)
+        else:
+            self.keep_holders()
+
+    def _begin_aside(self, place: str, renew: Callable[[], None]) -> None:
+        """Renew what is on one node of a cluster in a thread of its own, unless one is still at it."""
+        if place not in self._renewing:
+            self._renewing.add(place)
+            name = f"celery-agents-leases-{place}"
+            threading.Thread(target=self._renew_aside, args=(place, renew), name=name, daemon=True).start()
+
+    def _renew_aside(self, place: str, renew: Callable[[], None]) -> None:
         try:
-            self._renew_at_once(leases)
+            renew()
         except CeleryAgentsError as error:
-            log.warning("leases on %s were not renewed: %s", place, error)
+            log.warning("leases on %s were not renewed: %s", place or "the fleet's node", error)
         finally:
             self._renewing.discard(place)
 

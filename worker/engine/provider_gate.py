@@ -290,9 +290,8 @@ class ProviderGate:
             settled = settlement.settled or self._flow.settle(settlement)
             if settlement.facts.kind == "quota" or settled != Settled():
                 self.refresh()
-            for ref in self._flow.bring_forward(settlement.reservation.bucket.digest) if settled.closed else ():
-                if ref is not None:
-                    self._services.keeper.publish(ref)
+            brought = self._flow.bring_forward(settlement.reservation.bucket.digest) if settled.closed else ()
+            self._services.publish_all(ref for ref in brought if ref is not None)
         except (StoreUnavailable, StoreFull) as error:
             log.warning("a request to %s was not settled: %s", settlement.reservation.bucket.model, error)
             return None

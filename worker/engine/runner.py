@@ -103,6 +103,7 @@ class StepRunner:
                 run = self._run_observed(run, policy)
             finally:
                 self._services.keeper.drop(run.lease)
+                self._services.concurrency.leave(run)
             assert run.outcome is not None
             if run.next_claim is None or (not policy.is_burst() and self.sticky.keep(run.next_claim)):
                 return run.outcome

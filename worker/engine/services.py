@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -15,7 +15,9 @@ from ..concurrency.tool_threads import Threads
 from ..errors import NotConfirmed, StoreFull, StoreUnavailable
 from ..mcp.connections import ServerConnections
 from ..state.execution.inference import InferenceResponse
+from ..store.records import StepRef
 from ..store.store import Store
+from .concurrency_gate import ConcurrencyGate
 from .leases import Interruption, LeaseKeeper
 from .live_writer import LiveWriter
 from .outcome import Outcome
@@ -73,6 +75,7 @@ class EngineServices:
         observer: Is told what steps do; None where neither metrics nor traces are wanted.
         live: Writes what steps emit while they run; its maker closes it.
         gate: Keeps what people and providers allow.
+        concurrency: Keeps concurrency limits.
     """
 
     store: Store
@@ -86,10 +89,18 @@ class EngineServices:
     observer: StepObserver | None = None
     live: LiveWriter = field(init=False)
     gate: ProviderGate = field(init=False)
+    concurrency: ConcurrencyGate = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "live", LiveWriter(self.store))
         object.__setattr__(self, "gate", ProviderGate(self))
+        object.__setattr__(self, "concurrency", ConcurrencyGate(self))
+        self.keeper.keep_holders = self.concurrency.keep
+
+    def publish_all(self, steps: Iterable[StepRef]) -> None:
+        """Publish steps that no transaction could publish."""
+        for each in steps:
+            self.keeper.publish(each)
 
     def redis_ms(self, run: Run) -> int:
         """Redis's time now, at the earliest; see `Run.redis_ms`."""

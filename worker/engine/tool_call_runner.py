@@ -128,6 +128,7 @@ class ToolCallRunner:
             done, waiting = self._threads.wait(waiting, self._seconds_to_wait(run, until))
             for future in sorted(done, key=lambda ended: futures[ended].index):
                 planned = futures[future]
+                self._services.concurrency.leave_call(run, planned)
                 record = self._record_outcome(run, planned, future.result, began_ms)
                 run = self._add_if_ended(run, planned, record, with_commit=is_final and not waiting)
             now = self._monotonic()
@@ -136,6 +137,7 @@ class ToolCallRunner:
             for future in late:
                 if not futures[future].tool.is_async:
                     self._keeper.abandon(future, deadlines[future])
+                    self._services.concurrency.outlive(run, futures[future], future)
             run = self._leave(run, [futures[future] for future in late], began_ms)
             waiting -= late
         return run

@@ -116,12 +116,35 @@ class ToolCalls:
         except StopExecution as stop:
             return self._end(run.stopping(stop.signal_from("policy")))
         run, fresh = self._begun_calls.resolve(run, planned)
-        width = run.agent.max_parallel_tools or self._settings.max_parallel_tools
-        for start, end in _batches(fresh, width):
-            if run.outcome is not None:
-                return run
-            run = self._run_batch(run, fresh[start:end], is_final=end >= len(fresh) and paused is None)
+        while fresh:
+            run, full = self._run_in_batches(run, fresh, is_final=paused is None)
+            if len(full) == len(fresh) and run.outcome is None:  # for none a holder was free
+                full_limit = self._services.concurrency.stand(run, full[0])
+                if full_limit is not None:
+                    return put_off(run, self._services, full_limit)
+            fresh = full
         return run if paused is None or run.outcome is not None else put_off(run, self._services, paused)
+
+    def _run_in_batches(
+        self, run: Run, calls: Sequence[PlannedCall], *, is_final: bool
+    ) -> tuple[Run, list[PlannedCall]]:
+        """Run those calls that a concurrency limit does not hold back, and give the others.
+
+        Args:
+            is_final: No other call follows these.
+        """
+        width, full = run.agent.max_parallel_tools or self._settings.max_parallel_tools, list[PlannedCall]()
+        for start, end in _batches(calls, width):
+            if run.outcome is not None:
+                return run, []
+            batch: Sequence[PlannedCall] = calls[start:end]
+            if not run.ending.is_stopping:  # nothing begins then
+                batch, more = self._services.concurrency.enter_calls(run, batch)
+                full += more
+            run = self._run_batch(run, batch, is_final=is_final and end >= len(calls) and not full)
+            for each in batch:
+                self._services.concurrency.leave_call(run, each)
+        return run, full
 
     def _hold_paused(
         self, run: Run, planned: Sequence[PlannedCall]

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, Literal, Self, get_args
+from typing import Final, Literal, Self, get_args
 
 from ..errors import InvalidInput
 from ..state.values.field_types import Amount, Count, Flag, Text, UtcDatetime
 from ..state.values.value import Value, skip_when_reading
+from .concurrency import ConcurrencyLimit
+from .names import check_name
 
 Dimension = Literal["requests", "tokens", "input_tokens", "output_tokens"]
 """What a limit counts; `tokens` are those of input and output together."""
@@ -24,7 +26,6 @@ PauseKind = Literal["provider", "model", "agent", "tool", "queue"]
 PAUSE_KINDS: Final[tuple[PauseKind, ...]] = get_args(PauseKind)
 
 _PAUSE: Final = "pause:"
-_NAME_CHARS: Final = 200
 _REASON_CHARS: Final = 500
 _LIMITS: Final[Mapping[str, Dimension]] = {
     "rpm": "requests", "tpm": "tokens", "input_tpm": "input_tokens", "output_tpm": "output_tokens"
@@ -69,9 +70,9 @@ class ProviderLimit(Value):
         group: str | None = None,
     ) -> None:
         """Raises `InvalidInput`, which names the field, for a value that is no limit or when there is none."""
-        _check_name("ProviderLimit.model", model, "give the id of a model, such as openai:gpt-5-mini")
+        check_name("ProviderLimit.model", model, "give the id of a model, such as openai:gpt-5-mini")
         if group:
-            _check_name("ProviderLimit.group", group, "give the name of a group, or None")
+            check_name("ProviderLimit.group", group, "give the name of a group, or None")
         numbers = {"rpm": rpm, "tpm": tpm, "input_tpm": input_tpm, "output_tpm": output_tpm}
         super().__init__(model=model, group=group, **numbers)
         if not self.per_minute:
@@ -128,7 +129,7 @@ class Pause(Value):
         tell: bool = False,
     ) -> None:
         """Raises `InvalidInput`, which names the field, when it names nothing or there is no reason."""
-        _check_name(f"Pause.{kind}", name, f"give the name of the {kind}", may_be_empty=kind == "queue")
+        check_name(f"Pause.{kind}", name, f"give the name of the {kind}", may_be_empty=kind == "queue")
         super().__init__(kind=kind, name=name, reason=reason, until=until, by=by, tell=tell)
         if not reason.strip() or len(reason) > _REASON_CHARS:
             raise InvalidInput("Pause.reason", reason, f"say why, in 1 to {_REASON_CHARS} characters.")
@@ -257,17 +258,19 @@ class FlowView:
         limits: By `limit_field`.
         pauses: By `Pause.field`; those that had not ended by themselves at `at_ms`.
         buckets: Those that have learned something or hold requests back, by digest.
+        concurrency: The concurrency limits by name; None for one that was removed.
         at_ms: When they were read (Redis ms).
     """
 
     limits: Mapping[str, ProviderLimit] = field(default_factory=dict[str, ProviderLimit])
     pauses: Mapping[str, Pause] = field(default_factory=dict[str, Pause])
     buckets: Mapping[str, ModelEndpoint] = field(default_factory=dict[str, ModelEndpoint])
+    concurrency: Mapping[str, ConcurrencyLimit | None] = field(default_factory=dict[str, "ConcurrencyLimit | None"])
     at_ms: int = 0
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is set and nothing was learned: no step has to ask for anything."""
+        """Nothing is set and nothing was learned about providers: no request has to ask for anything."""
         return not (self.limits or self.pauses or self.buckets)
 
     def limit_of(self, bucket: ModelEndpoint) -> ProviderLimit | None:
@@ -310,9 +313,3 @@ REPLICAS: Final = "replicas"
 def is_pause(put_off: str) -> bool:
     """Whether a name among the stored values, or what puts a step off, is a pause."""
     return put_off.startswith(_PAUSE)
-
-
-def _check_name(place: str, value: Any, advice: str, *, may_be_empty: bool = False) -> None:
-    is_name = isinstance(value, str) and value.isprintable() and "|" not in value and len(value) <= _NAME_CHARS
-    if not is_name or value != value.strip() or not (value or may_be_empty):
-        raise InvalidInput(place, value, f"{advice}; up to {_NAME_CHARS} printable characters without |.")

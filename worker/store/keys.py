@@ -68,10 +68,14 @@ class FleetKeys:
     Attributes:
         alive: In a cluster, the workers that have reserved requests, which a bucket cannot tell by their leases.
         confirm: Written by a confirmation of what the fleet's keys hold.
+        lines: The parts of concurrency limits in whose lines somebody stands.
         none: Never stored: deleting it tells whether Redis takes writes.
+        primary: The replication id of the server of these keys, and since when it is known.
     """
 
-    __slots__ = ("agents", "alive", "confirm", "flow", "is_apart", "none", "prefix", "shards", "workers")
+    __slots__ = (
+        "agents", "alive", "confirm", "flow", "is_apart", "lines", "none", "prefix", "primary", "shards", "workers",
+    )  # fmt: skip
 
     def __init__(self, *, is_apart: bool = False) -> None:
         """
@@ -87,6 +91,8 @@ class FleetKeys:
         self.alive = self.prefix + "alive"
         self.confirm = self.prefix + "confirm"
         self.none = self.prefix + "none"
+        self.lines = self.prefix + "lines"
+        self.primary = self.prefix + "primary"
 
     def newest_tools(self, server: str) -> str:
         """The digest of the newest list of tools of a remote server."""
@@ -103,6 +109,29 @@ class FleetKeys:
     def rate(self, digest: str) -> BucketKeys:
         """Name the keys of a bucket by its digest."""
         return BucketKeys(f"{self.prefix}rate:{digest}")
+
+    def holders(self, part: str) -> HolderKeys:
+        """Name the keys of a part of a concurrency limit, by its text."""
+        return HolderKeys(f"{self.prefix}holders:{part}")
+
+
+class HolderKeys:
+    """Keys of one part of a concurrency limit.
+
+    Attributes:
+        held: Who counts, by the end of its lease.
+        line: The sessions that wait, by their arrival.
+        called: Those that may go, by the time at which they were called.
+        all: In the order in which the script `holders` takes them.
+    """
+
+    __slots__ = ("all", "called", "held", "line")
+
+    def __init__(self, prefix: str) -> None:
+        self.held = prefix + ":held"
+        self.line = prefix + ":line"
+        self.called = prefix + ":called"
+        self.all = (self.held, self.line, self.called)
 
 
 class BucketKeys:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from ..errors import ConfigurationError
+from ..flow.concurrency import read_limit_names
 from ..state.values.frozen import FrozenDict, freeze
 from .approval import Approval, ExpiryRule, LaterResult, check_approval, check_later
 from .arguments import Arguments
@@ -43,6 +44,7 @@ class FunctionTool(Generic[P, R]):
         later: How the result comes, when it comes later; None when the function returns it.
         returns_secrets: Whether its results are stored and shown with the secrets of the worker's environment in them.
         idempotent: Whether an equal call of the same execution gives the recorded result, and the tool does not run.
+        concurrency: The concurrency limits under which its calls run, by name.
     """
 
     function: Callable[P, R]
@@ -60,6 +62,7 @@ class FunctionTool(Generic[P, R]):
     later: LaterResult | None = None
     returns_secrets: bool = False
     idempotent: bool = False
+    concurrency: tuple[str, ...] = ()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -107,6 +110,7 @@ def tool(
     on_expiry: ExpiryRule = "deny",
     returns_secrets: bool = False,
     idempotent: bool = False,
+    concurrency: str | Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -126,6 +130,7 @@ def tool(
     on_expiry: ExpiryRule = "deny",
     returns_secrets: bool = False,
     idempotent: bool = False,
+    concurrency: str | Sequence[str] = (),
 ) -> Any:
     """Make a tool of a function, plain or async: `@tool`, `@tool(effect="pure")` or `tool(function)`.
 
@@ -148,6 +153,8 @@ def tool(
         on_expiry: The rule for the end of that time: "deny" (an error that the model reads), "fail" or `UseValue(…)`.
         returns_secrets: Keep secrets of the worker's environment in results; otherwise they become `[redacted]`.
         idempotent: Give the recorded result where the tool has succeeded with equal arguments in this execution.
+        concurrency: The concurrency limits under which its calls run, by name. A call waits in its step until it may
+            begin, and the other calls run first; what a service brings later is not counted.
 
     Raises:
         ConfigurationError: The function or an option cannot be a tool; the text names it and says what to do.
@@ -168,6 +175,7 @@ def tool(
         on_expiry=on_expiry,
         returns_secrets=returns_secrets,
         idempotent=idempotent,
+        concurrency=concurrency,
         local_names=local_names,
     )
     return partial(_define, options=options) if function is None else _define(function, options)
@@ -187,6 +195,7 @@ class _Options:
     on_expiry: ExpiryRule
     returns_secrets: bool
     idempotent: bool
+    concurrency: str | Sequence[str]
     local_names: Mapping[str, Any]
 
 
@@ -216,6 +225,7 @@ def _define(function: Any, options: _Options) -> FunctionTool[..., Any]:
         later=check_later(name, options.result, options.expires, options.on_expiry),
         returns_secrets=options.returns_secrets,
         idempotent=check_idempotent(name, options.idempotent, options.result),
+        concurrency=read_limit_names(f"tool {name}: concurrency", options.concurrency),
     )
 
 

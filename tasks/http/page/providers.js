@@ -1,4 +1,4 @@
-// Model providers in the fleet: limits that were set and learned, what holds requests back, and pauses; with forms.
+// Limits in the fleet: of model providers, set and learned, and of what runs at a time; and pauses. With forms.
 import { get, request, serverNow } from "./api.js";
 import { ask } from "./dialog.js";
 import { count, inert } from "./format.js";
@@ -22,6 +22,7 @@ const GLYPHS = {
 export function Providers({ now }) {
   const limits = usePolled((signal) => get("v1/limits", {}, signal), [], 3);
   const pauses = usePolled((signal) => get("v1/pauses", {}, signal), [], 3);
+  const concurrency = usePolled((signal) => get("v1/concurrency", {}, signal), [], 3);
   const [problem, setProblem] = useState(null);
   const [notes, setNotes] = useState([]);
   const act = async (method, path, more) => {
@@ -33,20 +34,21 @@ export function Providers({ now }) {
       setProblem(refusal);
       return false;
     } finally {
-      limits.refresh();
-      pauses.refresh();
+      [limits, pauses, concurrency].forEach((each) => each.refresh());
     }
   };
   const buckets = limits.value?.limits ?? [];
   return html`<section class="part" aria-labelledby="providers-title">
     <header><h2 id="providers-title">Model providers</h2><${ActingAs} /></header>
-    <${Problem} of=${problem ?? limits.problem ?? pauses.problem} />
+    <${Problem} of=${problem ?? limits.problem ?? pauses.problem ?? concurrency.problem} />
     ${notes.map((note) => html`<p class="small" role="status">${inert(note)}</p>`)}
     ${buckets.length
       ? html`<${Buckets} buckets=${buckets} act=${act} />`
       : limits.value && html`<p class="dim">No limit is set, and none was learned within the last hour.</p>`}
+    <${Concurrency} limits=${concurrency.value?.concurrency ?? []} act=${act} />
     <${Pauses} pauses=${pauses.value?.pauses ?? []} now=${now} act=${act} />
     <details><summary>Set a limit</summary><${LimitForm} act=${act} /></details>
+    <details><summary>Limit what runs at a time</summary><${ConcurrencyForm} act=${act} /></details>
     <details><summary>Pause something</summary><${PauseForm} act=${act} /></details></section>`;
 }
 
@@ -85,6 +87,28 @@ async function removeLimit({ model, group }, act) {
   await act("DELETE", "v1/limits", { query: { model, group } });
 }
 
+function Concurrency({ limits, act }) {
+  if (!limits.length) return null;
+  const columns = [["Limit", "full"], ["At a time", "full"], ["Now", "full own-words"], ["Actions", "own-words"]];
+  return html`<${Table} label="Concurrency limits" columns=${columns} rows=${limits.map((each) => [each.name, [
+    html`<span class="mono">${inert(each.name)}</span>
+      ${each.by && html`<div class="small dim">set by ${inert(each.by)}</div>`}`,
+    [...(each.total === null ? [] : [`${count(each.total)} in all`]),
+      ...Object.entries(each.per).map(([label, most]) => `${count(most)} for each ${label}`),
+    ].map((text) => html`<div>${inert(text)}</div>`),
+    each.parts.map(({ name, held, waiting }) => html`<div>${inert(name && `${name}: `)}
+      ${count(held)} run, ${count(waiting)} wait</div>`),
+    html`<button class="button bare" type="button" aria-label=${`Remove the limit ${each.name}`}
+      onClick=${() => removeConcurrency(each.name, act)}>Remove</button>`,
+  ]])} />`;
+}
+
+async function removeConcurrency(name, act) {
+  const text = "What it holds continues at once, as workers are free.";
+  if ((await ask({ title: `Remove the limit ${name}?`, text, action: "Remove it" })) === null) return;
+  await act("DELETE", "v1/concurrency", { query: { name } });
+}
+
 function Pauses({ pauses, now, act }) {
   if (!pauses.length) return null;
   const end = ({ kind, name }) => act("DELETE", "v1/pauses", { query: { [kind]: name, ...actor() } });
@@ -117,6 +141,24 @@ function LimitForm({ act }) {
       ${NUMBERS.map(([name, label]) =>
         html`<${Field} name=${name} label=${label} hint="unlimited" mode="decimal" />`)}</div>
     <div class="actions"><button class="button go" type="submit">Set this limit</button></div></form>`;
+}
+
+function ConcurrencyForm({ act }) {
+  const submit = async (event) => {
+    event.preventDefault();
+    const form = event.target;
+    const { name, total, label, most } = valuesOf(form);
+    const number = (text) => (Number.isFinite(+text) ? +text : text);
+    const limit = { name, ...(total && { total: number(total) }), ...(label && { per: { [label]: number(most) } }) };
+    if (await act("PUT", "v1/concurrency", { body: { limit, ...actor() } })) form.reset();
+  };
+  return html`<form onSubmit=${submit}>
+    <p class="dim">Agents and tools name the limit: <code>concurrency="crm"</code>. 0 lets nothing begin.</p>
+    <div class="fields"><${Field} name="name" label="Name of the limit" hint="crm" required />
+      <${Field} name="total" label="In all" hint="unlimited" mode="numeric" />
+      <${Field} name="label" label="For each value of the label" hint="customer" />
+      <${Field} name="most" label="At most" hint="2" mode="numeric" /></div>
+    <div class="actions"><button class="button go" type="submit">Set it</button></div></form>`;
 }
 
 function PauseForm({ act }) {

@@ -48,6 +48,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     workers.check_delayed,
     providers.check_pauses,
     providers.check_providers,
+    providers.check_concurrency,
     workers.check_requests,
     workers.check_queue,
     workers.check_dead,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ....worker.engine.flow_texts import bucket_state, describe_limits, describe_pause
-from ...client.provider_notes import find_unused
+from ....worker.engine.flow_texts import bucket_state, describe_limits, describe_pause, describe_undefined
+from ...client.provider_notes import find_unnamed, find_unused
 from .findings import Finding, Installation
 
 _ADVICE: Final[Mapping[str, str]] = {
@@ -24,6 +24,22 @@ def check_pauses(installation: Installation) -> Iterator[Finding]:
             yield Finding.warn("paused", what, "end it, when its time has come: celery-agents unpause KIND NAME")
         else:
             yield Finding.ok("paused", what)
+
+
+def check_concurrency(installation: Installation) -> Iterator[Finding]:
+    """Concurrency limits of 0, those that no agent names, and names that nobody has defined."""
+    flow, workers = installation.store.flow, installation.workers
+    known = flow.view().concurrency
+    for status in flow.concurrency():
+        counts = ", ".join(f"{part.name or 'all'}: {part.held} run, {part.waiting} wait" for part in status.parts)
+        notes = find_unnamed(status.limit, workers)
+        what = f"{status.limit.name}: {' '.join(notes) or counts or 'nothing waits'}"
+        if notes:
+            yield Finding.warn("concurrency", what, "correct it, or: celery-agents concurrency remove NAME")
+        else:
+            yield Finding.ok("concurrency", what)
+    for name in sorted({name for facts in workers.values() for name in facts.get("concurrency", ())} - known.keys()):
+        yield Finding.warn("concurrency", describe_undefined(name), "set it; what names it waits until then")
 
 
 def check_providers(installation: Installation) -> Iterator[Finding]:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from celery_agents.flow import BucketStatus, ModelEndpoint, Pause, ProviderLimit
+from celery_agents.flow import (
+    BucketStatus,
+    ConcurrencyLimit,
+    ConcurrencyStatus,
+    ModelEndpoint,
+    PartStatus,
+    Pause,
+    ProviderLimit,
+)
 from celery_agents.tasks.observability.doctor.findings import Finding, Level
-from celery_agents.tasks.observability.doctor.providers import check_pauses, check_providers
+from celery_agents.tasks.observability.doctor.providers import check_concurrency, check_pauses, check_providers
 
 BUCKET = ModelEndpoint("openai:gpt-5-mini", "", "~1f0c9a2b")
 AT_MS = 1_000_000_000_000
 
 
-def found(check: Any, *, buckets: Any = (), pauses: Any = (), workers: Any = None) -> list[Finding]:
-    view = SimpleNamespace(pauses={each.field: each for each in pauses})
-    flow = SimpleNamespace(view=lambda: view, buckets=lambda: list(buckets))
+def found(
+    check: Any, *, buckets: Any = (), pauses: Any = (), workers: Any = None, limits: Sequence[ConcurrencyStatus] = ()
+) -> list[Finding]:
+    known = {each.limit.name: each.limit for each in limits}
+    view = SimpleNamespace(pauses={each.field: each for each in pauses}, concurrency=known)
+    flow = SimpleNamespace(view=lambda: view, buckets=lambda: list(buckets), concurrency=lambda: list(limits))
     return list(check(SimpleNamespace(store=SimpleNamespace(flow=flow), workers=workers or {})))
 
 
@@ -72,4 +84,16 @@ def test_a_pause_without_an_end_is_a_warning_and_one_with_an_end_is_not() -> Non
     assert first.what == "tool refund paused by ops since 2001-09-09 01:46: the bank is down"
     assert "celery-agents unpause" in first.advice
     assert second.what.endswith("; until 2100-01-01 00:00")
-    assert (found(check_pauses), found(check_providers)) == ([], [])
+    assert (found(check_pauses), found(check_providers), found(check_concurrency)) == ([], [], [])
+
+
+def test_limits_of_zero_and_names_without_a_limit_are_told_each_with_what_to_do() -> None:
+    closed = ConcurrencyStatus(ConcurrencyLimit("crm", total=0), (PartStatus("", 0, 3),))
+    used = ConcurrencyStatus(ConcurrencyLimit("bank", total=2), (PartStatus("", 2, 1),))
+    workers = {"w1": {"concurrency": ["bank", "crm", "mail"]}}
+    first, second, third = found(check_concurrency, limits=[closed, used], workers=workers)
+    assert (first.level, second.level, third.level) == (Level.WARN, Level.OK, Level.WARN)
+    assert "0 lets nothing begin under crm" in first.what
+    assert second.what == "bank: all: 2 run, 1 wait"
+    assert "nobody has defined the concurrency limit mail: celery-agents concurrency set mail" in third.what
+    assert third.advice == "set it; what names it waits until then"

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Collection, Iterator
 
 from ...errors import StateUnreadable, StoreUnavailable
+from ...flow.concurrency import is_concurrency
 from ...flow.values import REPLICAS, is_pause
+from .. import fields
 from ..context import SessionScope, StoreContext, TooManyConflicts
 from ..control import ControlFields, control_command
 from ..database import Command
@@ -14,6 +16,7 @@ from ..fields import is_session_id
 from ..keys import ShardKeys
 from ..records import StepRef
 from ..waking import WakeUp, wake
+from .lines import may_go
 
 
 def bring_forward(context: StoreContext, causes: Collection[str], page: int = 500) -> list[StepRef | None]:
@@ -31,10 +34,12 @@ def bring_forward(context: StoreContext, causes: Collection[str], page: int = 50
     for start in range(0, len(scopes), page):
         batch = slice(start, start + page)
         for scope, reply in zip(scopes[batch], context.read_apart("flow.put_off", reads[batch]), strict=True):
-            cause = next((cause for cause in causes if reply == [cause.encode()]), None)
+            put_off = "" if isinstance(reply, StateUnreadable) else fields.or_else(fields.text, reply[0], "")
             # A step that changes all the time or cannot be read comes at its own time.
             with contextlib.suppress(StateUnreadable, TooManyConflicts):
-                woken = None if cause is None else _wake(scope, cause)
+                # Of a concurrency limit, its parts have put off.
+                is_meant = put_off in causes or (is_concurrency(put_off) and put_off.partition("|")[0] in causes)
+                woken = wake_put_off(scope, put_off) if is_meant else None
                 publish += [] if woken is None else [woken.publish]
     return publish
 
@@ -49,14 +54,20 @@ def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
     """
     if put_off == REPLICAS:
         return None
+    with contextlib.suppress(StoreUnavailable, TooManyConflicts):  # it comes at its own time
+        if _may_go(scope, put_off):
+            woken = wake_put_off(scope, put_off)
+            return None if woken is None else woken.publish
+    return None
+
+
+def _may_go(scope: SessionScope, put_off: str) -> bool:
+    if is_concurrency(put_off):
+        return may_go(scope.context, scope.session_id, put_off)
     held_by: Command = ("ZSCORE", scope.context.fleet.rate(put_off).line, scope.session_id)
     if is_pause(put_off):
         held_by = ("HGET", scope.context.fleet.flow, put_off)
-    with contextlib.suppress(StoreUnavailable, TooManyConflicts):  # it comes at its own time
-        if scope.database.pipeline("release.look", [held_by])[0] is None:
-            woken = _wake(scope, put_off)
-            return None if woken is None else woken.publish
-    return None
+    return scope.database.pipeline("release.look", [held_by])[0] is None
 
 
 def _pages(context: StoreContext, most: int) -> Iterator[list[tuple[bytes, float]]]:
@@ -77,7 +88,7 @@ def _pages(context: StoreContext, most: int) -> Iterator[list[tuple[bytes, float
                 places[shard] = (page[-1][1], size * 2 if page[-1][1] == low else most)
 
 
-def _wake(scope: SessionScope, put_off: str) -> WakeUp | None:
+def wake_put_off(scope: SessionScope, put_off: str) -> WakeUp | None:
     """Let one step become due now; None where it is not put off by this any more, or is held."""
     return scope.retry(lambda: _try_to_wake(scope, put_off), "bring a step forward")
 

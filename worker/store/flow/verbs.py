@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 from ...errors import InvalidInput, StateUnreadable
+from ...flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, LimitPart, PartStatus, concurrency_field
 from ...flow.values import (
     DIMENSIONS,
     BucketStatus,
@@ -33,6 +34,7 @@ from ..database import Command, Reply
 from ..keys import FLOW_CHANNEL, BucketKeys
 from ..records import StepRef
 from .forwarding import bring_forward
+from .holders import HolderVerbs
 from .reservations import ReservationVerbs
 
 V = TypeVar("V", bound=Value)
@@ -43,9 +45,10 @@ _LEARNED: Final = (
 )  # fmt: skip
 """The fields of a bucket that an operator's limit makes void."""
 _LEARNED_MS: Final = 3_600_000
+_MOST_LINES: Final = 100
 
 
-class FlowVerbs(ReservationVerbs):
+class FlowVerbs(ReservationVerbs, HolderVerbs):
     """Limits, pauses and buckets as data that changes while workers run."""
 
     def view(self) -> FlowView:
@@ -63,6 +66,48 @@ class FlowVerbs(ReservationVerbs):
     def remove_limit(self, model: str, group: str | None = None) -> bool:
         """Remove a limit; False: there was none. Then bring forward what it has put off."""
         return bool(self._change_limit(("HDEL", self._context.fleet.flow, limit_field(model, group)), model, group))
+
+    def set_concurrency(self, limit: ConcurrencyLimit, *, by: str = "") -> None:
+        """Set a concurrency limit, in place of the one of its name; who may go by a higher one is called by the sweep.
+
+        Then bring forward what waits for it to be defined: `undefined_cause` names it.
+        """
+        stored = limit.set_by(by, self._context.now_ms("flow.now"))
+        notice: Command = ("PUBLISH", FLOW_CHANNEL, limit.field)
+        self._change("flow.concurrency", [("HSET", self._context.fleet.flow, limit.field, stored.to_json()), notice])
+
+    def remove_concurrency(self, name: str) -> bool:
+        """Let a concurrency limit limit nothing any more, though agents name it; False: none was set.
+
+        Then bring forward what it has put off: `concurrency_field` names it.
+        """
+        fleet, field = self._context.fleet, concurrency_field(name)
+        if not self._context.database.pipeline("flow.known", [("HGET", fleet.flow, field)])[0]:
+            return False
+        # Kept as a name that limits nothing: a limit that nobody has defined is waited for.
+        self._change("flow.concurrency", [("HSET", fleet.flow, field, b""), ("PUBLISH", FLOW_CHANNEL, field)])
+        return True
+
+    def concurrency(self) -> list[ConcurrencyStatus]:
+        """All concurrency limits, with who holds and waits now; for people."""
+        view, database, fleet = self.view(), self._context.database, self._context.fleet
+        read: Command = ("ZRANGEBYSCORE", fleet.lines, "-inf", "+inf", "LIMIT", 0, _MOST_LINES)
+        (names,) = database.pipeline("flow.lines", [read])
+        parts = [LimitPart.parse(fields.name(name)) for name in names]
+        limits = sorted((each for each in view.concurrency.values() if each is not None), key=lambda each: each.name)
+        found: list[ConcurrencyStatus] = []
+        for limit in limits:
+            total = (LimitPart(limit.name),) if limit.total is not None else ()
+            own = [*total, *sorted(part for part in parts if part.name == limit.name and part.label)]
+            reads: list[Command] = []
+            for part in own:
+                keys = fleet.holders(str(part))
+                reads += [("ZCOUNT", keys.held, view.at_ms, "+inf"), ("ZCARD", keys.line)]
+            replies = database.pipeline("flow.holders", reads) if reads else []
+            counts = zip(own, replies[::2], replies[1::2], strict=True)
+            status = (PartStatus(str(part).partition("|")[2], held, line) for part, held, line in counts)
+            found.append(ConcurrencyStatus(limit, tuple(status)))
+        return found
 
     def pause(self, pause: Pause) -> None:
         """Pause, in place of an earlier pause of the same."""
@@ -151,6 +196,7 @@ def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
     now_reply, flat = context.database.pipeline("flow.view", [context.clock.now(), ("HGETALL", context.fleet.flow)])
     now_ms = context.clock.milliseconds(now_reply)
     limits, pauses, buckets = dict[str, ProviderLimit](), dict[str, Pause](), dict[str, ModelEndpoint]()
+    concurrency = dict[str, ConcurrencyLimit | None]()
     known: list[ModelEndpoint] = []
     for name, raw in fields.named_pairs(flat).items():
         kind = name.partition(":")[0]
@@ -158,11 +204,14 @@ def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
             limits[name] = limit
         elif kind == "pause" and (pause := _parse(Pause, raw)) is not None and pause.holds(now_ms):
             pauses[name] = pause
+        elif kind == "concurrency":
+            concurrency[name.partition(":")[2]] = _parse(ConcurrencyLimit, raw) if raw else None
         elif kind == "bucket" and (bucket := _parse_bucket(raw)) is not None:
             known.append(bucket)
             if _until(raw) > now_ms:
                 buckets[bucket.digest] = bucket
-    return FlowView(limits=limits, pauses=pauses, buckets=buckets, at_ms=now_ms), known
+    view = FlowView(limits=limits, pauses=pauses, buckets=buckets, concurrency=concurrency, at_ms=now_ms)
+    return view, known
 
 
 def _parse(kind: type[V], raw: bytes) -> V | None:

@@ -23,7 +23,7 @@ _WORKER: Final[Mapping[str, Any]] = {
     "seen": 0, "version": "", "schema": 0, "host": "", "pid": 0,
     "pool": "", "prefetch": 0, "slots": 0, "running": 0, "abandoned": 0,
     "draining": False, "lease_ms": 0, "agents": {}, "missing": [], "webhooks": True, "queues": [""],
-    "agent_queues": {}, "group": "", "models": [], "groups": [],
+    "agent_queues": {}, "group": "", "models": [], "groups": [], "concurrency": [],
     "refused": {}, "problems": [], "tools": {}, "turned": 0.0, "took": 0.0,
 }  # fmt: skip
 _AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": "", "budget": {}}

@@ -224,6 +224,12 @@ def _admit(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     return [1, int(seconds) * 1000 + int(microseconds) // 1000, 0] if is_reserve else [0, 0, 0, 0]
 
 
+def _hold(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    """Let everything begin: one process has no fleet. See `tests/support/lua_scripts.py`."""
+    del run, keys
+    return {"take": [1, 0, 0], "look": [1]}.get(json.loads(_bytes(args[0]))["op"], [])
+
+
 SCRIPTS: Final[Mapping[str, Script]] = {
     "sweep": _sweep,
     "offer": _offer,
@@ -231,6 +237,7 @@ SCRIPTS: Final[Mapping[str, Script]] = {
     "journal_when_full": _journal_when_full,
     "write_live": _write_live,
     "bucket": _admit,
+    "holders": _hold,
 }
 """The functions by the names of the scripts."""
 

@@ -12,6 +12,15 @@ from typing import Final
 
 SCRIPTS: Final = {
     name: files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
-    for name in ("compare_and_apply", "sweep", "offer", "prune", "journal_when_full", "write_live", "bucket")
+    for name in (
+        "compare_and_apply",
+        "sweep",
+        "offer",
+        "prune",
+        "journal_when_full",
+        "write_live",
+        "bucket",
+        "holders",
+    )
 }
 """The scripts' texts by name."""

@@ -1,0 +1,319 @@
+"""Holders of concurrency limits, the lines of those who wait for one, and who is called, on every store."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from celery_agents.flow import ConcurrencyLimit
+from celery_agents.worker.flow.concurrency import LimitPart, concurrency_field, undefined_cause
+from celery_agents.worker.store import Claim, Claimed, NotClaimed
+from celery_agents.worker.store.event_records import EventType
+from celery_agents.worker.store.flow.holders import Holder, NoneFree, Taken
+
+from support.asking import HOUR_MS, events
+from support.points import Points
+from support.store import Bench
+
+pytestmark = pytest.mark.leaves_keys("sessions stand in lines")
+
+TOTAL = LimitPart("crm")
+ACME = LimitPart("crm", "customer", "acme")
+LEASE_MS = 60_000
+
+
+def limit(bench: Bench, total: int | None = 1, **per: int) -> None:
+    bench.store.flow.set_concurrency(ConcurrencyLimit("crm", total=total, per=per))
+
+
+def holder(claim: Claim, *parts: LimitPart) -> Holder:
+    return Holder(claim.id, claim.ref.session_id, parts or (TOTAL,))
+
+
+def take(bench: Bench, claim: Claim, *parts: LimitPart, stand: bool = True) -> Taken | NoneFree:
+    return bench.store.flow.take_holder(holder(claim, *parts), lease_ms=LEASE_MS, stand=stand)
+
+
+def give(bench: Bench, claim: Claim, *parts: LimitPart) -> None:
+    bench.store.flow.give_holder(holder(claim, *parts))
+
+
+def put_off(bench: Bench, claim: Claim, part: LimitPart = TOTAL) -> None:
+    bench.store.steps.release(claim, delay_ms=HOUR_MS, give_back=True, reason="it waits", put_off=part.cause)
+
+
+def refuse(bench: Bench, claim: Claim, *parts: LimitPart) -> NoneFree:
+    found = take(bench, claim, *parts)
+    assert isinstance(found, NoneFree), found
+    put_off(bench, claim, found.part)
+    return found
+
+
+def others(bench: Bench, count: int) -> list[Claim]:
+    """Claims of further sessions."""
+    found: list[Claim] = []
+    for _ in range(count):
+        bench.session, bench.execution = f"s-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+        bench.submit()
+        found.append(bench.claim().claim)
+    return found
+
+
+def claims_again(bench: Bench, claim: Claim) -> bool:
+    """Whether the step of a claim may be claimed now; then it is."""
+    answer = bench.store.steps.claim(claim.ref, uuid.uuid4().hex, "w2", alone=True)
+    assert isinstance(answer, (Claimed, NotClaimed))
+    return isinstance(answer, Claimed)
+
+
+def line(bench: Bench, part: LimitPart = TOTAL) -> list[str]:
+    keys = bench.store.context.fleet.holders(str(part))
+    return [name.decode() for name in bench.database("ZRANGE", keys.line, 0, -1)]
+
+
+def counts(bench: Bench) -> list[tuple[str, int, int]]:
+    (status,) = bench.store.flow.concurrency()
+    return [(each.name, each.held, each.waiting) for each in status.parts]
+
+
+def make_overdue(bench: Bench, claim: Claim, part: LimitPart = TOTAL) -> None:
+    """As if a session had been called half a minute ago."""
+    called = bench.store.context.fleet.holders(str(part)).called
+    at = float(bench.database("ZSCORE", called, claim.ref.session_id))
+    bench.database("ZADD", called, at - 30_000, claim.ref.session_id)
+
+
+def test_a_limit_is_set_read_and_removed(bench: Bench) -> None:
+    flow = bench.store.flow
+    assert flow.concurrency() == []
+    flow.set_concurrency(ConcurrencyLimit("crm", total=20, per={"customer": 2}), by="ann")
+    (status,) = flow.concurrency()
+    assert (status.limit.total, status.limit.per, status.limit.by) == (20, {"customer": 2}, "ann")
+    assert flow.view().concurrency["crm"] == status.limit
+    assert flow.view().is_empty, "requests to providers have nothing to ask for"
+    assert not flow.remove_concurrency("other")
+    assert flow.remove_concurrency("crm")
+    assert not flow.remove_concurrency("crm")
+    assert flow.concurrency() == []
+    assert flow.view().concurrency == {"crm": None}, "it is known, and limits nothing"
+    assert take(bench, bench.claim().claim) == Taken(others_wait=False)
+
+
+def test_no_more_hold_than_the_limit_allows_and_the_next_one_is_woken(bench: Bench) -> None:
+    limit(bench, total=1)
+    first, second, third = bench.claim().claim, *others(bench, 2)
+    assert take(bench, first) == Taken(others_wait=False)
+    assert refuse(bench, second) == NoneFree(TOTAL, 1, 1)
+    refuse(bench, third)
+    assert counts(bench) == [("", 1, 2)]
+    assert line(bench) == [second.ref.session_id, third.ref.session_id]
+    assert take(bench, first) == Taken(others_wait=True), "it holds already, and hears that others wait"
+    assert not claims_again(bench, second)
+    give(bench, first)
+    assert counts(bench) == [("", 0, 2)], "who is called stands in the line until it has come"
+    assert not claims_again(bench, third)
+    assert claims_again(bench, second)
+    (newcomer,) = others(bench, 1)
+    assert isinstance(take(bench, newcomer), NoneFree), "what is free is for those in the line"
+    assert take(bench, second) == Taken(others_wait=True)
+
+
+def test_what_is_asked_again_after_a_lost_reply_counts_once(bench: Bench) -> None:
+    limit(bench, total=2)
+    first, second = bench.claim().claim, *others(bench, 1)
+    for _ in range(2):
+        assert isinstance(take(bench, first), Taken)
+    assert isinstance(take(bench, second), Taken)
+    for _ in range(2):
+        give(bench, first)
+    assert counts(bench) == [("", 1, 0)]
+
+
+def test_each_value_of_a_label_has_a_limit_of_its_own(bench: Bench) -> None:
+    limit(bench, total=3, customer=1)
+    bolt = LimitPart("crm", "customer", "bolt")
+    first, second, third, fourth = bench.claim().claim, *others(bench, 3)
+    assert isinstance(take(bench, first, ACME, TOTAL), Taken)
+    assert refuse(bench, second, ACME, TOTAL).part == ACME
+    assert isinstance(take(bench, third, bolt, TOTAL), Taken), "who waits for acme stands in nobody else's way"
+    assert line(bench) == []
+    assert isinstance(take(bench, fourth), Taken), "a session without the label"
+    give(bench, first, ACME, TOTAL)
+    assert claims_again(bench, second)
+    assert isinstance(take(bench, second, ACME, TOTAL), Taken)
+
+
+def test_who_waits_for_the_total_keeps_its_place_in_the_line_of_its_label(bench: Bench) -> None:
+    limit(bench, total=1, customer=1)
+    first, second, third = bench.claim().claim, *others(bench, 2)
+    assert isinstance(take(bench, first), Taken)
+    assert refuse(bench, second, ACME, TOTAL).part == TOTAL
+    assert refuse(bench, third, ACME, TOTAL).part == ACME
+    assert (line(bench), line(bench, ACME)) == ([second.ref.session_id], [second.ref.session_id, third.ref.session_id])
+    give(bench, first)
+    assert claims_again(bench, second)
+    assert isinstance(take(bench, second, ACME, TOTAL), Taken)
+    give(bench, second, ACME, TOTAL)
+    assert claims_again(bench, third)
+
+
+def test_who_is_refused_by_its_label_leaves_the_line_of_the_total(bench: Bench) -> None:
+    limit(bench, total=1, customer=1)
+    first, second, third = bench.claim().claim, *others(bench, 2)
+    assert isinstance(take(bench, first), Taken)
+    refuse(bench, second, ACME, TOTAL)
+    refuse(bench, third)
+    limit(bench, total=1, customer=0)
+    give(bench, first)
+    assert claims_again(bench, second), "it was the first in the line of the total"
+    assert refuse(bench, second, ACME, TOTAL).part == ACME
+    assert line(bench) == [third.ref.session_id]
+    assert claims_again(bench, third), "who leaves a line calls the next one"
+
+
+def test_a_limit_of_zero_lets_nobody_begin_until_it_is_raised(bench: Bench) -> None:
+    limit(bench, total=0)
+    claim = bench.claim().claim
+    assert refuse(bench, claim) == NoneFree(TOTAL, 0, 0)
+    assert bench.store.flow.call_waiting() == []
+    assert not claims_again(bench, claim)
+    limit(bench, total=1)
+    bench.store.flow.call_waiting()
+    assert claims_again(bench, claim)
+
+
+def test_a_limit_that_nobody_has_defined_is_waited_for(bench: Bench) -> None:
+    claim = bench.claim().claim
+    assert take(bench, claim) == NoneFree(TOTAL, None)
+    assert line(bench) == []
+    cause = undefined_cause("crm")
+    bench.store.steps.release(claim, delay_ms=HOUR_MS, give_back=True, reason="undefined", put_off=cause)
+    assert not claims_again(bench, claim)
+    limit(bench)
+    bench.store.flow.bring_forward(cause)
+    assert claims_again(bench, claim)
+
+
+def test_a_limit_that_is_defined_just_before_a_step_is_put_off_lets_it_go(bench: Bench) -> None:
+    claim = bench.claim().claim
+    assert isinstance(take(bench, claim), NoneFree)
+    limit(bench)
+    cause = undefined_cause("crm")
+    bench.store.steps.release(claim, delay_ms=HOUR_MS, give_back=True, reason="undefined", put_off=cause)
+    assert claims_again(bench, claim)
+
+
+def test_a_removed_limit_lets_all_its_parts_go(bench: Bench) -> None:
+    limit(bench, total=1, customer=0)
+    first, second, third = bench.claim().claim, *others(bench, 2)
+    assert isinstance(take(bench, first), Taken)
+    refuse(bench, second)
+    refuse(bench, third, ACME, TOTAL)
+    bench.store.flow.remove_concurrency("crm")
+    assert len(bench.store.flow.bring_forward(concurrency_field("crm"))) == 2
+    assert claims_again(bench, second)
+    assert claims_again(bench, third)
+    assert take(bench, third, ACME, TOTAL) == Taken(others_wait=False)
+
+
+def test_the_holder_of_a_dead_claim_counts_until_its_lease_has_ended_and_the_sweep_calls(bench: Bench) -> None:
+    limit(bench)
+    first, second = bench.claim().claim, *others(bench, 1)
+    take(bench, first)
+    refuse(bench, second)
+    bench.store.flow.call_waiting()
+    assert not claims_again(bench, second)
+    held = bench.store.context.fleet.holders("crm").held
+    bench.database("ZADD", held, 1, first.id)  # as if a minute had passed
+    bench.store.flow.call_waiting()
+    assert claims_again(bench, second)
+    assert isinstance(take(bench, second), Taken)
+
+
+def test_after_a_start_of_redis_no_holder_is_gone_for_one_lease(bench: Bench) -> None:
+    limit(bench)
+    first, second = bench.claim().claim, *others(bench, 1)
+    take(bench, first)
+    refuse(bench, second)
+    bench.database("ZADD", bench.store.context.fleet.holders("crm").held, 1, first.id)
+    bench.clock.up_for = 1.0
+    bench.store.flow.call_waiting()
+    assert not claims_again(bench, second)
+    assert take(bench, first, stand=False) == Taken(others_wait=True), "its worker comes back"
+    bench.clock.up_for = 1e9
+    bench.store.flow.call_waiting()
+    assert not claims_again(bench, second)
+
+
+def test_who_was_given_a_holder_before_it_was_put_off_is_woken_by_its_own_look(bench: Bench) -> None:
+    limit(bench)
+    first, second = bench.claim().claim, *others(bench, 1)
+    take(bench, first)
+    assert isinstance(take(bench, second), NoneFree)
+    give(bench, first)  # it calls a session that is not put off yet
+    assert line(bench) == [second.ref.session_id]
+    put_off(bench, second)
+    assert claims_again(bench, second)
+
+
+def test_who_will_not_come_leaves_the_line_and_the_next_one_is_called(bench: Bench) -> None:
+    limit(bench)
+    first, second, third = bench.claim().claim, *others(bench, 2)
+    take(bench, first)
+    refuse(bench, second)
+    refuse(bench, third)
+    bench.session = second.ref.session_id
+    bench.stop()
+    give(bench, first)
+    assert line(bench) == [third.ref.session_id]
+    assert claims_again(bench, third)
+
+
+def test_who_runs_without_needing_the_holder_any_more_leaves_the_line_at_its_second_call(bench: Bench) -> None:
+    limit(bench)
+    first, second, third = bench.claim().claim, *others(bench, 2)
+    take(bench, first)
+    refuse(bench, second)
+    refuse(bench, third)
+    give(bench, first)
+    assert claims_again(bench, second)  # and it takes no holder
+    bench.store.flow.call_waiting()
+    assert line(bench) == [second.ref.session_id, third.ref.session_id], "it was called just now"
+    make_overdue(bench, second)
+    bench.store.flow.call_waiting()
+    assert line(bench) == [third.ref.session_id]
+    assert claims_again(bench, third)
+
+
+def test_a_call_whose_worker_died_is_made_again(bench: Bench) -> None:
+    limit(bench)
+    first, second = bench.claim().claim, *others(bench, 1)
+    take(bench, first)
+    refuse(bench, second)
+    bench.spy.lose(Points.FLOW_READ)
+    with pytest.raises(Exception, match="lost"):
+        give(bench, first)
+    bench.store.flow.call_waiting()
+    assert not claims_again(bench, second), "it was called just now"
+    make_overdue(bench, second)
+    bench.store.flow.call_waiting()
+    assert claims_again(bench, second)
+
+
+def test_a_step_that_was_asked_to_stop_is_not_put_off(bench: Bench) -> None:
+    limit(bench, total=0)
+    claim = bench.claim().claim
+    assert isinstance(take(bench, claim), NoneFree)
+    bench.stop()
+    put_off(bench, claim)
+    assert claims_again(bench, claim)
+    assert EventType.STEP_DELAYED not in events(bench)
+
+
+def test_the_labels_of_a_child_are_those_of_its_root_where_it_has_none(bench: Bench) -> None:
+    bench.submit()
+    bench.database("HSET", bench.store.context.keys(bench.session).session, "labels", b'{"customer":"acme"}')
+    child = f"{bench.session}.1-abc"
+    assert bench.store.flow.labels_of(child) == {"customer": "acme"}
+    assert bench.store.flow.labels_of(bench.session) == {"customer": "acme"}

@@ -1,0 +1,222 @@
+"""Keeps concurrency limits: steps and calls take holders before they begin, and give them back when they have ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import CeleryAgentsError, PutOff
+from ..flow.concurrency import ConcurrencyLimit, LimitPart, undefined_cause
+from ..store.flow.holders import Holder, NoneFree, Taken
+from .call_records import PlannedCall
+from .flow_texts import describe_none_free, describe_undefined
+from .leases import ActiveLease, Interruption
+from .run import Run
+
+if TYPE_CHECKING:
+    from .services import EngineServices
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_SECONDS: Final = 900.0
+"""A step that is put off looks again then, should nobody call it."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A holder of this process.
+
+    Attributes:
+        lease: Of the claim that it belongs to.
+        others_wait: Somebody stood in a line when it was taken or kept last.
+        is_between: The claim is carried on, and its next step has not begun: nobody keeps the holder alive then.
+        is_over: What it was taken for has ended.
+        outlived_by: Functions that were left running, and hold until they return.
+    """
+
+    holder: Holder
+    lease: ActiveLease
+    others_wait: bool
+    is_between: bool = False
+    is_over: bool = False
+    outlived_by: int = 0
+
+
+class ConcurrencyGate:
+    """The holders of one worker.
+
+    Attributes:
+        waits: How often a step was put off, by the name of the limit.
+    """
+
+    def __init__(self, services: EngineServices) -> None:
+        self._services = services
+        self._flow = services.store.flow
+        self._lease_ms = round(services.settings.lease_seconds * 1000)
+        self._lock = threading.Lock()
+        self._held: dict[str, _Held] = {}
+        self.waits: Counter[str] = Counter()
+
+    # --- steps ------------------------------------------------------------------------------------------------
+
+    def enter(self, run: Run) -> None:
+        """Take a holder for a step, or keep that of its claim.
+
+        Raises:
+            PutOff: None is free.
+            StoreUnavailable: Redis is away, and the step has to end.
+        """
+        if run.agent.limited_by:
+            self._enter(run, run.claim.id, run.agent.limited_by, stand=True)
+
+    def must_yield(self, run: Run) -> bool:
+        """Whether others wait for the holder of a step, so that its claim may not go on with the next one."""
+        held = self._held.get(run.claim.id) if run.agent.limited_by else None
+        return held is not None and held.others_wait
+
+    def leave(self, run: Run) -> None:
+        """Give back what the step of a run holds; a claim that is carried on keeps its holder for the next step."""
+        if not self._held:
+            return
+        with self._lock:
+            own = [name for name in self._held if name.partition(" ")[0] == run.claim.id]
+        for name in own:
+            if run.next_claim is not None and name == run.claim.id:
+                self._held[name].is_between = True
+            else:
+                self._give(name)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def enter_calls(self, run: Run, calls: Sequence[PlannedCall]) -> tuple[list[PlannedCall], list[PlannedCall]]:
+        """Take holders for calls: those that may begin, and those for which none is free."""
+        free, full = list[PlannedCall](), list[PlannedCall]()
+        for each in calls:
+            try:
+                self._enter_call(run, each, stand=False)
+            except PutOff:
+                full.append(each)
+            else:
+                free.append(each)
+        return free, full
+
+    def stand(self, run: Run, planned: PlannedCall) -> PutOff | None:
+        """Put the step off until a holder is free for a call; None: it has one by now."""
+        try:
+            self._enter_call(run, planned, stand=True)
+        except PutOff as put_off:
+            return put_off
+        return None
+
+    def leave_call(self, run: Run, planned: PlannedCall) -> None:
+        """Give back the holder of a call that has ended, or that did not begin."""
+        if self._held:
+            self._give(_call_name(run, planned))
+
+    def outlive(self, run: Run, planned: PlannedCall, call: Future[Any]) -> None:
+        """Keep the holders of a call whose function was left running, and of its step, until the function returns."""
+        with self._lock:
+            names = [name for name in (run.claim.id, _call_name(run, planned)) if name in self._held]
+            for name in names:
+                self._held[name].outlived_by += 1
+        for name in names:
+            call.add_done_callback(lambda _, name=name: self._give(name, returned=1))
+
+    def _enter_call(self, run: Run, planned: PlannedCall, *, stand: bool) -> None:
+        # Under a limit of its agent, the step itself holds.
+        names = [name for name in planned.limited_by if name not in run.agent.limited_by]
+        if names:
+            self._enter(run, _call_name(run, planned), names, stand=stand)
+
+    # --- holders ----------------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Keep the holders of all that runs; a step whose holder went to another one has to end."""
+        for name, held in [*self._held.items()]:
+            if not held.is_between:
+                answer = self._flow.take_holder(held.holder, lease_ms=self._lease_ms, stand=False)
+                held.others_wait = not isinstance(answer, Taken) or answer.others_wait
+                if not isinstance(answer, Taken):
+                    held.lease.interrupt(Interruption.HOLDER, self._services.monotonic())
+            elif self._services.monotonic() - held.lease.renewed_at > self._services.settings.lease_seconds:
+                self._held.pop(name, None)  # the next step of its claim has not begun here
+
+    def call_waiting(self) -> None:
+        """Call who may go now; for the sweep. Nothing is asked where no limit was ever set."""
+        if self._services.gate.view.concurrency:
+            self._services.publish_all(self._flow.call_waiting())
+
+    def _enter(self, run: Run, name: str, limits: Sequence[str], *, stand: bool) -> None:
+        known = self._held.get(name)
+        parts = self._parts_of(run, limits) if known is None else known.holder.parts
+        if not parts:
+            return
+        holder = Holder(name, run.ref.session_id, parts)
+
+        def take() -> Taken | NoneFree:
+            return self._flow.take_holder(holder, lease_ms=self._lease_ms, stand=stand)
+
+        answer = self._services.ask_store(run, take, "a holder of a concurrency limit", holds_something=False)
+        if isinstance(answer, Taken):
+            outlived_by = 0 if known is None else known.outlived_by
+            with self._lock:
+                self._held[name] = _Held(holder, run.lease, answer.others_wait, outlived_by=outlived_by)
+            return
+        self._held.pop(name, None)
+        self._services.publish_all(answer.publish)
+        self.waits[answer.part.name] += stand
+        if answer.most is None:
+            raise _undefined(answer.part.name)
+        raise PutOff(describe_none_free(answer), _LOOK_AGAIN_SECONDS, answer.part.cause)
+
+    def _parts_of(self, run: Run, names: Sequence[str]) -> tuple[LimitPart, ...]:
+        """The parts of limits that hold for a run, in the order in which all workers ask them.
+
+        Raises:
+            PutOff: Nobody has defined one of them.
+        """
+        gate = self._services.gate
+        if not gate.view.concurrency.keys() >= set(names):
+            gate.refresh()
+        view, limits = gate.view.concurrency, list[ConcurrencyLimit]()
+        for name in sorted(set(names)):
+            if name not in view:
+                raise _undefined(name)
+            found = view[name]
+            limits += [] if found is None else [found]
+        labels = self._flow.labels_of(run.ref.session_id) if any(limit.per for limit in limits) else {}
+        parts = [part for limit in limits for part in limit.parts_for(labels)]
+        return tuple(sorted(parts, key=lambda part: (not part.label, part)))
+
+    def _give(self, name: str, *, returned: int = 0) -> None:
+        """Give a holder back, once no function holds it any more that was left running.
+
+        Args:
+            returned: So many of these have returned just now; 0: what it was taken for has ended.
+        """
+        with self._lock:
+            held = self._held.get(name)
+            if held is None:
+                return
+            held.is_over = held.is_over or not returned
+            held.outlived_by -= returned
+            if not held.is_over or held.outlived_by:
+                return
+            del self._held[name]
+        try:
+            self._services.publish_all(self._flow.give_holder(held.holder))
+        except CeleryAgentsError as error:  # it ends with its lease, and the sweep calls the next one
+            log.warning("a holder of %s was not given back: %s", held.holder.parts[0].name, error)
+
+
+def _call_name(run: Run, planned: PlannedCall) -> str:
+    return f"{run.claim.id} {planned.index}"
+
+
+def _undefined(name: str) -> PutOff:
+    return PutOff(describe_undefined(name), _LOOK_AGAIN_SECONDS, undefined_cause(name))

@@ -1,0 +1,202 @@
+"""Holders of concurrency limits: taken before a step or a call begins, given back behind it, by the script `holders`.
+
+Who gets none stands in a line and is put off. Whoever gives a holder back calls who may go now, and wakes it. The sweep
+calls, too: what a dead process has left undone is done by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...errors import StateUnreadable
+from ...flow.concurrency import LimitPart, is_concurrency
+from .. import fields, primaries
+from ..context import StorePart, TooManyConflicts
+from ..control import ControlFields, control_command
+from ..database import Reply, run_scripts
+from ..keys import root_of
+from ..labels import LABELS, read_labels
+from ..records import StepRef
+from .forwarding import wake_put_off
+from .lines import script_words
+
+_MOST_PARTS: Final = 100
+"""Lines that one pass of the sweep looks at, those first that it has not looked at for longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A step or a call that counts for concurrency limits.
+
+    Attributes:
+        id: Unique: that of its claim, and for a call its index behind it.
+        parts: The parts of limits, in the order in which they are asked.
+    """
+
+    id: str
+    session_id: str
+    parts: tuple[LimitPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A holder was taken, or kept.
+
+    Attributes:
+        others_wait: Somebody stands in one of the lines.
+    """
+
+    others_wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoneFree:
+    """No holder is free.
+
+    Attributes:
+        part: The part that refuses.
+        most: Its limit. None: nobody has defined the limit.
+        held: How many hold.
+        publish: Steps of others to publish, who may go since this one stands elsewhere.
+    """
+
+    part: LimitPart
+    most: int | None
+    held: int = 0
+    publish: tuple[StepRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A session that may go now.
+
+    Attributes:
+        is_again: It was called some time before, and did not come.
+        mark: When it was called (Redis ms).
+    """
+
+    part: LimitPart
+    session_id: str
+    is_again: bool
+    mark: int
+
+
+class HolderVerbs(StorePart):
+    """Taking and giving back holders, and calling who may go."""
+
+    def take_holder(self, holder: Holder, *, lease_ms: int, stand: bool = True) -> Taken | NoneFree:
+        """Take a holder for all parts, or keep it for as long again; one round trip.
+
+        Args:
+            lease_ms: So long it counts, unless it is taken again.
+            stand: A session that gets none stands in the line of the part that refuses it; it has to be put off by
+                the part's cause, and is called then. False: it runs, and goes nowhere.
+        Raises:
+            StoreUnavailable: No answer in time; asking again is safe.
+            StoreForbidden: The user may run no scripts.
+        """
+        asked = {"op": "take", "id": holder.id, "session": holder.session_id, "lease": lease_ms, "stand": stand}
+        reply: list[Any] = self._run("holders.take", holder.parts, asked)
+        if reply[0] > 0:
+            return Taken(bool(reply[2]))
+        part = holder.parts[int(reply[2]) - 1]
+        if reply[0] < 0:
+            return NoneFree(part, None)
+        publish = self.wake_called(_read_calls(holder.parts, reply[5]))
+        return NoneFree(part, int(reply[3]), held=int(reply[4]), publish=tuple(publish))
+
+    def give_holder(self, holder: Holder) -> list[StepRef]:
+        """Give a holder back, and wake who may go now.
+
+        Returns:
+            Steps to publish, where the transactions could not.
+        Raises:
+            StoreUnavailable: No answer in time. The holder ends with its lease, or is given back already.
+        """
+        return self._call("holders.give", holder.parts, {"op": "give", "id": holder.id})
+
+    def call_waiting(self) -> list[StepRef]:
+        """Drop the holders of dead claims, and wake who may go; for the sweep.
+
+        Returns:
+            Steps to publish, where the transactions could not.
+        """
+        context = self._context
+        names = context.database.pipeline("holders.lines", [("ZRANGE", context.fleet.lines, 0, _MOST_PARTS - 1)])[0]
+        parts = [LimitPart.parse(fields.name(name)) for name in names]
+        if not parts:
+            return []
+        settled = self._has_settled()
+        runs = [script_words(context, (part,), {"op": "call", "settled": settled}) for part in parts]
+        replies = run_scripts(context.database, "holders.call", "holders", runs)
+        calls = [each for part, reply in zip(parts, replies, strict=True) for each in _read_calls((part,), reply)]
+        return self.wake_called(calls)
+
+    def wake_called(self, calls: Iterable[Call]) -> list[StepRef]:
+        """Wake sessions that were called; who will not come leaves the line, and another one is called.
+
+        Returns:
+            Steps to publish, where the transactions could not.
+        """
+        publish, waiting = list[StepRef](), deque(calls)
+        while waiting:
+            each = waiting.popleft()
+            # A session that changes all the time, or cannot be read, is called again.
+            with contextlib.suppress(StateUnreadable, TooManyConflicts):
+                woken = wake_put_off(self._context.session(each.session_id), each.part.cause)
+                if woken is not None:
+                    publish += [] if woken.publish is None else [woken.publish]
+                elif not self._comes(each):
+                    asked = {"op": "leave", "session": each.session_id, "mark": each.mark}
+                    waiting += _read_calls((each.part,), self._run("holders.leave", (each.part,), asked))
+        return publish
+
+    def labels_of(self, session_id: str) -> dict[str, str]:
+        """The labels by which a session is limited: its own, and those of the root of its tree that it lacks."""
+        names = dict.fromkeys((root_of(session_id), session_id))
+        reads = [("HGET", self._context.keys(name).session, LABELS) for name in names]
+        found = self._context.database.pipeline("holders.labels", reads)
+        return {key: value for raw in found for key, value in read_labels(raw).items()}
+
+    def _comes(self, called: Call) -> bool:
+        """Whether a session that cannot be woken is on its way, or waits in another line."""
+        keys, clock = self._context.keys(called.session_id), self._context.clock
+        reply, now = self._context.database.pipeline("holders.look", [control_command(keys), clock.now()])
+        control, now_ms = ControlFields.read(reply), clock.milliseconds(now)
+        if control.phase != "run" or control.is_held(now_ms):
+            return False
+        if control.not_before_ms > now_ms:
+            return is_concurrency(control.put_off)
+        # Refused a moment ago, it is about to be put off. Called again, it runs without having needed the holder.
+        return not (control.claim and called.is_again)
+
+    def _call(self, point: str, parts: Sequence[LimitPart], asked: dict[str, Any]) -> list[StepRef]:
+        return self.wake_called(_read_calls(parts, self._run(point, parts, asked)))
+
+    def _run(self, point: str, parts: Sequence[LimitPart], asked: dict[str, Any]) -> Reply:
+        return self._context.database.script(point, "holders", *script_words(self._context, parts, asked))
+
+    def _has_settled(self) -> bool:
+        """Whether holders whose lease has ended are gone: after a start or a failover of Redis they may come back."""
+        context, clock = self._context, self._context.clock
+        fleet: Any = context.fleet
+        reads = [("GET", fleet.primary), clock.now(), clock.uptime(), primaries.REPLICATION]
+        stored, now, uptime, info = context.database.pipeline("holders.settled", reads)
+        now_ms = clock.milliseconds(now)
+        primary = primaries.read_primary(fleet, now_ms, info, stored)
+        if primary.notes:
+            context.database.pipeline("holders.primary", primary.notes)
+        is_old = clock.uptime_seconds(uptime) >= context.settings.lease_seconds
+        return is_old and primary.has_settled(now_ms, context.lease_ms)
+
+
+def _read_calls(parts: Sequence[LimitPart], reply: Sequence[Any]) -> list[Call]:
+    groups = zip(reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
+    return [
+        Call(parts[int(index) - 1], fields.name(name), is_again=bool(again), mark=int(mark))
+        for index, name, again, mark in groups
+    ]

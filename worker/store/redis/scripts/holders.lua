@@ -1,0 +1,134 @@
+-- Who counts for concurrency limits, and who waits; docs/protocol.md, "Holders". Times are Redis ms.
+-- KEYS: flow, lines (the parts in whose lines somebody stands → when the sweep has looked), and for each part of a limit: held (holder → end of its
+-- lease), line (session → arrival), called (session → when)
+-- ARGV: JSON of what is asked. Always: op, parts (texts), limits (for each part its field in flow, and the key of its label
+-- or ""). take: id (of the holder), session, lease, stand (in line when refused). give: id. look: session. leave: session,
+-- mark. call: settled (whether holders whose lease has ended are gone).
+-- take gives {1, now, others wait}, {0, now, part, limit, held, calls} or {-1, now, part} where the limit is not defined;
+-- look gives {may go}; the others give their calls: {part, session, called before, mark, …}.
+-- A part is refused to whoever has fewer free holders than sessions before it in the line. Parts come in one order, the
+-- total of a limit last: who is refused keeps its place in the lines before that part, and stands in none behind it.
+local AGAIN, MOST, HOUR = 10000, 100, 3600000
+local flow, lines = KEYS[1], KEYS[2]
+local ask = cjson.decode(ARGV[1])
+local id, session = ask.id, ask.session
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local calls = {}
+
+local function keys(part) return unpack(KEYS, 3 * part, 3 * part + 2) end
+
+-- The limit of a part; nil where there is none, false where nobody has defined one.
+local function most(part)
+  local field, label = unpack(ask.limits[part])
+  local raw = redis.call('HGET', flow, field)
+  if not raw then return false end
+  if raw == '' then return nil end
+  local limit = cjson.decode(raw)
+  local found = limit.total
+  if label ~= '' then found = limit.per and limit.per[label] end
+  return type(found) == 'number' and found or nil
+end
+
+local function leave(part)
+  local _, line, called = keys(part)
+  redis.call('ZREM', line, session)
+  redis.call('ZREM', called, session)
+end
+
+-- How many holders are free for somebody who came then; negative: so many too few.
+local function free(part, limit, since)
+  local held, line = keys(part)
+  local before = since and redis.call('ZCOUNT', line, '-inf', '(' .. since) or redis.call('ZCARD', line)
+  return limit - redis.call('ZCARD', held) - before
+end
+
+-- Call those in front of a line for whom there is room.
+local function call(part, settled)
+  local held, line, called = keys(part)
+  if settled then redis.call('ZREMRANGEBYSCORE', held, '-inf', now) end
+  local limit, room = most(part), redis.call('ZCARD', line)
+  if room == 0 then
+    redis.call('ZREM', lines, ask.parts[part])
+    return
+  end
+  if ask.op == 'call' then redis.call('ZADD', lines, now, ask.parts[part]) end  -- the next pass looks at others first
+  if limit == false then return end
+  if limit then room = math.min(room, limit - redis.call('ZCARD', held)) end
+  if room <= 0 then return end
+  for _, name in ipairs(redis.call('ZRANGE', line, 0, math.min(room, MOST) - 1)) do
+    local at = tonumber(redis.call('ZSCORE', called, name) or '')
+    if not at or at <= now - AGAIN then
+      redis.call('ZADD', called, now, name)
+      for _, word in ipairs({part, name, at and 1 or 0, now}) do calls[#calls + 1] = word end
+    end
+  end
+end
+
+local function take()
+  local limits, newest, since, refused = {}, now, nil, nil
+  for part = 1, #ask.parts do
+    limits[part] = most(part)
+    if limits[part] == false then return {-1, now, part} end
+    local _, line = keys(part)
+    local at = tonumber(redis.call('ZSCORE', line, session) or '')
+    if at and (not since or at < since) then since = at end
+  end
+  for part = 1, #ask.parts do
+    local held = keys(part)
+    if limits[part] and not redis.call('ZSCORE', held, id) and free(part, limits[part], since) <= 0 then
+      refused = part
+      break
+    end
+  end
+  if refused then
+    local held = redis.call('ZCARD', (keys(refused)))
+    for part = 1, ask.stand and not since and refused or 0 do
+      local _, line = keys(part)
+      local last = redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2]
+      newest = math.max(newest, tonumber(last or 0) + 1)  -- no two come at the same time
+    end
+    if ask.stand then
+      for part = 1, #ask.parts do
+        local _, line, called = keys(part)
+        if part > refused then
+          leave(part)
+          call(part)
+        else
+          redis.call('ZADD', line, since or newest, session)
+          local name = ask.parts[part]
+          if not redis.call('ZSCORE', lines, name) then redis.call('ZADD', lines, now, name) end
+          if part == refused then redis.call('ZREM', called, session) end
+        end
+      end
+    end
+    return {0, now, refused, limits[refused], held, calls}
+  end
+  local others = 0
+  for part = 1, #ask.parts do
+    local held, line = keys(part)
+    redis.call('ZADD', held, now + ask.lease, id)
+    redis.call('PEXPIRE', held, ask.lease + HOUR)
+    leave(part)
+    if limits[part] and redis.call('ZCARD', line) > 0 then others = 1 end
+  end
+  return {1, now, others}
+end
+
+local function look()
+  local _, line, called = keys(1)
+  local limit, since = most(1), tonumber(redis.call('ZSCORE', line, session) or '')
+  if not since or limit == nil or (limit and free(1, limit, since) > 0) then return {1} end
+  redis.call('ZREM', called, session)  -- whoever has called it just now could not wake it
+  return {0}
+end
+
+if ask.op == 'take' then return take() end
+if ask.op == 'look' then return look() end
+for part = 1, #ask.parts do
+  local held, _, called = keys(part)
+  if ask.op == 'give' then redis.call('ZREM', held, id) end
+  if ask.op == 'leave' and tonumber(redis.call('ZSCORE', called, session) or '') == ask.mark then leave(part) end
+  call(part, ask.settled)
+end
+return calls
