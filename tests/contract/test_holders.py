@@ -35,6 +35,10 @@ def take(bench: Bench, claim: Claim, *parts: LimitPart, stand: bool = True) -> T
     return bench.store.flow.take_holder(holder(claim, *parts), lease_ms=LEASE_MS, stand=stand)
 
 
+def keep(bench: Bench, claim: Claim, *parts: LimitPart) -> Taken | None:
+    return bench.store.flow.keep_holder(holder(claim, *parts), lease_ms=LEASE_MS)
+
+
 def give(bench: Bench, claim: Claim, *parts: LimitPart) -> None:
     bench.store.flow.give_holder(holder(claim, *parts))
 
@@ -128,6 +132,19 @@ def test_what_is_asked_again_after_a_lost_reply_counts_once(bench: Bench) -> Non
     for _ in range(2):
         give(bench, first)
     assert counts(bench) == [("", 1, 0)]
+
+
+def test_a_holder_that_was_given_back_or_has_ended_is_not_kept(bench: Bench) -> None:
+    limit(bench, total=1, customer=1)
+    first, second = bench.claim().claim, *others(bench, 1)
+    assert isinstance(take(bench, first, ACME, TOTAL), Taken)
+    assert keep(bench, first, ACME, TOTAL) == Taken(others_wait=False)
+    give(bench, first, ACME, TOTAL)
+    assert keep(bench, first, ACME, TOTAL) is None
+    assert counts(bench)[0] == ("", 0, 0)
+    assert isinstance(take(bench, second, ACME, TOTAL), Taken)
+    assert take(bench, first, ACME, TOTAL, stand=False) == NoneFree(ACME, 1, 1)
+    assert line(bench, ACME) == []
 
 
 def test_each_value_of_a_label_has_a_limit_of_its_own(bench: Bench) -> None:
@@ -240,7 +257,7 @@ def test_after_a_start_of_redis_no_holder_is_gone_for_one_lease(bench: Bench) ->
     bench.clock.up_for = 1.0
     bench.store.flow.call_waiting()
     assert not claims_again(bench, second)
-    assert take(bench, first, stand=False) == Taken(others_wait=True), "its worker comes back"
+    assert keep(bench, first) == Taken(others_wait=True), "its worker comes back"
     bench.clock.up_for = 1e9
     bench.store.flow.call_waiting()
     assert not claims_again(bench, second)

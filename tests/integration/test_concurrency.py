@@ -138,13 +138,14 @@ def test_a_step_that_waits_is_stopped_at_once(client: AgentClient) -> None:
     assert job.result(timeout=10).status == "stopped"
 
 
-def test_workers_that_are_killed_let_no_more_run_and_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_workers_that_are_killed_let_no_more_run_and_lose_nothing(tmp_path: Path, kills: int) -> None:
     with Lab(tmp_path / "lab", agents="support.concurrent_agents") as lab:
         lab.client.concurrency.set(ConcurrencyLimit("crm", total=2, per={"customer": 1}))
         workers = [lab.worker() for _ in range(2)]
         customers = ("acme", "bolt", "cafe")
-        jobs = [lab.client.submit("crm", "3", labels={"customer": customers[number % 3]}) for number in range(9)]
-        for _ in range(3):
+        jobs = [lab.client.submit("crm", "3", labels={"customer": customers[number % 3]}) for number in range(3 * kills)]
+        for _ in range(kills):
             seen = len(lab.ledger.entries())
             wait_until(lambda seen=seen: len(lab.ledger.entries()) > seen + 3, "steps run", 30)
             victim = workers.pop(0)
@@ -152,7 +153,7 @@ def test_workers_that_are_killed_let_no_more_run_and_lose_nothing(tmp_path: Path
             post_effect(lab.ledger.url, f"killed {victim.pid}", dedupe=False, kind="killed", limit="", pid=victim.pid)
             workers.append(lab.worker())
         for job in jobs:
-            assert job.result(timeout=90).status == "completed"
+            assert job.result(timeout=180).status == "completed"
         assert 1 <= most_at_once(lab.ledger.entries()) <= 2
         (status,) = lab.client.concurrency.list()
         wait_until(lambda: _is_idle(lab), "no holder is left", 20)

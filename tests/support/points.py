@@ -141,6 +141,7 @@ class Points:
     FLOW_LINES: Final = "flow.lines"
     FLOW_HOLDERS: Final = "flow.holders"
     HOLDERS_TAKE: Final = "holders.take"
+    HOLDERS_KEEP: Final = "holders.keep"
     HOLDERS_GIVE: Final = "holders.give"
     HOLDERS_LINES: Final = "holders.lines"
     HOLDERS_CALL: Final = "holders.call"

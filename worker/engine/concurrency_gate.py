@@ -137,14 +137,25 @@ class ConcurrencyGate:
 
     def keep(self) -> None:
         """Keep the holders of all that runs; a step whose holder went to another one has to end."""
-        for name, held in [*self._held.items()]:
+        with self._lock:
+            current = [*self._held.items()]
+        for name, held in current:
             if not held.is_between:
-                answer = self._flow.take_holder(held.holder, lease_ms=self._lease_ms, stand=False)
-                held.others_wait = not isinstance(answer, Taken) or answer.others_wait
-                if not isinstance(answer, Taken):
+                kept = self._flow.keep_holder(held.holder, lease_ms=self._lease_ms) or self._take_again(name, held)
+                held.others_wait = kept is None or kept.others_wait
+                if kept is None:
                     held.lease.interrupt(Interruption.HOLDER, self._services.monotonic())
             elif self._services.monotonic() - held.lease.renewed_at > self._services.settings.lease_seconds:
                 self._held.pop(name, None)  # the next step of its claim has not begun here
+
+    def _take_again(self, name: str, held: _Held) -> Taken | None:
+        """Take a holder again that has ended while this process was paused; None: none is free."""
+        if self._held.get(name) is not held:  # it was given back a moment ago
+            return Taken(others_wait=False)
+        answer = self._flow.take_holder(held.holder, lease_ms=self._lease_ms, stand=False)
+        if self._held.get(name) is not held:  # it was given back meanwhile, before it was taken
+            self._services.publish_all(self._flow.give_holder(held.holder))
+        return answer if isinstance(answer, Taken) else None
 
     def call_waiting(self) -> None:
         """Call who may go now; for the sweep. Nothing is asked where no limit was ever set."""

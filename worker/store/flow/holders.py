@@ -88,13 +88,23 @@ class Call:
 class HolderVerbs(StorePart):
     """Taking and giving back holders, and calling who may go."""
 
+    def keep_holder(self, holder: Holder, *, lease_ms: int) -> Taken | None:
+        """Let a holder count for as long again; one round trip. None: it has ended, and nothing was written.
+
+        Raises:
+            StoreUnavailable: No answer in time; asking again is safe.
+        """
+        asked = {"op": "keep", "id": holder.id, "session": holder.session_id, "lease": lease_ms}
+        reply: list[Any] = self._run("holders.keep", holder.parts, asked)
+        return Taken(bool(reply[2])) if reply[0] else None
+
     def take_holder(self, holder: Holder, *, lease_ms: int, stand: bool = True) -> Taken | NoneFree:
-        """Take a holder for all parts, or keep it for as long again; one round trip.
+        """Take a holder for all parts; who has it already keeps it for as long again. One round trip.
 
         Args:
-            lease_ms: So long it counts, unless it is taken again.
+            lease_ms: So long it counts, unless it is kept.
             stand: A session that gets none stands in the line of the part that refuses it; it has to be put off by
-                the part's cause, and is called then. False: it runs, and goes nowhere.
+                the part's cause, and is called then. False: it waits nowhere.
         Raises:
             StoreUnavailable: No answer in time; asking again is safe.
             StoreForbidden: The user may run no scripts.

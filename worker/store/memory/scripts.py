@@ -227,7 +227,7 @@ def _admit(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
 def _hold(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     """Let everything begin: one process has no fleet. See `tests/support/lua_scripts.py`."""
     del run, keys
-    return {"take": [1, 0, 0], "look": [1]}.get(json.loads(_bytes(args[0]))["op"], [])
+    return {"take": [1, 0, 0], "keep": [1, 0, 0], "look": [1]}.get(json.loads(_bytes(args[0]))["op"], [])
 
 
 SCRIPTS: Final[Mapping[str, Script]] = {

@@ -2,10 +2,10 @@
 -- KEYS: flow, lines (the parts in whose lines somebody stands → when the sweep has looked), and for each part of a limit: held (holder → end of its
 -- lease), line (session → arrival), called (session → when)
 -- ARGV: JSON of what is asked. Always: op, parts (texts), limits (for each part its field in flow, and the key of its label
--- or ""). take: id (of the holder), session, lease, stand (in line when refused). give: id. look: session. leave: session,
+-- or ""). take: id (of the holder), session, lease, stand (in line when refused). keep: as take. give: id. look: session. leave: session,
 -- mark. call: settled (whether holders whose lease has ended are gone).
 -- take gives {1, now, others wait}, {0, now, part, limit, held, calls} or {-1, now, part} where the limit is not defined;
--- look gives {may go}; the others give their calls: {part, session, called before, mark, …}.
+-- keep gives {1, now, others wait} or {0} where the holder is gone; look gives {may go}; the others give their calls: {part, session, called before, mark, …}.
 -- A part is refused to whoever has fewer free holders than sessions before it in the line. Parts come in one order, the
 -- total of a limit last: who is refused keeps its place in the lines before that part, and stands in none behind it.
 local AGAIN, MOST, HOUR = 10000, 100, 3600000
@@ -124,6 +124,12 @@ local function look()
 end
 
 if ask.op == 'take' then return take() end
+if ask.op == 'keep' then
+  for part = 1, #ask.parts do
+    if not redis.call('ZSCORE', (keys(part)), id) then return {0} end
+  end
+  return take()
+end
 if ask.op == 'look' then return look() end
 for part = 1, #ask.parts do
   local held, _, called = keys(part)
