@@ -144,7 +144,9 @@ def test_workers_that_are_killed_let_no_more_run_and_lose_nothing(tmp_path: Path
         lab.client.concurrency.set(ConcurrencyLimit("crm", total=2, per={"customer": 1}))
         workers = [lab.worker() for _ in range(2)]
         customers = ("acme", "bolt", "cafe")
-        jobs = [lab.client.submit("crm", "3", labels={"customer": customers[number % 3]}) for number in range(3 * kills)]
+        jobs = [
+            lab.client.submit("crm", "3", labels={"customer": customers[number % 3]}) for number in range(3 * kills)
+        ]
         for _ in range(kills):
             seen = len(lab.ledger.entries())
             wait_until(lambda seen=seen: len(lab.ledger.entries()) > seen + 3, "steps run", 30)
