@@ -170,7 +170,10 @@ def _key_of_submit(request: Any, session_id: str | None, idempotency_key: str | 
     """
     if _is_from_beat(request):
         if idempotency_key is not None:
-            advice = "an entry of beat with a key runs once and never again; leave it out: each message makes one job."
+            advice = (
+                "an entry of beat with a key runs once and never again; leave it out: each message makes one job. "
+                "Or set a schedule by client.schedules, which needs no beat."
+            )
             raise InvalidInput("idempotency_key", idempotency_key, advice)
     elif session_id is None and idempotency_key is None:
         raise InvalidInput("idempotency_key", None, "give it, or session_id: there is no result to read an id from.")

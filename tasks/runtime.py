@@ -31,10 +31,12 @@ from ..worker.store.redis.wake_ups import wake_ups
 from ..worker.store.store import redis_store
 from .agent_modules import import_agents
 from .broker_keys import broker_key_types
+from .client.client import AgentClient
 from .consumer.internals import missing_internals, plain_socket
 from .consumer.refusals import refusals
 from .housekeeping.archiving import ArchiveProgress
 from .housekeeping.callbacks import CallbackCaller
+from .housekeeping.schedules import ScheduleRunner
 from .observability.liveness import Liveness
 from .observability.observers import Observers
 from .publishing import StepPublisher
@@ -115,6 +117,7 @@ class Runtime:
         self.histories_lost = {"behind": 0, "gone": 0}
         self.archive_progress = ArchiveProgress()
         self.callbacks = CallbackCaller(app, self.store, settings)
+        self.schedules = ScheduleRunner(self.store, lambda: AgentClient(settings=settings, app=app))
         self.loop = EventLoopThread()
         self.keeper = LeaseKeeper(self.store, settings, publish=self.publisher.publish)
         services = EngineServices(
@@ -145,6 +148,7 @@ class Runtime:
         """Stop the threads; leases that are left expire by themselves."""
         self._wake_ups.close()
         self.callbacks.close()
+        self.schedules.close()
         self.keeper.close()
         self.live.close()
         self.connections.close()
@@ -194,6 +198,7 @@ class Runtime:
             "models": sorted({model for agent in self.agents for model in agent.models}),
             "groups": sorted({agent.provider_group for agent in self.agents if agent.provider_group}),
             "concurrency": sorted({name for agent in self.agents for name in agent.named_limits}),
+            "schedules": [each.name for agent in self.agents for each in agent.schedules],
             "refused": refusals.facts,
             "problems": list(self.problems),
             "tools": self.connections.notes.describe(),

@@ -20,8 +20,9 @@ from .capability import Capability, check_capabilities, check_compilers, compile
 from .drivers.function import FunctionDriver
 from .drivers.pricing import TokenPrice
 from .drivers.protocol import Driver
-from .errors import ConfigurationError, UnknownAgent
+from .errors import ConfigurationError, InvalidInput, UnknownAgent
 from .flow.concurrency import limits_of_tool, read_limit_names
+from .flow.schedules import Schedule
 from .guards import BudgetGuard, Guard
 from .hooks import Hook, HookStack
 from .mcp.server import MCPServer, check_servers
@@ -85,6 +86,8 @@ class Agent:
         provider_group: The name under which requests count towards limits of providers, together with those of all
             agents of this name. None: the key's own digest.
         concurrency: The concurrency limits under which its steps run, by name; see `celery_agents.flow`.
+        schedules: Messages for it at the times of a cron expression. A worker stores them when it starts, where they
+            are not as they were last stored so; an edit by `client.schedules` stays until they change here.
     """
 
     name: str
@@ -114,6 +117,7 @@ class Agent:
     provider_group: str | None = None
     archive_days: float | None = None
     concurrency: str | Sequence[str] = ()
+    schedules: Sequence[Schedule] = ()
     reasoning: InitVar[ReasoningConfig | None] = None
     limits: InitVar[AgentLimits | None] = None
     toolset: ToolSet = field(init=False, repr=False)
@@ -158,6 +162,7 @@ class Agent:
             wanted = [each.parallel_tools() for each in given]
             object.__setattr__(self, "max_parallel_tools", min((n for n in wanted if n is not None), default=None))
         _check_price(self)
+        object.__setattr__(self, "schedules", tuple(_schedules_of(self)))
         object.__setattr__(self, "policies", tuple(policy for each in given for policy in each.policies()))
 
     def as_tool(
@@ -331,6 +336,16 @@ for _name in ("reasoning", "limits"):
     del Agent.__dataclass_fields__[_name]
     delattr(Agent, _name)
 Agent.limits = property(_read_limits)  # type: ignore[assignment]
+
+
+def _schedules_of(agent: Agent) -> Iterator[Schedule]:
+    for each in agent.schedules:
+        if not isinstance(each, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"agent {agent.name!r}: schedules={each!r:.80} must be Schedule values")
+        try:
+            yield each.of_agent(agent.name)
+        except InvalidInput as error:
+            raise ConfigurationError(f"agent {agent.name!r}: {error}") from error
 
 
 def _complete(agent: Agent, reasoning: Any, limits: Any) -> tuple[Capability, ...]:

@@ -51,6 +51,12 @@ ARCHIVE_POINTS: Final[dict[str, str]] = {
 }
 """The crash points of moving sessions to the archive, restoring and deleting them."""
 
+SCHEDULE_POINTS: Final[dict[str, str]] = {
+    "s0": "a slot of a schedule is taken, its message not submitted",
+    "s1": "the message of a slot is submitted, and not noted",
+}
+"""The crash points of submitting the messages of schedules."""
+
 Handler = Callable[[str], None]
 
 
@@ -83,7 +89,7 @@ def arm(plan: str) -> None:
 
 def _parse(plan: str) -> Handler:
     parts = plan.split(":")
-    points = [*POINTS, *WAITING_POINTS, *CHILD_POINTS, *ARCHIVE_POINTS]
+    points = [*POINTS, *WAITING_POINTS, *CHILD_POINTS, *ARCHIVE_POINTS, *SCHEDULE_POINTS]
     if len(parts) not in (3, 4) or parts[0] not in points:
         raise ValueError(f"crash plan {plan!r}: write point:probability:seed[:stop=<seconds>], point one of {points}")
     wanted, probability, seed = parts[0], float(parts[1]), int(parts[2])

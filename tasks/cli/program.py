@@ -45,6 +45,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "Sessions": "session_commands",
     "Many": "bulk_commands",
     "Providers": "provider_commands",
+    "Schedules": "schedule_commands",
     "Operation": "operation_commands",
 }
 """The sections of the help, each with its module. A command is a public function there, in the order of the help."""

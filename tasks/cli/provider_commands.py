@@ -55,11 +55,11 @@ def limits(
         _print_limits(client.limits.list(), json)
     elif action == "remove":
         removed = client.limits.remove(model, group)
-        _print_done({"changed": removed}, "removed" if removed else "no such limit was set", json)
+        print_done({"changed": removed}, "removed" if removed else "no such limit was set", json)
     else:
         from ...worker.flow.values import ProviderLimit
 
-        _print_notes(client.limits.set(ProviderLimit(model, group=group, **numbers), by=by or login()), "set", json)
+        print_notes(client.limits.set(ProviderLimit(model, group=group, **numbers), by=by or login()), "set", json)
 
 
 def concurrency(
@@ -92,12 +92,12 @@ def concurrency(
         _print_concurrency(client.concurrency.list(), json)
     elif action == "remove":
         removed = client.concurrency.remove(name)
-        _print_done({"changed": removed}, "removed" if removed else "no such limit was set", json)
+        print_done({"changed": removed}, "removed" if removed else "no such limit was set", json)
     else:
         from ...worker.flow.concurrency import ConcurrencyLimit
 
         limit = ConcurrencyLimit(name, total=total, per=_read_per(per or ()))
-        _print_notes(client.concurrency.set(limit, by=by or login()), "set", json)
+        print_notes(client.concurrency.set(limit, by=by or login()), "set", json)
 
 
 def pause(
@@ -124,7 +124,7 @@ def pause(
     until = None if during is None else datetime.now(UTC) + during
     named: dict[str, Any] = {kind: name}
     notes = client_for(redis_url).pause(**named, reason=reason, until=until, by=by or login(), tell=tell)
-    _print_notes(notes, "paused", json)
+    print_notes(notes, "paused", json)
 
 
 def unpause(kind: Kind, name: Name, by: By = None, json: AsJson = False, redis_url: RedisUrl = None) -> None:
@@ -139,7 +139,7 @@ def unpause(kind: Kind, name: Name, by: By = None, json: AsJson = False, redis_u
     """
     named: dict[str, Any] = {kind: name}
     ended = client_for(redis_url).unpause(**named, by=by or login())
-    _print_done({"changed": ended}, "unpaused" if ended else "it was not paused", json)
+    print_done({"changed": ended}, "unpaused" if ended else "it was not paused", json)
 
 
 def pauses(json: AsJson = False, redis_url: RedisUrl = None) -> None:
@@ -196,12 +196,13 @@ def _print_concurrency(found: Sequence[ConcurrencyStatus], json: bool) -> None:
     print_table(_CONCURRENCY_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
 
 
-def _print_notes(notes: Sequence[str], done: str, json: bool) -> None:
+def print_notes(notes: Sequence[str], done: str, json: bool) -> None:
     """Say that it is done; what may not be meant goes to standard error."""
     for note in () if json else notes:
         print(f"note: {one_line(note, 1000)}", file=sys.stderr)
-    _print_done({"notes": list(notes)}, done, json)
+    print_done({"notes": list(notes)}, done, json)
 
 
-def _print_done(value: Mapping[str, Any], text: str, json: bool) -> None:
+def print_done(value: Mapping[str, Any], text: str, json: bool) -> None:
+    """Print what was done: a text, or with `json` its value."""
     print(as_json(value) if json else text)

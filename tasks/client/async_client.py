@@ -25,6 +25,7 @@ from .concurrency import ConcurrencyLimits
 from .inputs import check_position, check_seconds
 from .job import Job, Result
 from .providers import ProviderLimits
+from .schedules import Schedules
 from .stream_items import StreamItem
 
 C = TypeVar("C")
@@ -181,6 +182,23 @@ class AsyncConcurrencyLimits(_InThreads[ConcurrencyLimits]):
     list = _run_in_thread(ConcurrencyLimits.list)
 
 
+class AsyncSchedules(_InThreads[Schedules]):
+    """Schedules; see `Schedules` for what each verb does and raises."""
+
+    def __init__(self, schedules: Schedules, threads: _Threads) -> None:
+        self._client, self._threads = schedules, threads
+
+    set = _run_in_thread(Schedules.set)
+    get = _run_in_thread(Schedules.get)
+    remove = _run_in_thread(Schedules.remove)
+    list = _run_in_thread(Schedules.list)
+
+    async def run_now(self, name: str, *, idempotency_key: str | None = None) -> AsyncJob:
+        """Submit the message of a schedule now; see `Schedules.run_now`."""
+        schedules, threads = self._client, self._threads
+        return AsyncJob(await threads.run(lambda: schedules.run_now(name, idempotency_key=idempotency_key)), threads)
+
+
 class AsyncAgentClient(_InThreads[AgentClient]):
     """Talks to Redis without blocking the event loop; see `AgentClient` for what each verb does and raises.
 
@@ -248,6 +266,11 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     def concurrency(self) -> AsyncConcurrencyLimits:
         """The concurrency limits."""
         return AsyncConcurrencyLimits(self._client.concurrency, self._threads)
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The schedules."""
+        return AsyncSchedules(self._client.schedules, self._threads)
 
     submit = _start_job(AgentClient.submit)
     send_message = _start_job(AgentClient.send_message)

@@ -60,6 +60,7 @@ from .observing import ObservingVerbs
 from .pending import ResolvingVerbs
 from .providers import ProviderVerbs
 from .rewinding import RewindingVerbs
+from .schedules import Schedules
 from .snapshots import SnapshotVerbs
 from .spending import SpendingVerbs
 from .stream_items import StreamItem
@@ -88,6 +89,11 @@ class AgentClient(
 
     A client that is no longer needed is closed by `close()`, or by leaving its `with` block.
     """
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules: messages that are submitted at their times."""
+        return Schedules(self)
 
     # --- acting -----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from ...worker.moments import moment
 
 if TYPE_CHECKING:
     from ...worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus
+    from ...worker.flow.schedules import ScheduleStatus
     from ...worker.flow.values import BucketStatus, Pause, ProviderLimit
     from ...worker.state.agent_state import AgentState
     from ...worker.store.children.trees import TreeNode
@@ -217,6 +218,31 @@ def concurrency_value(status: ConcurrencyStatus) -> dict[str, Any]:
 def pause_value(pause: Pause) -> dict[str, Any]:
     """A pause as JSON."""
     return {**_stored_value(pause), "name": pause.name or DEFAULT_QUEUE, "until": pause.until}
+
+
+def schedule_value(status: ScheduleStatus) -> dict[str, Any]:
+    """A schedule as JSON, with its next slot and what became of those before."""
+    schedule, last = status.schedule, status.last
+    return {
+        **schedule.to_dict(),
+        "next_at": None if status.slot_ms is None else moment(schedule.begin_ms(status.slot_ms)),
+        "waiting": [moment(each) for each in status.waiting],
+        "last": last
+        and {
+            "slot": moment(last.slot_ms),
+            "at": moment(last.at_ms),
+            "session_id": last.session_id or None,
+            "refused": last.refused or None,
+        },
+        "submitted": status.submitted,
+        "skipped": status.skipped,
+        "missed_slots": status.missed,
+        "refused": status.refused,
+        "by": status.by,
+        "since": moment(status.since_ms),
+        "deployed": bool(status.deployed),
+        "revision": status.revision,
+    }
 
 
 def _stored_value(stored: ProviderLimit | ConcurrencyLimit | Pause) -> dict[str, Any]:

@@ -47,6 +47,11 @@ def find_unknown(pause: Pause, registry: WorkerRegistry) -> tuple[str, ...]:
     return _unknown(pause.kind, pause.name, known[pause.kind]) if pause.name and pause.kind in known else ()
 
 
+def find_unknown_agent(name: str, registry: WorkerRegistry) -> tuple[str, ...]:
+    """Say that no live worker has an agent."""
+    return _unknown("agent", name, _names(registry.workers(), "agents"))
+
+
 def _unknown(kind: str, name: str | None, known: Any) -> tuple[str, ...]:
     if name is None or name in known:
         return ()

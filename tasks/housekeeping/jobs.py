@@ -14,6 +14,7 @@ from typing import Any, Final
 from ...config.brokers import shares_a_database
 from ...config.settings import GROUP_MARK
 from ...worker.errors import StoreForbidden, StoreUnavailable
+from ...worker.flow.schedules import Schedule
 from ...worker.store.housekeeping.registry import offered_queues
 from ...worker.store.housekeeping.sweeps import QueueSnapshot, SweepResult
 from ...worker.store.keys import ShardKeys
@@ -68,6 +69,7 @@ def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[],
     return [
         Registration(runtime),
         Sweep(runtime, queue_length),
+        Schedules(runtime),
         Callbacks(runtime),
         Prune(runtime),
         Inspection(runtime),
@@ -82,6 +84,7 @@ class Registration(HousekeepingJob):
 
     name = "registration"
     interval_seconds = 5.0
+    _schedules: list[Schedule] | None = None  # those of the agents, until they are stored
 
     def run(self, shards: Sequence[ShardKeys]) -> None:
         """Write the entry, whichever shards this worker holds."""
@@ -89,6 +92,11 @@ class Registration(HousekeepingJob):
         runtime = self._runtime()
         facts = runtime.facts
         runtime.store.registry.register(runtime.name, facts, runtime.agents.hashes)
+        if self._schedules is None:
+            self._schedules = [each for agent in runtime.agents for each in agent.schedules]
+        if self._schedules:
+            runtime.schedules.deploy(self._schedules)
+            self._schedules = []
         found = 0 if facts["draining"] else runtime.store.housekeeping.offer(runtime.offers)
         if found:
             log.info("%d sessions had waited for a worker with their agent", found)
@@ -113,6 +121,7 @@ class Sweep(HousekeepingJob):
         runtime = self._runtime()
         queues = self._queue_snapshot(runtime)
         result = runtime.store.housekeeping.sweep(queues, shards)
+        runtime.schedules.are_due |= result.has_schedules
         _publish(runtime, result)
         _drop_queues(runtime, result, queues)
         runtime.concurrency.call_waiting()
@@ -136,6 +145,17 @@ class Sweep(HousekeepingJob):
         free = sum(max(0, facts["slots"] - facts["running"]) for facts in workers.values() if not facts["draining"])
         servers = len(runtime.store.context.servers())
         return QueueSnapshot(capacity=-(-max(0, free - self._queue_length()) // servers), offers=offers)
+
+
+class Schedules(HousekeepingJob):
+    """Submits the messages of schedules whose slots have come, as the sweep has seen."""
+
+    name = "schedules"
+
+    def run(self, shards: Sequence[ShardKeys]) -> None:
+        """Submit what is due; nothing where the sweep of this worker has seen nothing."""
+        del shards
+        self._runtime().schedules.run_due()
 
 
 class Callbacks(HousekeepingJob):

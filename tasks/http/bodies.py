@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from ...worker.flow.concurrency import ConcurrencyLimit
+from ...worker.flow.schedules import MOST_MISSED, Schedule
 from ...worker.flow.values import ProviderLimit
 from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message
@@ -177,6 +178,32 @@ class Concurrency(Body):
     def value(self) -> ConcurrencyLimit:
         """The limit as the client takes it."""
         return ConcurrencyLimit(**self.model_dump())
+
+
+class ModelSchedule(Body):
+    """A message for an agent at the times of a cron expression, its slots.
+
+    message and session may name {name}, {date}, {time}, {hour}, {minute}, {second} and {slot}, in the schedule's zone.
+    """
+
+    name: str = Field(max_length=64)
+    cron: str = Field(
+        max_length=200, description="Minute, hour, day of the month, month, day of the week; of six, the second first."
+    )
+    zone: str = Field("UTC", max_length=100, description="A name of the time zone database, as Europe/Berlin.")
+    agent: str = Field(max_length=64)
+    message: str = Field(max_length=MOST_TEXT)
+    session: str | None = Field(None, max_length=200, description="null: a new session for each slot.")
+    overlap: Literal["skip", "queue"] = Field("skip", description="While the session of the slot before is active.")
+    missed: Literal["none", "one"] | Annotated[int, Field(ge=0, le=MOST_MISSED, strict=True)] = Field(
+        "one", description="How many slots that are more than a minute late are made up for, the newest."
+    )
+    jitter_seconds: float = Field(0, ge=0, le=LONGEST_SECONDS, description="A slot begins so much later at most.")
+
+    def value(self) -> Schedule:
+        """The schedule as the client takes it."""
+        given = self.model_dump(exclude={"jitter_seconds"})
+        return Schedule(**given, jitter=timedelta(seconds=self.jitter_seconds))
 
 
 class WaitQuery(Body):

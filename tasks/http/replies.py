@@ -396,6 +396,41 @@ class PausesReply(Reply):
     pauses: list[dict[str, Any]] = Field(description="Each with kind, name, reason, since, until, by and tell.")
 
 
+class ScheduleReply(Reply):
+    """A schedule, and what became of its slots."""
+
+    name: str
+    cron: str
+    zone: str
+    agent: str
+    message: str
+    session: str | None = Field(description="null: a new session for each slot.")
+    overlap: str = Field(description="skip or queue.")
+    missed: str | int = Field(description="none, one, or a number.")
+    jitter_seconds: float
+    next_at: datetime | None = Field(
+        description="When the next slot begins, with its jitter. null: it has none any more."
+    )
+    waiting: list[datetime] = Field(description="Slots that follow when the session of the one before has ended.")
+    last: dict[str, Any] | None = Field(
+        description="The slot that was submitted or refused last: slot, at, session_id, refused."
+    )
+    submitted: int = Field(description="Slots that were submitted.")
+    skipped: int = Field(description="Slots left out, as the one before was active.")
+    missed_slots: int = Field(description="Slots left out, as they were late.")
+    refused: int = Field(description="Slots that their session has refused.")
+    by: str
+    since: datetime
+    deployed: bool = Field(description="It is one of an agent in the code, as that was deployed last.")
+    revision: int
+
+
+class SchedulesReply(Reply):
+    """The schedules by name."""
+
+    schedules: list[ScheduleReply]
+
+
 class NotesReply(Reply):
     """Sentences about what may not be meant; none when all is well."""
 

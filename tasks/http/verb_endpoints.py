@@ -19,12 +19,13 @@ from ..client.json_values import (
     concurrency_value,
     found_value,
     pause_value,
+    schedule_value,
     timeline_value,
     waiting_value,
 )
 from ..client.verbs import VERBS, Verb, needed_scopes
 from . import replies
-from .bodies import Budget, Concurrency, ModelLimit, Moment, TranscriptMessage, WaitQuery
+from .bodies import Budget, Concurrency, ModelLimit, ModelSchedule, Moment, TranscriptMessage, WaitQuery
 from .endpoints import IF_MATCH, KEY, Body, Call, Endpoint, Handler, NoQuery, send
 from .job_endpoints import reply_to
 from .problems import HttpProblem
@@ -50,6 +51,7 @@ WIRE: Final[Mapping[str, Any]] = {
     "ExecutionBudget": Budget,
     "ProviderLimit": ModelLimit,
     "ConcurrencyLimit": Concurrency,
+    "Schedule": ModelSchedule,
     "Mapping[str, Any] | None": dict[str, Any] | None,
     "Mapping[str, str] | None": dict[str, str] | None,
     "Mapping[str, str]": dict[str, str],
@@ -67,6 +69,7 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "ExecutionBudget": lambda budget: budget.value(),
     "ProviderLimit": lambda limit: limit.value(),
     "ConcurrencyLimit": lambda limit: limit.value(),
+    "Schedule": lambda schedule: schedule.value(),
     "Sequence[Message]": lambda messages: [message.value() for message in messages],
 }
 """How the value of a field becomes that of the parameter, where it differs."""
@@ -127,6 +130,9 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "tuple[ConcurrencyStatus, ...]": Writer(
         {200: replies.ConcurrencyLimitsReply},
         lambda _, found: send({"concurrency": [concurrency_value(each) for each in found]}),
+    ),
+    "tuple[ScheduleStatus, ...]": Writer(
+        {200: replies.SchedulesReply}, lambda _, found: send({"schedules": [schedule_value(each) for each in found]})
     ),
     "Erasure": Writer({200: replies.ErasureReply}, lambda _, erasure: send(erasure.to_dict())),
     "ActReport": Writer({200: replies.ActReply}, lambda _, report: send(report.to_dict())),

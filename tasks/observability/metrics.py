@@ -290,6 +290,7 @@ def _count_losses(runtime: Runtime) -> Iterator[Any]:
             "archived", "Sessions that this worker has moved to the archive, or cannot read (failed)", "outcome",
             {"moved": runtime.archive_progress.moved, "failed": runtime.archive_progress.failed},
         ),
+        ("schedule_slots", "Slots of schedules that this worker has dealt with", "outcome", runtime.schedules.counts),
         ("live_dropped", "Pieces of live text that were not written", "", {"": runtime.live.dropped}),
         (
             "histories_lost", "Sessions of which Redis has lost the end (behind), or all (gone)", "kind",

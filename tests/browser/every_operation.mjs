@@ -246,6 +246,14 @@ async function limit() {
   assert.equal((await call("DELETE", "/v1/pauses", {}, { query: { tool: "no such tool" } })).value.changed, true);
 }
 
+async function schedule() {
+  const body = { schedule: { name: "yearly", cron: "0 0 1 1 *", agent: "planned", message: plan([]).replace(/[{}]/g, "$&$&") } };
+  assert.deepEqual((await call("PUT", "/v1/schedules", {}, { body })).value.notes, []);
+  assert.equal((await call("GET", "/v1/schedules")).value.schedules[0].agent, "planned");
+  assert.ok((await call("POST", "/v1/schedules/{name}/run", { name: "yearly" })).value.session_id);
+  assert.equal((await call("DELETE", "/v1/schedules", {}, { query: { name: "yearly" } })).value.changed, true);
+}
+
 async function talk() {
   await call("GET", "/agui/{agent}", { agent: "planned" });
   const body = {
@@ -271,5 +279,6 @@ async function live() {
 const worked = await workAndRead();
 await lookBackAndRewind(worked);
 await change(worked);
-await Promise.all([ask(), changeMindsAndErase(), complete(), holdAndStop(), delegate(), talk(), live(), look(), limit()]);
+await Promise.all([ask(), changeMindsAndErase(), complete(), holdAndStop(), delegate(), talk(), live(), look(), limit(),
+  schedule()]);
 console.log(JSON.stringify([...used].sort()));

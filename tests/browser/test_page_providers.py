@@ -6,7 +6,7 @@ import pytest
 from browser.conftest import Watched, pictures
 from playwright.sync_api import expect
 
-from celery_agents.flow import ProviderLimit
+from celery_agents.flow import ProviderLimit, Schedule
 
 from support.lab import Lab
 from support.serve_process import ServeProcess
@@ -107,3 +107,22 @@ def test_a_limit_is_set_and_removed_on_the_page_and_what_does_not_fit_is_said(
     assert desk.client.limits.get("openai:gpt-5-mini") is None
     refused = "Failed to load resource: the server responded with a status of 422"
     assert [each for each in watched.complaints if refused not in each] == []
+
+
+def test_a_schedule_is_seen_run_and_removed_on_the_page(desk: Lab, served: ServeProcess, watched: Watched) -> None:
+    worker, page = desk.worker(), watched.page
+    desk.client.wait_for_agent("support")
+    desk.client.schedules.set(Schedule("night", cron="0 0 1 1 *", agent="support", message="the <b>year</b> {date}"))
+    page.goto(f"{served.url}/fleet")
+    schedules = page.get_by_role("region", name="Schedules")
+    row = schedules.get_by_role("row").filter(has_text="night")
+    expect(row).to_contain_text("support: the <b>year</b> {date}")
+    expect(row).to_contain_text("0 submitted")
+    row.get_by_role("button", name="Run night now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Run it").click()
+    wait_until(lambda: [*desk.client.list(label={"schedule": "night"})] != [], "it was submitted", 30)
+    row.get_by_role("button", name="Remove night").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove it").click()
+    expect(schedules.get_by_text("No schedule is set.")).to_be_visible()
+    assert watched.complaints == []
+    worker.end()

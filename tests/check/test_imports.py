@@ -80,8 +80,9 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "tasks.controls": ("config tasks.client tasks.consumer tasks.names worker.errors worker.state worker.store"),
     "tasks.housekeeping": (
-        "config tasks.observability tasks.publishing tasks.runtime worker.concurrency worker.errors "
-        "worker.redaction worker.state worker.store"
+        "config tasks.client tasks.observability tasks.publishing tasks.runtime worker.concurrency "
+        "worker.crash_points worker.errors "
+        "worker.flow worker.redaction worker.state worker.store"
     ),
     "tasks.http": (
         "config tasks.client tasks.observability worker.errors worker.flow worker.known_secrets worker.moments "
@@ -100,7 +101,8 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.producer": "config tasks.channels tasks.names tasks.own_app worker.errors",
     "tasks.publishing": "config tasks.message_template tasks.names worker.errors worker.store",
     "tasks.runtime": (
-        "config tasks.agent_modules tasks.broker_keys tasks.consumer tasks.housekeeping tasks.observability "
+        "config tasks.agent_modules tasks.broker_keys tasks.client tasks.consumer tasks.housekeeping "
+        "tasks.observability "
         "tasks.publishing worker.concurrency worker.crash_points worker.engine "
         "worker.errors worker.flow worker.known_secrets worker.mcp worker.store"
     ),
@@ -195,6 +197,7 @@ HOME = {
     "anthropic": ("worker.drivers",),
     "google": ("worker.drivers",),
     "genai_prices": ("worker.drivers",),
+    "cronsim": ("worker.flow",),
     "mcp": ("worker.mcp",),
     "mcp_types": ("worker.mcp",),
     "httpx2": ("worker.mcp",),

@@ -46,6 +46,7 @@ MANY_PARAMETERS: Final = frozenset(
         "DriverError.__init__",
         "NeedsApproval.__init__",
         "NeedsAnswer.__init__",
+        "Schedule.__init__",
     }
 )
 COMMAND_LINE: Final = ("tasks/cli/", "demo/")

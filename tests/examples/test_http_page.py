@@ -47,7 +47,7 @@ def run(served: ServeProcess, *command: str, given: str) -> str:
 
 def test_the_commands_of_the_page_do_what_it_says(served: ServeProcess) -> None:
     script = [block for block in blocks("sh") if "celery-agents serve" not in block]
-    assert len(script) == 18
+    assert len(script) == 19
     told = run(served, "sh", "-eu", given="set -x\n" + "\n".join(script))
     assert '"final_response": "How can I help?"' in told
     assert "event: execution_completed" in told
@@ -64,7 +64,7 @@ def test_the_commands_of_the_page_do_what_it_says(served: ServeProcess) -> None:
 
     called = {re.sub(r"[?\"].*", "", path) for path in re.findall(r"\$API(/[^\s]*)", "\n".join(script))}
     named = {
-        re.sub(r"order-\d+|(?<=steps/)\d+", "{}", re.sub(r"\$\w+|priority", "{}", path)).replace(
+        re.sub(r"order-\d+|(?<=steps/)\d+|nightly", "{}", re.sub(r"\$\w+|priority", "{}", path)).replace(
             "/agents/support/", "/agents/{}/"
         )
         for path in called

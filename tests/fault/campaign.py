@@ -51,6 +51,7 @@ from fault.real import (  # noqa: E402
     races,
     redis_faults,
     replies,
+    schedules,
     smart,
     substitutions,
     waiting,
@@ -292,6 +293,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "for two models; then one that is away for a minute",
         {"requests": "requests", "refused": "refused", "probes of an outage, one at a time": "probes", **_JOBS},
         ("unknown", "configured", "killed_and_changed", "two_models", "refused", "probes"),
+    ),
+    "schedules": Scenario(
+        lambda d, s: schedules.kill_while_scheduled(d, 600, s, probability=0.1, redis_kills=10),
+        "while a slot of a schedule comes each second, the workers that submit its message are killed before, behind and "
+        "anywhere, and Redis too (`appendfsync always`)",
+        {"slots, each once": "slots", "workers killed": "killed_*", "slots doubled": "doubled"},
+        ("slots", "killed_s0", "killed_s1", "killed_anywhere"),
     ),
     "redis-full": Scenario(
         lambda d, s: _again(redis_faults.full, d, 10),

@@ -27,6 +27,8 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:{k}:children` | zset | permanent | children of all trees, score 0; the wait that makes one, pruned by the sweep |
 | `ca:{k}:archive` | zset | permanent | `<sid> <created>` of deleted sessions → when the archive may forget them |
 | `ca:{k}:labels` | zset | permanent | labels of sessions and sessions of labels, score 0; see `labels` |
+| `ca:{k}:schedules` | hash | permanent | schedules by name, of the first shard alone; clients, and workers at a slot |
+| `ca:{k}:scheduled` | zset | permanent | schedule → when to look at it (Redis ms), of the first shard alone |
 | `ca:{k}:dead` | stream, capped | permanent | parked steps, quarantined messages |
 | `ca:{k}:sweeper` | string | seconds | the sweep's lock |
 | `ca:{k}:confirm`, `ca:confirm` | hash | 40 days after its last use | confirmations; it holds nothing |
@@ -58,7 +60,7 @@ WAKE_CHANNEL: Final = "ca:wake:"
 # A pub/sub channel that tells all workers of a change of `FleetKeys.flow`. No worker has this name.
 FLOW_CHANNEL: Final = "ca:wake:flow"
 PERMANENT: Final = re.compile(
-    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|archive|dead|server|lost))$"
+    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|archive|dead|server|lost|schedules|scheduled))$"
 )
 
 
@@ -203,7 +205,8 @@ class ShardKeys:
 
     __slots__ = (
         "archive", "callbacks", "children", "confirm", "dead", "delayed", "due", "ending", "failed", "indexes",
-        "labels", "lost", "prefix", "primary", "requests", "sessions", "shard", "sweeper", "unoffered",
+        "labels", "lost", "prefix", "primary", "requests", "scheduled", "schedules", "sessions", "shard",
+        "sweeper", "unoffered",
     )  # fmt: skip
 
     def __init__(self, shard: int) -> None:
@@ -225,6 +228,8 @@ class ShardKeys:
         self.confirm = self.prefix + "confirm"
         self.lost = self.prefix + "lost"
         self.unoffered = self.prefix + "unoffered"
+        self.schedules = self.prefix + "schedules"
+        self.scheduled = self.prefix + "scheduled"
         # Those that a save writes to.
         self.indexes = frozenset((self.sessions, self.callbacks, self.failed, self.ending, self.due, self.labels))
 

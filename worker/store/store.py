@@ -20,6 +20,7 @@ from .clock import RedisClock
 from .confirming import Confirmer
 from .context import Publisher, StoreContext
 from .database import Database
+from .flow.schedules import ScheduleVerbs
 from .flow.verbs import FlowVerbs
 from .housekeeping.callbacks import CallbackVerbs
 from .housekeeping.dead_list import DeadListVerbs
@@ -115,8 +116,8 @@ class Housekeeping(
     """The work of workers besides their steps, and the facts that operators look at."""
 
 
-class Flow(FlowVerbs):
-    """Limits and pauses, and reservations of requests to providers."""
+class Flow(FlowVerbs, ScheduleVerbs):
+    """Limits and pauses, reservations of requests to providers, and schedules."""
 
 
 class LiveText(LiveVerbs):
@@ -134,7 +135,7 @@ class Store:
         registry: What workers tell about themselves.
         tool_lists: Lists of tools of remote servers.
         live: Text that is written while a step runs.
-        flow: Limits and pauses, and reservations of requests to providers.
+        flow: Limits and pauses, reservations of requests to providers, and schedules.
         trees: Sessions with those that their agents have started.
         archived: Sessions in the archive, which the verbs of the other parts reach; None without an archive.
         archiver: What moves sessions there; None without one.

@@ -6,6 +6,7 @@ import { html, Table, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Ago, Empty, Glyph, Key, Meter, Problem, Status, useNow, useTitle } from "./parts.js";
 import { Providers } from "./providers.js";
+import { Schedules } from "./schedules.js";
 import { actor, linkTo } from "./state.js";
 
 const START = "celery-agents worker --agents MODULE";
@@ -53,6 +54,7 @@ export function Fleet() {
         <${Agents} agents=${agents.value ?? {}} workers=${all} now=${now} /></section>
     </div>
     <${Providers} now=${now} />
+    <${Schedules} now=${now} />
     <${Parked} page=${parked.value} onChanged=${parked.refresh} />`;
 }
 

@@ -172,3 +172,20 @@ export async function readPages(path, query, name, most, signal) {
     if (!cursor || items.length >= most) return { items, isComplete: !cursor };
   }
 }
+
+/** Act on what is polled: {act(method, path, more) → whether it was done, problem, notes of the reply}. */
+export function useActing(...polled) {
+  const [said, setSaid] = useState({ problem: null, notes: [] });
+  const act = async (method, path, more) => {
+    try {
+      setSaid({ problem: null, notes: (await request(method, path, more)).notes ?? [] });
+      return true;
+    } catch (problem) {
+      setSaid({ problem, notes: [] });
+      return false;
+    } finally {
+      for (const each of polled) each.refresh();
+    }
+  };
+  return { act, ...said };
+}

@@ -1,9 +1,9 @@
 // Limits in the fleet: of model providers, set and learned, and of what runs at a time; and pauses. With forms.
-import { get, request, serverNow } from "./api.js";
+import { get, serverNow } from "./api.js";
 import { ask } from "./dialog.js";
 import { count, inert } from "./format.js";
-import { html, Table, useState } from "./html.js";
-import { usePolled } from "./live.js";
+import { html, Table } from "./html.js";
+import { useActing, usePolled } from "./live.js";
 import { Ago, Clock, Glyph, Meter, Problem } from "./parts.js";
 import { ActingAs, actor } from "./state.js";
 
@@ -23,20 +23,7 @@ export function Providers({ now }) {
   const limits = usePolled((signal) => get("v1/limits", {}, signal), [], 3);
   const pauses = usePolled((signal) => get("v1/pauses", {}, signal), [], 3);
   const concurrency = usePolled((signal) => get("v1/concurrency", {}, signal), [], 3);
-  const [problem, setProblem] = useState(null);
-  const [notes, setNotes] = useState([]);
-  const act = async (method, path, more) => {
-    try {
-      setNotes((await request(method, path, more)).notes ?? []);
-      setProblem(null);
-      return true;
-    } catch (refusal) {
-      setProblem(refusal);
-      return false;
-    } finally {
-      [limits, pauses, concurrency].forEach((each) => each.refresh());
-    }
-  };
+  const { act, problem, notes } = useActing(limits, pauses, concurrency);
   const buckets = limits.value?.limits ?? [];
   return html`<section class="part" aria-labelledby="providers-title">
     <header><h2 id="providers-title">Model providers</h2><${ActingAs} /></header>
@@ -122,9 +109,6 @@ function Pauses({ pauses, now, act }) {
       onClick=${() => end(each)}>End it</button></li>`)}</ul>`;
 }
 
-/** The values of a form by the names of its fields; those that are empty are left out. */
-const valuesOf = (form) => Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim() !== ""));
-
 function LimitForm({ act }) {
   const submit = async (event) => {
     event.preventDefault();
@@ -184,6 +168,11 @@ function PauseForm({ act }) {
     <div class="actions"><button class="button go" type="submit">Pause it</button></div></form>`;
 }
 
+/** A field of a form with a line of text. */
 const Field = ({ name, label, hint, mode = "text", required = false }) =>
   html`<label class="field"><span class="label">${label}</span><input name=${name} placeholder=${hint} inputmode=${mode}
     autocomplete="off" required=${required} /></label>`;
+
+/** The values of a form by the names of its fields; those that are empty are left out. */
+const valuesOf = (form) =>
+  Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim() !== ""));

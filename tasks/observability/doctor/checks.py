@@ -14,7 +14,7 @@ from ....worker.store.redis.outages import RedisIsAway
 from ....worker.store.store import Store, redis_store
 from ...app import create_app
 from ..server_policy import check_mode
-from . import cluster, environment, providers, replication, server, stored_data, workers
+from . import cluster, environment, providers, replication, schedules, server, stored_data, workers
 from .findings import Check, Finding, Installation
 
 INFO_CHECKS: Final[tuple[Check, ...]] = (
@@ -49,6 +49,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     providers.check_pauses,
     providers.check_providers,
     providers.check_concurrency,
+    schedules.check_schedules,
     workers.check_requests,
     workers.check_queue,
     workers.check_dead,

@@ -249,6 +249,7 @@ def _expected_types(context: StoreContext) -> dict[str, str]:
     for shard in context.shards:
         types |= dict.fromkeys(_indexes(shard), "zset")
         types |= {shard.dead: "stream", shard.sweeper: "string", shard.primary: "string"}
+    types |= {context.shards[0].schedules: "hash", context.shards[0].scheduled: "zset"}
     return types
 
 

@@ -23,7 +23,7 @@ _WORKER: Final[Mapping[str, Any]] = {
     "seen": 0, "version": "", "schema": 0, "host": "", "pid": 0,
     "pool": "", "prefetch": 0, "slots": 0, "running": 0, "abandoned": 0,
     "draining": False, "lease_ms": 0, "agents": {}, "missing": [], "webhooks": True, "queues": [""],
-    "agent_queues": {}, "group": "", "models": [], "groups": [], "concurrency": [],
+    "agent_queues": {}, "group": "", "models": [], "groups": [], "concurrency": [], "schedules": [],
     "refused": {}, "problems": [], "tools": {}, "turned": 0.0, "took": 0.0,
 }  # fmt: skip
 _AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": "", "budget": {}}
@@ -42,7 +42,7 @@ class WorkerRegistry(StorePart):
                 the worker takes ("" is the common one), `agent_queues` those of agents with a queue of
                 their own, `agent_budgets` the limits of agents that have some, `group` the queue of its worker group,
                 `tools` what is odd about those of MCP servers, `models` and `groups` the ids of the models of its
-                agents, and their provider groups.
+                agents, and their provider groups, `schedules` the names of those of its agents.
             agents: Definition hashes by name.
         """
         seen = self._context.now_ms()

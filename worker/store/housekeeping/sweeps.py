@@ -65,6 +65,7 @@ class SweepResult:
     Attributes:
         at_ms: Redis time of the pass; messages of the lost steps have to carry it, since the pass has stored it.
         left: Names of queues from which sessions were moved: no worker that offers their agents takes these.
+        has_schedules: A schedule is due.
     """
 
     lost: tuple[StepRef, ...] = ()
@@ -72,6 +73,7 @@ class SweepResult:
     queued: int = 0
     at_ms: int = 0
     left: frozenset[str] = frozenset()
+    has_schedules: bool = False
 
 
 class SweepVerbs(StorePart):
@@ -91,8 +93,8 @@ class SweepVerbs(StorePart):
 
     def _sweep(self, queue: QueueSnapshot, shards: Sequence[ShardKeys]) -> SweepResult:
         context = self._context
-        now_ms, due = _find_due(context, shards)
-        found = _Found(context, now_ms)
+        now_ms, due, has_schedules = _find_due(context, shards)
+        found = _Found(context, now_ms, has_schedules=has_schedules)
         # The share of a shard where many have something due: all of them are looked at again in the next pass.
         members = _due_members(context, due, now_ms, -(-context.settings.sweep_batch // max(1, len(due))))
         claims = _read_claims(context, members)
@@ -206,17 +208,23 @@ class SweepVerbs(StorePart):
         return found
 
 
-def _find_due(context: StoreContext, shards: Sequence[ShardKeys]) -> tuple[int, list[ShardKeys]]:
-    """Ask a server for its time, and which shards have something due; none while holders of leases may come back."""
+def _find_due(context: StoreContext, shards: Sequence[ShardKeys]) -> tuple[int, list[ShardKeys], bool]:
+    """Ask a server for its time, which shards have something due, and whether a schedule is.
+
+    No shard has while holders of leases may come back.
+    """
     clock = context.clock
     first = random.randrange(len(shards))
     ordered = [*shards[first:], *shards[:first]]
     asked = [clock.now(), clock.uptime(), primaries.REPLICATION]
     for shard in ordered:
         asked += [("GET", shard.primary), ("ZRANGE", shard.due, 0, 0, "WITHSCORES")]
+    if context.shards[0] in shards:  # schedules are there
+        asked.append(("ZRANGE", context.shards[0].scheduled, 0, 0, "WITHSCORES"))
     now_reply, uptime, info, *replies = context.database.pipeline("sweep.now", asked)
     now_ms, due, notes = clock.milliseconds(now_reply), list[ShardKeys](), list[Command]()
-    for shard, stored, found in zip(ordered, replies[::2], replies[1::2], strict=True):
+    of_shards, scheduled = replies[: 2 * len(ordered)], replies[2 * len(ordered) :]
+    for shard, stored, found in zip(ordered, of_shards[::2], of_shards[1::2], strict=True):
         primary = primaries.read_primary(shard, now_ms, info, stored)
         notes += primary.notes
         if fields.is_due(found, now_ms) and primary.has_settled(now_ms, context.lease_ms):
@@ -224,7 +232,9 @@ def _find_due(context: StoreContext, shards: Sequence[ShardKeys]) -> tuple[int, 
     if notes:
         context.database.pipeline("sweep.primary", notes)
     # The holders of leases that ended while Redis was down, or moved, need time to come back.
-    return now_ms, [] if clock.uptime_seconds(uptime) < context.settings.lease_seconds else due
+    has_schedules = any(fields.is_due(first, now_ms) for first in scheduled)
+    is_early = clock.uptime_seconds(uptime) < context.settings.lease_seconds
+    return now_ms, [] if is_early else due, has_schedules
 
 
 _Members = list[tuple[ShardKeys, list[bytes]]]
@@ -266,8 +276,9 @@ def _sweep_words(
 class _Found:
     """The result of a pass of the sweep over the shards of a server, as it grows."""
 
-    def __init__(self, context: StoreContext, now_ms: int) -> None:
+    def __init__(self, context: StoreContext, now_ms: int, *, has_schedules: bool) -> None:
         self.lost: list[StepRef] = []
+        self._has_schedules = has_schedules
         self._context, self._now_ms = context, now_ms
         self._left: set[str] = set()
         self._live = self._queued = 0
@@ -303,7 +314,10 @@ class _Found:
     def result(self) -> SweepResult:
         """All that was found."""
         left = frozenset(self._left - {""})
-        return SweepResult(tuple(self.lost), live=self._live, queued=self._queued, at_ms=self._now_ms, left=left)
+        return SweepResult(
+            tuple(self.lost), live=self._live, queued=self._queued, at_ms=self._now_ms, left=left,
+            has_schedules=self._has_schedules,
+        )  # fmt: skip
 
 
 def _join(results: Iterable[SweepResult]) -> SweepResult:
@@ -315,6 +329,7 @@ def _join(results: Iterable[SweepResult]) -> SweepResult:
         queued=sum(each.queued for each in found),
         at_ms=found[-1].at_ms,
         left=frozenset[str]().union(*(each.left for each in found)),
+        has_schedules=any(each.has_schedules for each in found),
     )
 
 

@@ -1,0 +1,75 @@
+"""The times of a cron expression in a time zone, by the library `cronsim`: daylight saving time as in Debian's cron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from ..errors import InvalidInput
+
+_LOOKED_AHEAD: Final = 100
+
+
+@lru_cache(256)
+def read_zone(zone: str) -> ZoneInfo:
+    """Find a time zone by its name.
+
+    Raises:
+        InvalidInput: There is none of this name.
+    """
+    try:
+        return ZoneInfo(zone)
+    except (KeyError, ValueError, OSError):
+        advice = "give a name of the time zone database, such as Europe/Berlin, or UTC."
+        raise InvalidInput("Schedule.zone", zone, advice) from None
+
+
+def iterate_slots(cron: str, zone: str, after: datetime) -> Iterator[datetime]:
+    """Yield the times of a cron expression behind a moment, in UTC; none where there is none within 50 years.
+
+    A time that the clock leaves out comes as soon as the clock shows a later one, and of a repeated hour a fixed time
+    comes once. With six fields, of which the first is the second, neither rule holds.
+
+    Raises:
+        InvalidInput: It is no cron expression.
+    """
+    last = after
+    for found in _iterate(cron, after.astimezone(read_zone(zone))):
+        # Of a repeated hour the library may name a time that has passed.
+        if (slot := found.astimezone(UTC)) > last:
+            last = slot
+            yield slot
+
+
+def check_cron(cron: str, zone: str, after: datetime) -> None:
+    """Check that a cron expression can be read, and has a time to come.
+
+    Raises:
+        InvalidInput: It is none, or it never fires.
+    """
+    if next(iterate_slots(cron, zone, after), None) is None:
+        raise InvalidInput("Schedule.cron", cron, "it never fires: no day within 50 years fits. Give one that does.")
+
+
+def shortest_interval(cron: str, zone: str, after: datetime) -> timedelta:
+    """The shortest time between two of the next hundred times; a day at least where there are not two of them."""
+    slots = list(islice(iterate_slots(cron, zone, after), _LOOKED_AHEAD))
+    return min((later - sooner for sooner, later in pairwise(slots)), default=timedelta(days=1))
+
+
+def _iterate(cron: str, after: datetime) -> Iterator[datetime]:
+    try:
+        # Times of a schedule have no fraction of a second, which the library would drop.
+        yield from CronSim(cron, after.replace(microsecond=0))
+    except CronSimError as error:
+        fields = "minute, hour, day of the month, month and day of the week, with the second in front if there are six"
+        advice = f"{str(error).lower()}; give {fields}, such as '0 2 * * *'."
+        if str(error) == "Bad day-of-month":
+            advice = f"no month has such a day, or it is none, so it never fires; give {fields}, such as '0 2 * * *'."
+        raise InvalidInput("Schedule.cron", cron, advice) from None
