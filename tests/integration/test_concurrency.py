@@ -108,7 +108,7 @@ def test_a_limit_of_zero_is_told_everywhere_and_a_raised_one_lets_the_step_go(
     job = client.submit("crm", "1")
     wait_until(lambda: client.waiting().count(WaitingFor.CONCURRENCY) == 1, "it waits", 15)
     reason = waiting_reason(client.store, client.header(job.session_id))
-    assert "the concurrency limit crm is 0, until it is raised or removed" in str(reason)
+    assert reason == "step 1 waits for its turn: the concurrency limit crm is 0, until it is raised or removed."
     command(lab)
     assert "all: 0 run, 1 wait" in capsys.readouterr().out
     found = [each.what for each in examine(client.settings) if each.name == "concurrency"]

@@ -20,6 +20,7 @@ const MEANING = {
   provider: "the model's provider is away, refuses or is limited; their slots are free for others",
   delay: "they begin later",
   held: "somebody has suspended them",
+  concurrency: "as many run as may; each goes when one has ended",
   paused: "what they would use is paused; see below",
   no_worker: "no live worker offers their agent",
   parked: "no worker can carry them on; mend the cause, then retry them",
