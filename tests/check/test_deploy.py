@@ -217,7 +217,7 @@ ALERTED: dict[str, str | None] = {
     # A sweep takes such entries out.
     "check_entries": None,
     # An operator has paused it on purpose.
-    "check_pauses": None,
+    "check_schedules": None, "check_pauses": None,
 }  # fmt: skip
 
 
