@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -27,20 +29,24 @@ def limit(bench: Bench, total: int | None = 1, **per: int) -> None:
     bench.store.flow.set_concurrency(ConcurrencyLimit("crm", total=total, per=per))
 
 
-def holder(claim: Claim, *parts: LimitPart) -> Holder:
-    return Holder(claim.id, claim.ref.session_id, parts or (TOTAL,))
+def holder(bench: Bench, claim: Claim, *parts: LimitPart) -> Holder:
+    known = bench.store.flow.view().concurrency.get("crm")
+    parts = parts or (TOTAL,)
+    return Holder(claim.id, claim.ref.session_id, parts, (0 if known is None else known.since_ms,) * len(parts))
 
 
 def take(bench: Bench, claim: Claim, *parts: LimitPart, stand: bool = True) -> Taken | NoneFree:
-    return bench.store.flow.take_holder(holder(claim, *parts), lease_ms=LEASE_MS, stand=stand)
+    found = bench.store.flow.take_holder(holder(bench, claim, *parts), lease_ms=LEASE_MS, stand=stand)
+    assert found is not None
+    return found
 
 
 def keep(bench: Bench, claim: Claim, *parts: LimitPart) -> Taken | None:
-    return bench.store.flow.keep_holder(holder(claim, *parts), lease_ms=LEASE_MS)
+    return bench.store.flow.keep_holder(holder(bench, claim, *parts), lease_ms=LEASE_MS)
 
 
 def give(bench: Bench, claim: Claim, *parts: LimitPart) -> None:
-    bench.store.flow.give_holder(holder(claim, *parts))
+    bench.store.flow.give_holder(holder(bench, claim, *parts))
 
 
 def put_off(bench: Bench, claim: Claim, part: LimitPart = TOTAL) -> None:
@@ -219,6 +225,21 @@ def test_a_limit_that_is_defined_just_before_a_step_is_put_off_lets_it_go(bench:
     cause = undefined_cause("crm")
     bench.store.steps.release(claim, delay_ms=HOUR_MS, give_back=True, reason="undefined", put_off=cause)
     assert claims_again(bench, claim)
+
+
+def test_a_worker_that_has_not_heard_of_a_change_is_told_and_nothing_is_written(bench: Bench) -> None:
+    limit(bench, total=1)
+    claim = bench.claim().claim
+    known = holder(bench, claim)
+    for change in (lambda: limit(bench, total=0), lambda: bench.store.flow.remove_concurrency("crm")):
+        time.sleep(0.002)  # limits are told apart by their times
+        change()
+        assert bench.store.flow.take_holder(known, lease_ms=LEASE_MS) is None
+        assert line(bench) == []
+    assert isinstance(take(bench, claim), Taken), "it was removed"
+    limit(bench, total=0)
+    removed = replace(known, since_ms=(0,))
+    assert bench.store.flow.take_holder(removed, lease_ms=LEASE_MS) is None
 
 
 def test_a_removed_limit_lets_all_its_parts_go(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CeleryAgentsError, PutOff
-from ..flow.concurrency import ConcurrencyLimit, LimitPart, undefined_cause
+from ..flow.concurrency import LimitPart, undefined_cause
 from ..store.flow.holders import Holder, NoneFree, Taken
 from .call_records import PlannedCall
 from .flow_texts import describe_none_free, describe_undefined
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS: Final = 900.0
 """A step that is put off looks again then, should nobody call it."""
+_MOST_CHANGES: Final = 5
 
 
 @dataclass(slots=True)
@@ -164,15 +165,17 @@ class ConcurrencyGate:
 
     def _enter(self, run: Run, name: str, limits: Sequence[str], *, stand: bool) -> None:
         known = self._held.get(name)
-        parts = self._parts_of(run, limits) if known is None else known.holder.parts
-        if not parts:
-            return
-        holder = Holder(name, run.ref.session_id, parts)
-
-        def take() -> Taken | NoneFree:
-            return self._flow.take_holder(holder, lease_ms=self._lease_ms, stand=stand)
-
-        answer = self._services.ask_store(run, take, "a holder of a concurrency limit", holds_something=False)
+        holder = self._holder_of(run, name, limits) if known is None else known.holder
+        for _ in range(_MOST_CHANGES):
+            answer = self._take(run, holder, stand=stand)
+            if answer is not None:
+                break
+            if known is not None and known.holder is holder:  # its parts may count no more
+                self._services.publish_all(self._flow.give_holder(holder))
+            self._services.gate.refresh()  # it has not heard of the limit that holds now
+            holder = self._holder_of(run, name, limits)
+        else:  # the limit changes all the time, or cannot be read
+            raise _undefined(holder.parts[0].name)
         if isinstance(answer, Taken):
             outlived_by = 0 if known is None else known.outlived_by
             with self._lock:
@@ -185,8 +188,14 @@ class ConcurrencyGate:
             raise _undefined(answer.part.name)
         raise PutOff(describe_none_free(answer), _LOOK_AGAIN_SECONDS, answer.part.cause)
 
-    def _parts_of(self, run: Run, names: Sequence[str]) -> tuple[LimitPart, ...]:
-        """The parts of limits that hold for a run, in the order in which all workers ask them.
+    def _take(self, run: Run, holder: Holder, *, stand: bool) -> Taken | NoneFree | None:
+        def take() -> Taken | NoneFree | None:
+            return self._flow.take_holder(holder, lease_ms=self._lease_ms, stand=stand)
+
+        return self._services.ask_store(run, take, "a holder of a concurrency limit", holds_something=False)
+
+    def _holder_of(self, run: Run, name: str, names: Sequence[str]) -> Holder:
+        """The holder of all parts of limits that hold for a run, in the order in which all workers ask them.
 
         Raises:
             PutOff: Nobody has defined one of them.
@@ -194,15 +203,20 @@ class ConcurrencyGate:
         gate = self._services.gate
         if not gate.view.concurrency.keys() >= set(names):
             gate.refresh()
-        view, limits = gate.view.concurrency, list[ConcurrencyLimit]()
-        for name in sorted(set(names)):
-            if name not in view:
-                raise _undefined(name)
-            found = view[name]
-            limits += [] if found is None else [found]
-        labels = self._flow.labels_of(run.ref.session_id) if any(limit.per for limit in limits) else {}
-        parts = [part for limit in limits for part in limit.parts_for(labels)]
-        return tuple(sorted(parts, key=lambda part: (not part.label, part)))
+        view = gate.view.concurrency
+        missing = next((each for each in names if each not in view), None)
+        if missing is not None:
+            raise _undefined(missing)
+        limits = {each: view[each] for each in names}
+        has_labels = any(limit.per for limit in limits.values() if limit is not None)
+        labels = self._flow.labels_of(run.ref.session_id) if has_labels else {}
+        parts: list[LimitPart] = []
+        for each, limit in limits.items():
+            parts += [LimitPart(each)] if limit is None else limit.parts_for(labels)
+        parts.sort(key=lambda part: (not part.label, part))
+        since = {each: 0 if limit is None else limit.since_ms for each, limit in limits.items()}
+        since_ms = tuple(since[part.name] for part in parts)
+        return Holder(name, run.ref.session_id, tuple(parts), since_ms=since_ms)
 
     def _give(self, name: str, *, returned: int = 0) -> None:
         """Give a holder back, once no function holds it any more that was left running.

@@ -64,11 +64,10 @@ class ConcurrencyLimit(Value):
         return self._with(by=by, since_ms=since_ms)
 
     def parts_for(self, labels: Mapping[str, str]) -> Iterator[LimitPart]:
-        """The parts that limit a session with these labels: those of its labels, then the total."""
+        """The parts that count a session with these labels: those of its labels, then the total, limited or not."""
         for key in sorted(self.per.keys() & labels.keys()):
             yield LimitPart(self.name, key, labels[key])
-        if self.total is not None:
-            yield LimitPart(self.name)
+        yield LimitPart(self.name)
 
 
 @dataclass(frozen=True, slots=True, order=True)

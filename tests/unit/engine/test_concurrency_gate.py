@@ -21,7 +21,6 @@ from support.engine import Bench
 from support.wait import wait_until
 
 NewBench = Callable[..., Bench]
-OTHER = Holder("another claim", "another", (LimitPart("crm"),))
 
 
 def set_limit(bench: Bench, name: str = "crm", total: int | None = 1, **per: int) -> None:
@@ -34,13 +33,18 @@ def held(bench: Bench, name: str = "crm") -> int:
     return count
 
 
+def other(bench: Bench) -> Holder:
+    limit = bench.store.flow.view().concurrency["crm"]
+    return Holder("another claim", "another", (LimitPart("crm"),), (0 if limit is None else limit.since_ms,))
+
+
 def take_elsewhere(bench: Bench) -> None:
     """Another worker takes the holder; afterwards none is free."""
-    bench.store.flow.take_holder(OTHER, lease_ms=3_600_000)
+    bench.store.flow.take_holder(other(bench), lease_ms=3_600_000)
 
 
 def give_elsewhere(bench: Bench) -> None:
-    bench.store.flow.give_holder(OTHER)
+    bench.store.flow.give_holder(other(bench))
 
 
 def put_off(outcome: object) -> RetryLater:
@@ -71,6 +75,20 @@ def test_a_limit_that_nobody_has_defined_says_what_to_do(new_bench: NewBench) ->
     bench = new_bench(Agent("plain", driver=lambda state: "done", concurrency=["crm"]))
     reason = put_off(bench.step(bench.submit())).reason
     assert "nobody has defined the concurrency limit crm: celery-agents concurrency set crm --total N" in reason
+
+
+def test_a_limit_of_which_the_worker_has_not_heard_holds_all_the_same(new_bench: NewBench) -> None:
+    bench = new_bench(Agent("plain", driver=lambda state: "done", concurrency="crm"))
+    set_limit(bench, total=5)
+    for known, change in (
+        ("another limit", lambda: bench.store.flow.set_concurrency(ConcurrencyLimit("crm", total=0))),
+        ("none", lambda: bench.store.flow.remove_concurrency("crm")),
+        ("it was removed", lambda: bench.store.flow.set_concurrency(ConcurrencyLimit("crm", total=0))),
+    ):
+        bench.clock.go_on(1)
+        change()
+        outcome = bench.step(bench.submit())
+        assert isinstance(outcome, Done) == (known == "none"), known
 
 
 def test_a_step_that_fails_or_is_stopped_gives_its_holder_back(new_bench: NewBench) -> None:

@@ -123,7 +123,9 @@ def in_line(bench: Bench) -> str:
     flow, session, part = bench.store.flow, bench.submit(), LimitPart("crm")
     flow.set_concurrency(ConcurrencyLimit("crm", total=0))
     claimed = claim(bench, session).claim
-    flow.take_holder(Holder(claimed.id, session, (part,)), lease_ms=5_000)
+    limit = flow.view().concurrency["crm"]
+    assert limit is not None
+    flow.take_holder(Holder(claimed.id, session, (part,), (limit.since_ms,)), lease_ms=5_000)
     reason = "the concurrency limit crm allows 1 at a time, and 1 run"
     bench.store.steps.release(claimed, delay_ms=900_000, give_back=True, reason=reason, put_off=part.cause)
     return session

@@ -24,6 +24,7 @@ from ..records import StepRef
 from .forwarding import wake_put_off
 from .lines import script_words
 
+_ANOTHER: Final = -2
 _MOST_PARTS: Final = 100
 """Lines that one pass of the sweep looks at, those first that it has not looked at for longest."""
 
@@ -35,11 +36,13 @@ class Holder:
     Attributes:
         id: Unique: that of its claim, and for a call its index behind it.
         parts: The parts of limits, in the order in which they are asked.
+        since_ms: For each part, since when its limit is known to be set (Redis ms); 0: it was removed.
     """
 
     id: str
     session_id: str
     parts: tuple[LimitPart, ...]
+    since_ms: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +101,25 @@ class HolderVerbs(StorePart):
         reply: list[Any] = self._run("holders.keep", holder.parts, asked)
         return Taken(bool(reply[2])) if reply[0] else None
 
-    def take_holder(self, holder: Holder, *, lease_ms: int, stand: bool = True) -> Taken | NoneFree:
+    def take_holder(self, holder: Holder, *, lease_ms: int, stand: bool = True) -> Taken | NoneFree | None:
         """Take a holder for all parts; who has it already keeps it for as long again. One round trip.
 
         Args:
             lease_ms: So long it counts, unless it is kept.
             stand: A session that gets none stands in the line of the part that refuses it; it has to be put off by
                 the part's cause, and is called then. False: it waits nowhere.
+        Returns:
+            None: A limit is another one by now, with other parts maybe; nothing was written.
         Raises:
             StoreUnavailable: No answer in time; asking again is safe.
             StoreForbidden: The user may run no scripts.
         """
         asked = {"op": "take", "id": holder.id, "session": holder.session_id, "lease": lease_ms, "stand": stand}
-        reply: list[Any] = self._run("holders.take", holder.parts, asked)
+        reply: list[Any] = self._run("holders.take", holder.parts, {**asked, "since": holder.since_ms})
         if reply[0] > 0:
             return Taken(bool(reply[2]))
+        if reply[0] == _ANOTHER:
+            return None
         part = holder.parts[int(reply[2]) - 1]
         if reply[0] < 0:
             return NoneFree(part, None)

@@ -2,9 +2,10 @@
 -- KEYS: flow, lines (the parts in whose lines somebody stands → when the sweep has looked), and for each part of a limit: held (holder → end of its
 -- lease), line (session → arrival), called (session → when)
 -- ARGV: JSON of what is asked. Always: op, parts (texts), limits (for each part its field in flow, and the key of its label
--- or ""). take: id (of the holder), session, lease, stand (in line when refused). keep: as take. give: id. look: session. leave: session,
+-- or ""), and for take since when each limit is known to be set (0: it was removed). take: id (of the holder), session, lease, stand (in line when refused). keep: as take. give: id. look: session. leave: session,
 -- mark. call: settled (whether holders whose lease has ended are gone).
--- take gives {1, now, others wait}, {0, now, part, limit, held, calls} or {-1, now, part} where the limit is not defined;
+-- take gives {1, now, others wait}, {0, now, part, limit, held, calls}, {-1, now, part} where the limit is not defined, or {-2, now, part} where
+-- it is another one than is known;
 -- keep gives {1, now, others wait} or {0} where the holder is gone; look gives {may go}; the others give their calls: {part, session, called before, mark, …}.
 -- A part is refused to whoever has fewer free holders than sessions before it in the line. Parts come in one order, the
 -- total of a limit last: who is refused keeps its place in the lines before that part, and stands in none behind it.
@@ -23,8 +24,8 @@ local function most(part)
   local field, label = unpack(ask.limits[part])
   local raw = redis.call('HGET', flow, field)
   if not raw then return false end
-  if raw == '' then return nil end
-  local limit = cjson.decode(raw)
+  local limit = raw == '' and {since_ms = 0} or cjson.decode(raw)
+  if ask.since and (limit.since_ms or 0) ~= ask.since[part] then return 'another' end
   local found = limit.total
   if label ~= '' then found = limit.per and limit.per[label] end
   return type(found) == 'number' and found or nil
@@ -70,6 +71,7 @@ local function take()
   for part = 1, #ask.parts do
     limits[part] = most(part)
     if limits[part] == false then return {-1, now, part} end
+    if limits[part] == 'another' then return {-2, now, part} end
     local _, line = keys(part)
     local at = tonumber(redis.call('ZSCORE', line, session) or '')
     if at and (not since or at < since) then since = at end
