@@ -23,7 +23,7 @@ def test_a_pause_is_set_and_ended_on_the_page_and_its_steps_go_on(
     worker, page = desk.worker(), watched.page
     desk.client.wait_for_agent("support")
     page.goto(f"{served.url}/fleet")
-    providers = page.get_by_role("region", name="Model providers")
+    providers = page.get_by_role("region", name="Limits and pauses")
     providers.get_by_label("You act as").fill("ann")
     providers.get_by_text("Pause something").click()
     providers.get_by_role("combobox", name="What").select_option("agent")
@@ -57,7 +57,7 @@ def test_a_concurrency_limit_is_set_watched_and_removed_on_the_page(
 ) -> None:
     page = watched.page
     page.goto(f"{served.url}/fleet")
-    providers = page.get_by_role("region", name="Model providers")
+    providers = page.get_by_role("region", name="Limits and pauses")
     providers.get_by_text("Limit what runs at a time").click()
     form = providers.locator("form").filter(has_text="Agents and tools name the limit")
     form.get_by_label("Name of the limit").fill("crm")
@@ -87,8 +87,8 @@ def test_a_limit_is_set_and_removed_on_the_page_and_what_does_not_fit_is_said(
 ) -> None:
     page = watched.page
     page.goto(f"{served.url}/fleet")
-    providers = page.get_by_role("region", name="Model providers")
-    expect(providers.get_by_text("No limit is set")).to_be_visible()
+    providers = page.get_by_role("region", name="Limits and pauses")
+    expect(providers.get_by_text("No limit of a model provider is set")).to_be_visible()
     providers.get_by_text("Set a limit").click()
     providers.get_by_label("Model", exact=True).fill("openai:gpt-5-mini")
     providers.get_by_label("Requests a minute").fill("many")

@@ -13,8 +13,10 @@ import redis
 import celery_agents
 from celery_agents import AgentClient, AsyncAgentClient, ExecutionBudget
 from celery_agents.config.settings import Settings
-from celery_agents.tasks.client.async_client import AsyncProviderLimits
+from celery_agents.tasks.client.async_client import AsyncConcurrencyLimits, AsyncProviderLimits, AsyncSchedules
+from celery_agents.tasks.client.concurrency import ConcurrencyLimits
 from celery_agents.tasks.client.providers import ProviderLimits
+from celery_agents.tasks.client.schedules import Schedules
 from celery_agents.worker.errors import InvalidInput, SessionExpired, SessionNotFound
 from celery_agents.worker.state import LLMConfig
 
@@ -24,11 +26,15 @@ from support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore:no worker has registered")
 
-NOT_VERBS = {"limits", "store", "session_store", "settings", "stream_batches", "wait_for_agent"}
+PARTS = {"limits", "concurrency", "schedules"}
+NOT_VERBS = {*PARTS, "store", "session_store", "settings", "stream_batches", "wait_for_agent"}
 
 
 def test_every_verb_of_the_client_is_there_with_the_same_arguments() -> None:
-    for of, mine in ((AgentClient, AsyncAgentClient), (ProviderLimits, AsyncProviderLimits)):
+    for of, mine in (
+        (AgentClient, AsyncAgentClient), (ProviderLimits, AsyncProviderLimits),
+        (ConcurrencyLimits, AsyncConcurrencyLimits), (Schedules, AsyncSchedules),
+    ):  # fmt: skip
         for name, verb in inspect.getmembers(of):
             if name.startswith("_") or name in NOT_VERBS:
                 continue

@@ -26,12 +26,13 @@ export function Providers({ now }) {
   const { act, problem, notes } = useActing(limits, pauses, concurrency);
   const buckets = limits.value?.limits ?? [];
   return html`<section class="part" aria-labelledby="providers-title">
-    <header><h2 id="providers-title">Model providers</h2><${ActingAs} /></header>
+    <header><h2 id="providers-title">Limits and pauses</h2><${ActingAs} /></header>
     <${Problem} of=${problem ?? limits.problem ?? pauses.problem ?? concurrency.problem} />
     ${notes.map((note) => html`<p class="small" role="status">${inert(note)}</p>`)}
     ${buckets.length
       ? html`<${Buckets} buckets=${buckets} act=${act} />`
-      : limits.value && html`<p class="dim">No limit is set, and none was learned within the last hour.</p>`}
+      : limits.value && html`<p class="dim">
+        No limit of a model provider is set, and none was learned within the last hour.</p>`}
     <${Concurrency} limits=${concurrency.value?.concurrency ?? []} act=${act} />
     <${Pauses} pauses=${pauses.value?.pauses ?? []} now=${now} act=${act} />
     <details><summary>Set a limit</summary><${LimitForm} act=${act} /></details>
