@@ -77,6 +77,14 @@ def claims_again(bench: Bench, claim: Claim) -> bool:
     return isinstance(answer, Claimed)
 
 
+def successor_of(bench: Bench, claim: Claim) -> Claim:
+    """A claim of the same step, which the first one has given up while a function of it was left running."""
+    bench.store.steps.release(claim, delay_ms=None, give_back=True)
+    answer = bench.store.steps.claim(claim.ref, uuid.uuid4().hex, "w2", alone=True)
+    assert isinstance(answer, Claimed)
+    return answer.claim
+
+
 def line(bench: Bench, part: LimitPart = TOTAL) -> list[str]:
     keys = bench.store.context.fleet.holders(str(part))
     return [name.decode() for name in bench.database("ZRANGE", keys.line, 0, -1)]
@@ -151,6 +159,35 @@ def test_a_holder_that_was_given_back_or_has_ended_is_not_kept(bench: Bench) -> 
     assert isinstance(take(bench, second, ACME, TOTAL), Taken)
     assert take(bench, first, ACME, TOTAL, stand=False) == NoneFree(ACME, 1, 1)
     assert line(bench, ACME) == []
+
+
+def test_a_step_that_waits_stays_in_the_line_while_a_function_of_its_session_still_holds(bench: Bench) -> None:
+    limit(bench, total=1)
+    left_running = bench.claim().claim
+    take(bench, left_running)
+    successor = successor_of(bench, left_running)
+    assert isinstance(take(bench, successor), NoneFree)
+    assert keep(bench, left_running) == Taken(others_wait=True)
+    put_off(bench, successor)
+    assert line(bench) == [successor.ref.session_id]
+    give(bench, left_running)
+    assert claims_again(bench, successor), "it was called"
+
+
+def test_a_step_that_waits_stays_in_the_line_when_a_function_of_its_session_takes_its_holder_again(
+    bench: Bench,
+) -> None:
+    limit(bench, total=1)
+    left_running = bench.claim().claim
+    successor, (other,) = successor_of(bench, left_running), others(bench, 1)
+    take(bench, other)
+    refuse(bench, successor)
+    bench.database("ZREM", bench.store.context.fleet.holders(str(TOTAL)).held, other.id)  # its lease has ended
+    again = bench.store.flow.take_holder(holder(bench, left_running), lease_ms=LEASE_MS, stand=False, again=True)
+    assert again == Taken(others_wait=True)
+    assert line(bench) == [successor.ref.session_id]
+    give(bench, left_running)
+    assert claims_again(bench, successor)
 
 
 def test_each_value_of_a_label_has_a_limit_of_its_own(bench: Bench) -> None:

@@ -153,7 +153,7 @@ class ConcurrencyGate:
         """Take a holder again that has ended while this process was paused; None: none is free."""
         if self._held.get(name) is not held:  # it was given back a moment ago
             return Taken(others_wait=False)
-        answer = self._flow.take_holder(held.holder, lease_ms=self._lease_ms, stand=False)
+        answer = self._flow.take_holder(held.holder, lease_ms=self._lease_ms, stand=False, again=True)
         if self._held.get(name) is not held:  # it was given back meanwhile, before it was taken
             self._services.publish_all(self._flow.give_holder(held.holder))
         return answer if isinstance(answer, Taken) else None

@@ -101,13 +101,17 @@ class HolderVerbs(StorePart):
         reply: list[Any] = self._run("holders.keep", holder.parts, asked)
         return Taken(bool(reply[2])) if reply[0] else None
 
-    def take_holder(self, holder: Holder, *, lease_ms: int, stand: bool = True) -> Taken | NoneFree | None:
+    def take_holder(
+        self, holder: Holder, *, lease_ms: int, stand: bool = True, again: bool = False
+    ) -> Taken | NoneFree | None:
         """Take a holder for all parts; who has it already keeps it for as long again. One round trip.
 
         Args:
             lease_ms: So long it counts, unless it is kept.
             stand: A session that gets none stands in the line of the part that refuses it; it has to be put off by
                 the part's cause, and is called then. False: it waits nowhere.
+            again: It has ended while its process was paused. Its session stays in the line, where a later claim of
+                it may wait by now.
         Returns:
             None: A limit is another one by now, with other parts maybe; nothing was written.
         Raises:
@@ -115,7 +119,8 @@ class HolderVerbs(StorePart):
             StoreForbidden: The user may run no scripts.
         """
         asked = {"op": "take", "id": holder.id, "session": holder.session_id, "lease": lease_ms, "stand": stand}
-        reply: list[Any] = self._run("holders.take", holder.parts, {**asked, "since": holder.since_ms})
+        asked |= {"again": again, "since": holder.since_ms}
+        reply: list[Any] = self._run("holders.take", holder.parts, asked)
         if reply[0] > 0:
             return Taken(bool(reply[2]))
         if reply[0] == _ANOTHER:

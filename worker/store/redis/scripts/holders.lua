@@ -2,7 +2,8 @@
 -- KEYS: flow, lines (the parts in whose lines somebody stands → when the sweep has looked), and for each part of a limit: held (holder → end of its
 -- lease), line (session → arrival), called (session → when)
 -- ARGV: JSON of what is asked. Always: op, parts (texts), limits (for each part its field in flow, and the key of its label
--- or ""), and for take since when each limit is known to be set (0: it was removed). take: id (of the holder), session, lease, stand (in line when refused). keep: as take. give: id. look: session. leave: session,
+-- or ""), and for take since when each limit is known to be set (0: it was removed). take: id (of the holder), session, lease, stand (in line when refused),
+-- again (it had ended; where its session stands in a line, another claim of it does). keep: as take, again. give: id. look: session. leave: session,
 -- mark. call: settled (whether holders whose lease has ended are gone).
 -- take gives {1, now, others wait}, {0, now, part, limit, held, calls}, {-1, now, part} where the limit is not defined, or {-2, now, part} where
 -- it is another one than is known;
@@ -111,7 +112,7 @@ local function take()
     local held, line = keys(part)
     redis.call('ZADD', held, now + ask.lease, id)
     redis.call('PEXPIRE', held, ask.lease + HOUR)
-    leave(part)
+    if ask.op == 'take' and not ask.again then leave(part) end
     if limits[part] and redis.call('ZCARD', line) > 0 then others = 1 end
   end
   return {1, now, others}
