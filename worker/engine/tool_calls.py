@@ -121,9 +121,17 @@ class ToolCalls:
             if len(full) == len(fresh) and run.outcome is None:  # for none a holder was free
                 full_limit = self._services.concurrency.stand(run, full[0])
                 if full_limit is not None:
-                    return put_off(run, self._services, full_limit)
+                    return put_off(self._keep_pure(run, planned), self._services, full_limit)
             fresh = full
         return run if paused is None or run.outcome is not None else put_off(run, self._services, paused)
+
+    def _keep_pure(self, run: Run, planned: Sequence[PlannedCall]) -> Run:
+        """Journal the pure calls that have run, before the step waits for a holder: run again, they would need it."""
+        for each in planned:
+            record = run.obtained.records.get(each.index)
+            if each.is_pure and record is not None:
+                run = run.with_unjournaled(each.index, record)
+        return self._services.try_to_journal_results(run)
 
     def _run_in_batches(
         self, run: Run, calls: Sequence[PlannedCall], *, is_final: bool

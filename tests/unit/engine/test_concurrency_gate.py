@@ -160,6 +160,35 @@ def test_a_call_without_a_holder_lets_the_others_run_first_and_its_step_is_put_o
     assert [name for name, _ in seen] == ["look", "pay", "pay"]
 
 
+def test_a_pure_call_that_has_run_does_not_run_again_when_another_one_waits_for_a_holder(new_bench: NewBench) -> None:
+    """Else two sessions with two such calls each could take the holder from each other for ever."""
+    ran: list[int] = []
+
+    @tool(effect="pure", concurrency="crm")
+    def look(number: int) -> str:
+        """Look."""
+        ran.append(number)
+        if number == 0:  # when it has ended, somebody else holds
+            set_limit(bench, total=2)
+            take_elsewhere(bench)
+            set_limit(bench, total=1)
+        return f"seen {number}"
+
+    def driver(state: AgentState) -> Any:
+        if state.step_count:
+            return "done"
+        return [ToolCall(id=f"c{n}", name="look", args={"number": n}) for n in range(2)]
+
+    bench = new_bench(Agent("looker", driver=driver, tools=[look]))
+    set_limit(bench)
+    session = bench.submit()
+    assert "crm allows 1 at a time, and 1 run" in put_off(bench.step(session)).reason
+    give_elsewhere(bench)
+    assert isinstance(bench.step(session), Done)
+    assert ran == [0, 1]
+    assert [each.value for each in bench.state(session).steps[0].tool_executions] == ["seen 0", "seen 1"]
+
+
 def test_under_a_limit_of_its_agent_a_call_needs_no_holder_of_its_own(new_bench: NewBench) -> None:
     benches: list[Bench] = []
     seen: list[tuple[str, int]] = []
