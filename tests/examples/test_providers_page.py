@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import runpy
-import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from celery_agents import AgentClient
-from celery_agents.tasks.cli.program import program
 from celery_agents.worker.engine.flow_texts import HELD, bucket_state
 
 from support.documents import ROOT, read_document
+from support.page_runs import run_commands, run_programs
 
 PAGE = read_document("docs/providers.md")
 TEXT = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
 
 
-def test_the_programs_do_what_the_page_says(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_programs_do_what_the_page_says(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELERY_AGENTS_REDIS_URL", redis_url)
-    PAGE.write(tmp_path)
-    told: dict[str, str] = {}
-    for name in PAGE.files:
-        runpy.run_path(str(tmp_path / name))
-        told[name] = capsys.readouterr().out
+    told = run_programs(PAGE, tmp_path)
     assert told["bank.py"] == PAGE.outputs[0]
     assert "rpm=500.0" in told["limits.py"]
     assert told["careful.py"] == told["desks.py"] == ""
@@ -36,11 +27,7 @@ def test_the_programs_do_what_the_page_says(
 
 
 def test_the_commands_do_what_the_page_says(redis_url: str) -> None:
-    said: dict[str, str] = {}
-    for line in PAGE.commands:
-        done = CliRunner().invoke(program, [*shlex.split(line)[1:], "--redis-url", redis_url])
-        assert done.exit_code == 0, f"{line}: {done.output}"
-        said[line] = done.stdout
+    said = run_commands(PAGE, redis_url)
     assert "500 requests a minute (as it was set), 200 000 tokens a minute" in said["celery-agents limits"]
     assert said["celery-agents limits remove openai:gpt-5-mini"] == "removed\n"
     assert "the bank is down" in said["celery-agents pauses"]
