@@ -182,6 +182,7 @@ def _read_per(pairs: Sequence[str]) -> dict[str, int]:
 
 
 def _print_concurrency(found: Sequence[ConcurrencyStatus], json: bool) -> None:
+    from ...worker.engine.flow_texts import describe_parts
     from ..client.json_values import concurrency_value
 
     if json:
@@ -191,8 +192,7 @@ def _print_concurrency(found: Sequence[ConcurrencyStatus], json: bool) -> None:
     for each in found:
         limits = [] if each.limit.total is None else [f"{each.limit.total} in all"]
         limits += [f"{most} for each {label}" for label, most in each.limit.per.items()]
-        counts = [f"{part.name or 'all'}: {part.held} run, {part.waiting} wait" for part in each.parts]
-        rows.append([each.limit.name, ", ".join(limits), "; ".join(counts), each.limit.by])
+        rows.append([each.limit.name, ", ".join(limits), "; ".join(describe_parts(each)), each.limit.by])
     print_table(_CONCURRENCY_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
 
 

@@ -97,10 +97,10 @@ class AsyncJob:
 
 
 class _InThreads(Generic[C]):
-    """Has the verbs of a client, which run in threads."""
+    """Has the verbs of a client, or of a part of it, which run in threads."""
 
-    _client: C
-    _threads: _Threads
+    def __init__(self, client: C, threads: _Threads) -> None:
+        self._client, self._threads = client, threads
 
 
 def _run_in_thread(
@@ -161,9 +161,6 @@ def _get_each_job(
 class AsyncProviderLimits(_InThreads[ProviderLimits]):
     """Limits of model providers; see `ProviderLimits` for what each verb does and raises."""
 
-    def __init__(self, limits: ProviderLimits, threads: _Threads) -> None:
-        self._client, self._threads = limits, threads
-
     set = _run_in_thread(ProviderLimits.set)
     get = _run_in_thread(ProviderLimits.get)
     remove = _run_in_thread(ProviderLimits.remove)
@@ -173,9 +170,6 @@ class AsyncProviderLimits(_InThreads[ProviderLimits]):
 class AsyncConcurrencyLimits(_InThreads[ConcurrencyLimits]):
     """Concurrency limits; see `ConcurrencyLimits` for what each verb does and raises."""
 
-    def __init__(self, limits: ConcurrencyLimits, threads: _Threads) -> None:
-        self._client, self._threads = limits, threads
-
     set = _run_in_thread(ConcurrencyLimits.set)
     get = _run_in_thread(ConcurrencyLimits.get)
     remove = _run_in_thread(ConcurrencyLimits.remove)
@@ -184,9 +178,6 @@ class AsyncConcurrencyLimits(_InThreads[ConcurrencyLimits]):
 
 class AsyncSchedules(_InThreads[Schedules]):
     """Schedules; see `Schedules` for what each verb does and raises."""
-
-    def __init__(self, schedules: Schedules, threads: _Threads) -> None:
-        self._client, self._threads = schedules, threads
 
     set = _run_in_thread(Schedules.set)
     get = _run_in_thread(Schedules.get)
@@ -222,8 +213,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
         Raises:
             SettingsError: A setting is unknown or wrong.
         """
-        self._client = AgentClient(redis_url, broker_url=broker_url, settings=settings, app=app)
-        self._threads = _Threads()
+        super().__init__(AgentClient(redis_url, broker_url=broker_url, settings=settings, app=app), _Threads())
 
     @classmethod
     def of(cls, client: AgentClient) -> Self:

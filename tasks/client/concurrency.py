@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -13,11 +12,8 @@ from ...worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, conc
 from .connection import ClientConnection
 from .inputs import check_caller
 from .provider_notes import find_unnamed
+from .providers import FleetLimits
 from .verbs import BY, Scope, verb
-
-if TYPE_CHECKING:
-    from ...worker.store.records import StepRef
-    from ...worker.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +29,8 @@ class ConcurrencyVerbs(ClientConnection):
         return ConcurrencyLimits(lambda: self.store, self._publish)
 
 
-class ConcurrencyLimits:
-    """How many steps and calls run at a time, in all workers together: `client.concurrency`."""
-
-    def __init__(self, store: Callable[[], Store], publish: Callable[[StepRef | None], None]) -> None:
-        self._store = store
-        self._publish = publish
+class ConcurrencyLimits(FleetLimits):
+    """How many steps and calls run at a time: `client.concurrency`."""
 
     @verb(
         "PUT", "/v1/concurrency", "set_concurrency", reads_session=False, part="concurrency",
@@ -87,7 +79,3 @@ class ConcurrencyLimits:
         self._bring_forward(concurrency_field(name))
         log.info("%s was removed", concurrency_field(name))
         return removed
-
-    def _bring_forward(self, cause: str) -> None:
-        for step in self._store().flow.bring_forward(cause):
-            self._publish(step)

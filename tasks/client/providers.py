@@ -123,12 +123,21 @@ class ProviderVerbs(ClientConnection):
         return tuple(sorted(self.store.flow.view().pauses.values(), key=lambda each: each.since_ms))
 
 
-class ProviderLimits:
-    """Limits of model providers that hold for all workers together, and change while they run: `client.limits`."""
+class FleetLimits:
+    """The base of limits that hold for all workers together, and change while they run."""
 
     def __init__(self, store: Callable[[], Store], publish: Callable[[StepRef | None], None]) -> None:
         self._store = store
         self._publish = publish
+
+    def _bring_forward(self, *put_off: str) -> None:
+        """Let steps that were put off by these become due now, and publish those that no transaction could."""
+        for step in self._store().flow.bring_forward(*put_off):
+            self._publish(step)
+
+
+class ProviderLimits(FleetLimits):
+    """Limits of model providers: `client.limits`."""
 
     @verb(
         "PUT", "/v1/limits", "set_limit", reads_session=False, part="limits",
@@ -150,7 +159,7 @@ class ProviderLimits:
             raise InvalidInput("limit", given, "give a ProviderLimit(model, rpm=…).")
         check_caller(by)
         self._store().flow.set_limit(limit, by=by or "")
-        self._bring_forward(limit.model, limit.group)
+        self._bring_forward(*self._store().flow.put_off_by(limit.model, limit.group))
         log.info("%s was set by %s", limit.field, by)
         return find_unused(limit, self._store().registry.workers())
 
@@ -174,14 +183,9 @@ class ProviderLimits:
     def remove(self, model: str, group: str | None = None) -> bool:
         """Remove a limit; steps that it held are due at once. False when there was none."""
         removed = self._store().flow.remove_limit(model, group)
-        self._bring_forward(model, group)
+        self._bring_forward(*self._store().flow.put_off_by(model, group))
         log.info("%s was removed", limit_field(model, group))
         return removed
-
-    def _bring_forward(self, model: str, group: str | None) -> None:
-        flow = self._store().flow
-        for step in flow.bring_forward(*flow.put_off_by(model, group)):
-            self._publish(step)
 
 
 def _read_selector(**named: str | None) -> tuple[PauseKind, str]:

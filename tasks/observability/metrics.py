@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ...config.brokers import shares_a_database
 from ...config.settings import Settings
@@ -22,10 +22,9 @@ from .provider_metrics import count_waits, measure_buckets, measure_concurrency
 
 if TYPE_CHECKING:
     from ...worker.engine.run import Run
-    from ...worker.flow.concurrency import ConcurrencyStatus
-    from ...worker.flow.values import BucketStatus
     from ..runtime import Runtime
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # Model calls take seconds to minutes, tools milliseconds to minutes.
@@ -220,25 +219,11 @@ class _GaugeCollector:
                 family.add_metric([key], value)
             yield family
         yield from count_waits(runtime.gate)
-        yield from measure_buckets(self._read_buckets(runtime))
-        if runtime.gate.view.concurrency:
-            yield from measure_concurrency(runtime.concurrency, self._read_concurrency(runtime))
-
-    def _read_buckets(self, runtime: Runtime) -> Sequence[BucketStatus]:
-        if runtime.gate.view.is_empty:
-            return ()
-        try:
-            return runtime.store.flow.buckets()
-        except CeleryAgentsError as error:
-            log.debug("the buckets cannot be read: %s", error)
-            return ()
-
-    def _read_concurrency(self, runtime: Runtime) -> Sequence[ConcurrencyStatus]:
-        try:
-            return runtime.store.flow.concurrency()
-        except CeleryAgentsError as error:
-            log.debug("the concurrency limits cannot be read: %s", error)
-            return ()
+        flow, view = runtime.store.flow, runtime.gate.view
+        yield from measure_buckets(() if view.is_empty else _read_or_none("buckets", flow.buckets))
+        if view.concurrency:
+            limits = _read_or_none("concurrency limits", flow.concurrency)
+            yield from measure_concurrency(runtime.concurrency, limits)
 
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:
@@ -335,3 +320,12 @@ def serve_metrics(metrics: Metrics, runtime: Callable[[], Runtime], settings: Se
         thread.join(timeout=5)
 
     return close
+
+
+def _read_or_none(what: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
+    """Read a list for a gauge; none of it where Redis does not answer."""
+    try:
+        return read()
+    except CeleryAgentsError as error:
+        log.debug("the %s cannot be read: %s", what, error)
+        return ()

@@ -16,6 +16,7 @@ from ..store.flow.holders import Holder, NoneFree, Taken
 from .call_records import PlannedCall
 from .flow_texts import describe_none_free, describe_undefined
 from .leases import ActiveLease, Interruption
+from .provider_gate import LOOK_AGAIN_SECONDS
 from .run import Run
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_SECONDS: Final = 900.0
-"""A step that is put off looks again then, should nobody call it."""
 _MOST_CHANGES: Final = 5
 
 
@@ -186,7 +185,7 @@ class ConcurrencyGate:
         self.waits[answer.part.name] += stand
         if answer.most is None:
             raise _undefined(answer.part.name)
-        raise PutOff(describe_none_free(answer), _LOOK_AGAIN_SECONDS, answer.part.cause)
+        raise PutOff(describe_none_free(answer), LOOK_AGAIN_SECONDS, answer.part.cause)
 
     def _take(self, run: Run, holder: Holder, *, stand: bool) -> Taken | NoneFree | None:
         def take() -> Taken | NoneFree | None:
@@ -244,4 +243,4 @@ def _call_name(run: Run, planned: PlannedCall) -> str:
 
 
 def _undefined(name: str) -> PutOff:
-    return PutOff(describe_undefined(name), _LOOK_AGAIN_SECONDS, undefined_cause(name))
+    return PutOff(describe_undefined(name), LOOK_AGAIN_SECONDS, undefined_cause(name))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from ...config.settings import DEFAULT_QUEUE
+from ..flow.concurrency import ConcurrencyStatus
 from ..flow.values import BucketStatus, Dimension, ModelEndpoint, Pause
 from ..moments import moment
 from ..store.flow.holders import NoneFree
@@ -73,6 +74,11 @@ def describe_none_free(found: NoneFree) -> str:
     if found.most == 0:
         return f"the concurrency limit {part} is 0, until it is raised or removed"
     return f"the concurrency limit {part} allows {found.most} at a time, and {found.held} run"
+
+
+def describe_parts(status: ConcurrencyStatus) -> list[str]:
+    """Write what runs and waits of each part: "all: 2 run, 1 wait"."""
+    return [f"{part.name or 'all'}: {part.held} run, {part.waiting} wait" for part in status.parts]
 
 
 def describe_undefined(name: str) -> str:

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 _MINUTE: Final = 60.0
 _IDLE_SECONDS: Final = 5.0
-_LOOK_AGAIN_SECONDS: Final = 900.0
-"""A step that is put off by a pause without an end looks again then, should nothing bring it forward."""
+LOOK_AGAIN_SECONDS: Final = 900.0
+"""A step that is put off without an end looks again then, should nothing bring it forward."""
 _SCARCE: Final = 0.5
 """Share of a limit; below it, what is left of a limit is told to the fleet."""
 _SHARE_OF_NEWEST: Final = 0.2
@@ -178,9 +178,9 @@ class ProviderGate:
 
     def put_off_by(self, pause: Pause, now_ms: int) -> PutOff:
         """Put a step off until a pause ends."""
-        left = _LOOK_AGAIN_SECONDS if pause.until_ms is None else (pause.until_ms - now_ms) / 1000
+        left = LOOK_AGAIN_SECONDS if pause.until_ms is None else (pause.until_ms - now_ms) / 1000
         self.waits[pause.name, "paused"] += 1
-        return PutOff(describe_pause(pause), min(left, _LOOK_AGAIN_SECONDS), pause.field)
+        return PutOff(describe_pause(pause), min(left, LOOK_AGAIN_SECONDS), pause.field)
 
     # --- requests ---------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Final
 from . import fields
 from .database import Command, Reply
 from .journal import BeginRecord
-from .keys import ShardKeys
+from .keys import FleetKeys, ShardKeys
 
 REPLICATION: Final[Command] = ("INFO", "replication")
 """Asks the server for its replication id; `replication_id` understands the reply."""
@@ -47,13 +47,13 @@ class Primary:
         return max(self.since_ms, 0 if record.primary else record.at_ms)
 
 
-def reads(shard: ShardKeys) -> list[Command]:
+def reads(shard: ShardKeys | FleetKeys) -> list[Command]:
     """Commands that `read_primary` understands."""
     return [REPLICATION, ("GET", shard.primary)]
 
 
-def read_primary(shard: ShardKeys, now_ms: int, info: Reply, stored: Reply) -> Primary:
-    """Compare the server's replication id with the one that is stored for a shard."""
+def read_primary(shard: ShardKeys | FleetKeys, now_ms: int, info: Reply, stored: Reply) -> Primary:
+    """Compare the server's replication id with the one that is stored for a shard, or for the fleet."""
     found = replication_id(info)
     known, _, since = fields.or_else(fields.text, stored, "").partition(" ")
     if not found or known == found:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ....worker.engine.flow_texts import bucket_state, describe_limits, describe_pause, describe_undefined
+from ....worker.engine.flow_texts import (
+    bucket_state,
+    describe_limits,
+    describe_parts,
+    describe_pause,
+    describe_undefined,
+)
 from ...client.provider_notes import find_unnamed, find_unused
 from .findings import Finding, Installation
 
@@ -31,7 +37,7 @@ def check_concurrency(installation: Installation) -> Iterator[Finding]:
     flow, workers = installation.store.flow, installation.workers
     known = flow.view().concurrency
     for status in flow.concurrency():
-        counts = ", ".join(f"{part.name or 'all'}: {part.held} run, {part.waiting} wait" for part in status.parts)
+        counts = ", ".join(describe_parts(status))
         notes = find_unnamed(status.limit, workers)
         what = f"{status.limit.name}: {' '.join(notes) or counts or 'nothing waits'}"
         if notes:

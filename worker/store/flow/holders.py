@@ -205,11 +205,10 @@ class HolderVerbs(StorePart):
     def _has_settled(self) -> bool:
         """Whether holders whose lease has ended are gone: after a start or a failover of Redis they may come back."""
         context, clock = self._context, self._context.clock
-        fleet: Any = context.fleet
-        reads = [("GET", fleet.primary), clock.now(), clock.uptime(), primaries.REPLICATION]
-        stored, now, uptime, info = context.database.pipeline("holders.settled", reads)
+        reads = [clock.now(), clock.uptime(), *primaries.reads(context.fleet)]
+        now, uptime, info, stored = context.database.pipeline("holders.settled", reads)
         now_ms = clock.milliseconds(now)
-        primary = primaries.read_primary(fleet, now_ms, info, stored)
+        primary = primaries.read_primary(context.fleet, now_ms, info, stored)
         if primary.notes:
             context.database.pipeline("holders.primary", primary.notes)
         is_old = clock.uptime_seconds(uptime) >= context.settings.lease_seconds
