@@ -1,8 +1,9 @@
-"""Limits of model providers, concurrency limits, pauses and schedules: the values that a client takes and gives."""
+"""Limits of providers, concurrency limits, pauses, schedules, debouncing: the values that a client takes and gives."""
 
 from __future__ import annotations
 
 from .worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, PartStatus
+from .worker.flow.debounce import Debounce
 from .worker.flow.schedules import LastSlot, Schedule, ScheduleStatus, TakenSlot
 from .worker.flow.values import BucketStatus, LearnedLimit, ModelEndpoint, Pause, ProviderLimit
 
@@ -10,6 +11,7 @@ __all__ = [
     "BucketStatus",
     "ConcurrencyLimit",
     "ConcurrencyStatus",
+    "Debounce",
     "LastSlot",
     "LearnedLimit",
     "ModelEndpoint",

@@ -10,7 +10,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn
 
 from celery import Celery, Task
@@ -22,7 +22,7 @@ from ..worker.state.execution.budget import ExecutionBudget
 from ..worker.state.values.ids import ChildSessionId
 from ..worker.store.requests.records import AnswerResult
 from .client.client import AgentClient
-from .client.verbs import VERBS, Verb
+from .client.verbs import LONGEST_SECONDS, VERBS, Verb
 from .consumer.refusals import ELEMENT, refusals
 from .names import CONTROL, PREFIX, RETRY, SUBMIT
 
@@ -138,6 +138,7 @@ def _register_submit(app: Celery, settings: Settings, client: LazyClient, option
         on_request: Any = None,
         request_webhook: str | None = None,
         start_at: str | None = None,
+        expires_in_seconds: float | None = None,
     ) -> str:
         """Hand a job to an agent; see `AgentClient.submit`."""
         try:
@@ -146,6 +147,7 @@ def _register_submit(app: Celery, settings: Settings, client: LazyClient, option
                 agent, message, session_id=session_id, idempotency_key=key, budget=_read_budget(budget),
                 metadata=metadata, on_complete=on_complete, webhook=webhook, on_request=on_request,
                 request_webhook=request_webhook, start_at=read_time("start_at", start_at), new_only=not continues,
+                expires_in=_read_seconds("expires_in_seconds", expires_in_seconds),
             )  # fmt: skip
         except (InvalidInput, ActionRefused, IdempotencyMismatch) as error:
             if isinstance(error, IdempotencyMismatch) and session_id is not None and not continues:
@@ -279,6 +281,14 @@ WIRE: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "ExecutionBudget": lambda field, values: _read_budget(values),
 }
 """How a task reads a JSON value, by the annotation of its parameter."""
+
+
+def _read_seconds(field: str, seconds: object) -> timedelta | None:
+    if seconds is None:
+        return None
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds <= LONGEST_SECONDS:
+        return timedelta(seconds=seconds)
+    raise InvalidInput(field, seconds, "give seconds, more than 0.")
 
 
 def _read_budget(values: Mapping[str, Any] | None) -> ExecutionBudget | None:

@@ -205,6 +205,29 @@ def time_left(execution: ExecutionState, now: datetime) -> float | None:
     return max(0.0, min(ends)) if ends else None
 
 
+def longest_wait(execution: ExecutionState, now: datetime) -> float | None:
+    """Seconds for which a step may be put off: until the budget's time is over, or until its execution expires.
+
+    Returns:
+        0 where that time has come; None where there is no end.
+    """
+    left = time_left(execution, now)
+    if execution.expires_at is None or execution.step_count:
+        return left
+    expires = max(0.0, (execution.expires_at - now).total_seconds())
+    return expires if left is None else min(left, expires)
+
+
+def expiry_signal(execution: ExecutionState, now: datetime) -> StopSignal | None:
+    """The signal of an execution that has expired, if none of its steps is done; None while it may begin."""
+    expires_at = execution.expires_at
+    if expires_at is None or execution.step_count or now < expires_at:
+        return None
+    context: Any = {"expiresAt": expires_at.isoformat(), "now": now.isoformat()}
+    message = f"it had not begun by {expires_at:%Y-%m-%d %H:%M:%S} UTC, when it expired"
+    return StopSignal(reason=_TIME, message=message, context=context, source="expiry")
+
+
 def time_signals(execution: ExecutionState, now: datetime) -> Sequence[StopSignal]:
     """Signals of a budget whose time is over.
 

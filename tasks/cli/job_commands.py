@@ -36,6 +36,7 @@ from .options import (
 from .views import as_json, clean, plural, print_table, print_values, say_unread
 
 if TYPE_CHECKING:
+    from ...worker.flow.debounce import Debounce
     from ...worker.store.session_records import Result
     from ..client.client import AgentClient
     from ..client.job import Job
@@ -72,6 +73,12 @@ def submit(
         typer.Option(formats=_TIMES, help="Begin at this time; without an offset it is local time."),
     ] = None,
     delay: Annotated[timedelta | None, time_option("Begin after this (90s, 30m, 1h).")] = None,
+    expires_in: Annotated[timedelta | None, time_option("Stop it if it has not begun so long after it may.")] = None,
+    debounce: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Wait for further messages under this key.")
+    ] = None,
+    quiet: Annotated[timedelta | None, time_option("With --debounce: begin when none has come for so long.")] = None,
+    at_most: Annotated[timedelta | None, time_option("With --debounce: begin then at the latest.")] = None,
     label: Labels = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
@@ -85,6 +92,7 @@ def submit(
       celery-agents submit researcher "What changed in 5.7?" --wait
       celery-agents submit researcher - --idempotency-key ticket-42 --json < question.txt
       celery-agents submit researcher "The news of the night" --start-at 2030-01-31T06:00 --label customer=42
+      celery-agents submit reviewer "Push 3f2a to main" --debounce repo-17 --quiet 30s --at-most 5m --expires-in 1h
     """
     job = client_for(redis_url).submit(
         agent,
@@ -94,9 +102,26 @@ def submit(
         budget=read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds),
         start_at=None if start_at is None else start_at.astimezone(),
         delay=delay,
+        expires_in=expires_in,
+        debounce=_read_debounce(debounce, quiet, at_most),
         labels=read_pairs("--label", label or ()),
     )
     _report(job, wait=wait, timeout=timeout, json=json)
+
+
+def _read_debounce(key: str | None, quiet: timedelta | None, at_most: timedelta | None) -> Debounce | None:
+    """Read the options of a debounced job; None: it is none.
+
+    Raises:
+        typer.BadParameter: One of them is missing.
+    """
+    if key is None and quiet is None and at_most is None:
+        return None
+    if key is None or quiet is None or at_most is None:
+        raise typer.BadParameter("give --debounce, --quiet and --at-most together")
+    from ...worker.flow.debounce import Debounce
+
+    return Debounce(key, quiet=quiet, at_most=at_most)
 
 
 def send(

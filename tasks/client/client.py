@@ -5,9 +5,8 @@ from __future__ import annotations
 import builtins
 import contextlib
 import time
-import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Generator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from pydantic import Field
@@ -15,22 +14,18 @@ from pydantic import Field
 from ...worker.engine.transitions import retry_transition, stop_transition
 from ...worker.errors import (
     ActionRefused,
-    IdempotencyMismatch,
-    InvalidInput,
     InvalidTransition,
     SessionNotFound,
     StoreUnavailable,
 )
 from ...worker.state.conversation.context import LLMConfig
-from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
-from ...worker.state.values.ids import ChildSessionId, ExecutionId, read_session_id
+from ...worker.state.values.ids import read_session_id
 from ...worker.store.inbox import new_change_id
-from ...worker.store.labels import check_changes, check_labels
+from ...worker.store.labels import check_changes
 from ...worker.store.live.streams import StreamPosition
 from ...worker.store.records import InboxKind, Operation
 from ...worker.store.session_records import Header, StoredSession
-from ..housekeeping.receivers import read_receivers
 from .archiving import ArchivingVerbs
 from .budgeting import BudgetingVerbs
 from .bulk import BulkVerbs
@@ -39,23 +34,18 @@ from .erasing import ErasingVerbs
 from .following import follow_session
 from .forking import ForkingVerbs
 from .inputs import (
-    check_agent_name,
     check_budget,
     check_caller,
     check_listing,
     check_model,
     check_seconds,
     check_text,
-    derive_id,
     json_value,
-    read_message,
-    read_metadata,
     read_time_ms,
-    read_transcript,
 )
 from .job import Job, Result
 from .listing import Filter, Page, iterate_headers, read_filter, read_page
-from .messages import INTERRUPTING, WHEN, MessageVerbs, read_mode
+from .messages import MessageVerbs
 from .observing import ObservingVerbs
 from .pending import ResolvingVerbs
 from .providers import ProviderVerbs
@@ -64,13 +54,14 @@ from .schedules import Schedules
 from .snapshots import SnapshotVerbs
 from .spending import SpendingVerbs
 from .stream_items import StreamItem
-from .submission import Submission
-from .verbs import BY, LONGEST_SECONDS, MESSAGE_FIELDS, MOST_TEXT, Scope, verb
+from .submitting import SubmittingVerbs
+from .verbs import BY, MOST_TEXT, Scope, verb
 
 _STOP_SECONDS: Final = 30.0
 
 
 class AgentClient(
+    SubmittingVerbs,
     ResolvingVerbs,
     MessageVerbs,
     BulkVerbs,
@@ -94,184 +85,6 @@ class AgentClient(
     def schedules(self) -> Schedules:
         """The schedules: messages that are submitted at their times."""
         return Schedules(self)
-
-    # --- acting -----------------------------------------------------------------------------------------------
-
-    @verb(
-        "POST", "/v1/agents/{agent}/jobs", "submit_job", scope=Scope.SUBMIT, headers=("idempotency_key",),
-        body=("NewJob", "A job for an agent: a new session, or the next message of an existing one."),
-        http={
-            **MESSAGE_FIELDS,
-            "session_id": Field(description="None: a new one, or the one that follows from Idempotency-Key."),
-            "metadata": Field(description="JSON kept with a new session."),
-            "labels": Field(description="Of a new session, by which it is found."),
-            "messages": Field(description="What was said before; a new session only."),
-            "start_at": Field(description="The first step begins at this time."),
-            "delay": Field(
-                alias="delay_seconds", ge=0, le=LONGEST_SECONDS, description="The same as a time from now."
-            ),
-        },
-        reads_session=("session_id", "messages"), service_only=("labels",),
-    )  # fmt: skip
-    def submit(
-        self,
-        agent: str,
-        message: str | Message,
-        *,
-        session_id: str | None = None,
-        idempotency_key: str | None = None,
-        budget: ExecutionBudget | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        labels: Mapping[str, str] | None = None,
-        messages: Sequence[Message] = (),
-        on_complete: object = None,
-        webhook: str | None = None,
-        on_request: object = None,
-        request_webhook: str | None = None,
-        start_at: datetime | None = None,
-        delay: timedelta | None = None,
-        new_only: bool = False,
-        when: str = "steer",
-    ) -> Job:
-        """Hand a job to an agent: a new session, or the next message of an existing one.
-
-        Args:
-            agent: Name of an agent. A job of an agent that no worker has registered yet waits for such a worker, and a
-                warning says so.
-            session_id: Of this agent. None: a new one, or the one that follows from `idempotency_key`.
-            idempotency_key: The same request with the same key makes one execution, however often it comes.
-            budget: Limits of the execution; the agent's own limits hold as well, the smaller counts. Refused for a
-                message to an execution that runs or waits, which it would join.
-            metadata: JSON kept with a new session; see `write_metadata` for an existing one.
-            labels: Of a new session, by which it is found: up to 16 texts of one line, such as `{"customer": "42"}`,
-                with keys of 64 and values of 128 characters. See `label` for an existing one.
-            messages: What was said before; a new session begins with it. It cannot be given with `session_id`.
-            on_complete: Name of a Celery task, or a signature, that is called with the keyword `result` at the end.
-            webhook: URL to which the result is posted at the end, signed with the workers' webhook secret.
-            on_request: Name of a Celery task, or a signature, that is called with the keyword `request` for each
-                approval, question or other request that the execution waits for.
-            request_webhook: URL to which each request is posted, signed like the result.
-            start_at: The first step of a new session begins at this time. None: at once.
-            delay: The same as a time from now.
-            new_only: True: `session_id` never continues a session; one that was made by another request is a mismatch.
-            when: How the message is delivered to a session that exists, as in `send_message`.
-        Raises:
-            InvalidInput: An argument cannot be used; nothing was written.
-            ActionRefused: The session belongs to another agent, or a budget is given while an execution of it runs.
-            IdempotencyMismatch: The key, or with `new_only` the session, was used for something else.
-            StoreFull: Redis is full; nothing was written.
-            StoreUnavailable: No answer. Ask again with the same idempotency key.
-        """
-        check_agent_name(agent)
-        submission = Submission(
-            session=read_session_id(derive_id(idempotency_key, "session") if session_id is None else session_id),
-            message=read_message(message, self.settings.max_message_bytes),
-            operation_id=derive_id(idempotency_key, "operation"),
-            has_key=idempotency_key is not None,
-            execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
-            budget=budget,
-            metadata=read_metadata(metadata, self.settings.max_message_bytes),
-            labels=check_labels(labels),
-            transcript=read_transcript(messages, session_id, self.settings),
-            notify=self._read_receivers(on_complete, webhook, on_request, request_webhook),
-            start_at=start_at,
-            delay=delay,
-            when=read_mode(when),
-        )
-        if (may_exist := session_id is not None and not new_only) and self._check_owner(submission.session, agent):
-            return self._send(submission)
-        return self._submit_new(submission, agent, may_exist=may_exist)
-
-    def _submit_new(self, submission: Submission, agent: str, *, may_exist: bool) -> Job:
-        """Create the session of a submission.
-
-        Args:
-            may_exist: Whether the caller chose the session's id, so that another caller may create it meanwhile.
-        """
-        if isinstance(submission.session, ChildSessionId):  # no caller makes such ids
-            raise SessionNotFound(submission.session)
-        queue = self._queues.queue_of(agent)
-        try:
-            applied = self.store.sessions.submit(
-                submission.session,
-                agent,
-                submission.fingerprint(agent),
-                submission.first_state,
-                start_at_ms=submission.start_at_ms(self._now_ms),
-                queue=queue,
-                labels=submission.labels,
-            )
-        except IdempotencyMismatch:
-            if not may_exist:
-                raise
-            # Another caller has created the session in the meantime.
-            self._check_owner(submission.session, agent)
-            return self._send(submission)
-        if applied.outcome == "again" and may_exist:
-            # The other caller said the same; unless this is the same operation, it is said twice.
-            return self._send(submission)
-        self._publish(applied.publish)
-        job = self._make_job(
-            submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
-        )
-        job.notice = self._queues.describe_unknown(agent) if queue is None else ""
-        if job.notice:
-            warnings.warn(job.notice, stacklevel=3)
-        return job
-
-    @verb(
-        "POST", "/v1/sessions/{session_id}/messages", "send_message", scope=Scope.SUBMIT, headers=("idempotency_key",),
-        body=("NewMessage", "A message of the user."), http={**MESSAGE_FIELDS, "when": WHEN},
-        service_only=("budget", "webhook", "request_webhook"), needs=INTERRUPTING, for_chat=True,
-    )  # fmt: skip
-    def send_message(
-        self,
-        session_id: str,
-        message: str | Message,
-        *,
-        when: str = "steer",
-        idempotency_key: str | None = None,
-        budget: ExecutionBudget | None = None,
-        on_complete: object = None,
-        webhook: str | None = None,
-        on_request: object = None,
-        request_webhook: str | None = None,
-    ) -> Job:
-        """Send a further message. A running execution takes it up at its next step; else a new one starts.
-
-        The job says in `placed` where it went.
-
-        Args:
-            when: `steer`: in front of the next model call; behind a final answer it starts the next execution.
-                `queue`: it gets an execution of its own, after the one that runs and what is queued. `interrupt`: as
-                `steer`, in front of the others; a model call and what else has no effect is left off for it, and so
-                are calls and requests that have not begun. `refuse`: it is refused while an execution runs or waits.
-                Where none does, the message starts one, unless it is queued and others wait there, held.
-            idempotency_key: The same message with the same key is added once, as long as the session remembers the key:
-                for the next 128 messages.
-            budget: Limits of the execution that the message starts. Refused while an execution runs or waits, which the
-                message would join; not with `queue`.
-        Raises:
-            SessionNotFound: There is no such session, or it has expired.
-            InvalidInput: The message cannot be used.
-            IdempotencyMismatch: The key was used in this session for another message, budget or mode; nothing was
-                written.
-            SessionBusy: It is to be refused, and an execution runs or waits.
-            ActionRefused: Too many messages wait, or a budget is given while an execution runs.
-        """
-        content = read_message(message, self.settings.max_message_bytes)
-        notify = self._read_receivers(on_complete, webhook, on_request, request_webhook)
-        return self._send(
-            Submission(
-                session=read_session_id(session_id),
-                message=content,
-                operation_id=derive_id(idempotency_key, "operation"),
-                has_key=idempotency_key is not None,
-                budget=budget,
-                notify=notify,
-                when=read_mode(when),
-            )
-        )
 
     @verb(task=("session_id", "execution_id", "by", "clear_queue"), task_gives={"timeout": 0})
     def stop(
@@ -407,8 +220,6 @@ class AgentClient(
         check_model(model)
         self._act(read_session_id(session_id), Operation(new_change_id(), InboxKind.MODEL, {"model": model.to_dict()}))
 
-    # --- reading ----------------------------------------------------------------------------------------------
-
     def job(self, session_id: str) -> Job:
         """Get the session's latest execution.
 
@@ -535,57 +346,11 @@ class AgentClient(
                 raise TimeoutError(f"no worker offers agent {name!r} after {timeout:g} s")
             time.sleep(0.05)
 
-    def _send(self, submission: Submission) -> Job:
-        """Add the message to an existing session; one that was added before gets the same job."""
-        session, operation_id = submission.session, submission.operation_id
-        if submission.needs_new and not self.store.sessions.read_joined(session, operation_id):
-            submission.refuse_existing()
-        fingerprint = submission.message_fingerprint()
-        operation = Operation(operation_id, InboxKind.MESSAGE, submission.payload(), fingerprint=fingerprint)
-        applied = self._act(session, operation)
-        job = self._make_job(session, operation_id=operation_id, execution_id=applied.execution_id)
-        job.placed = applied.placed
-        return job
-
     def _job(self, header: Header) -> Job:
         return self._make_job(header.session_id, execution_id=header.execution_id)
-
-    def _check_owner(self, session: str, agent: str) -> bool:
-        """Whether the session exists; refuses it when it belongs to another agent."""
-        try:
-            owner = self.store.sessions.header(session).agent
-        except SessionNotFound:
-            return False
-        if owner != agent:
-            raise ActionRefused(f"session {session} belongs to agent {owner!r}; give {agent!r} a session of its own")
-        return True
 
     def _is_offered(self, name: str) -> bool:
         try:
             return any(name in facts["agents"] for facts in self.store.registry.workers().values())
         except StoreUnavailable:
             return False
-
-    def _read_receivers(
-        self, on_complete: object, webhook: str | None, on_request: object, request_webhook: str | None
-    ) -> dict[str, Any] | None:
-        """Check the receivers of callbacks, and that workers can sign the webhooks; None: there are none."""
-        receivers = read_receivers(
-            self.settings,
-            on_complete=on_complete,
-            webhook=webhook,
-            on_request=on_request,
-            request_webhook=request_webhook,
-        )
-        self._check_webhook(webhook)
-        self._check_webhook(request_webhook, "request_webhook")
-        return receivers
-
-    def _check_webhook(self, webhook: str | None, field: str = "webhook") -> None:
-        """Refuse a webhook that no live worker can sign; where none is alive, this cannot be known."""
-        if webhook is None:
-            return
-        workers = self.store.registry.workers().values()
-        if workers and not any(facts["webhooks"] for facts in workers):
-            advice = "no worker can sign it: set CELERY_AGENTS_WEBHOOK_SECRET in the environment of the workers."
-            raise InvalidInput(field, webhook, advice)

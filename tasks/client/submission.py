@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ...worker.engine.transitions import FirstExecution, first_state
 from ...worker.errors import InvalidInput
+from ...worker.flow.debounce import Debounce, milliseconds
 from ...worker.moments import moment
 from ...worker.state.agent_state import AgentState
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.values.frozen import FrozenDict
 from ...worker.state.values.ids import ChildSessionId, SessionId
-from ...worker.store.records import MessageMode, NextState
+from ...worker.store.records import InboxKind, MessageMode, NextState, Operation
 from .inputs import check_budget, fingerprint_messages, fingerprint_request, read_time_ms
 
-_LONGEST_DELAY: Final = timedelta(days=366)
+_LONGEST: Final = timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class Submission:
         notify: Receivers of a callback at the end; None when there is none.
         start_at: When the first step of a new session begins; None: at once.
         delay: The same as a time from now.
+        expires_in: The execution of a new session is stopped so long after it may begin, if it has not begun then.
+        debounce: A new session begins later, and takes further messages until it has begun.
         when: How it is delivered to a session that exists.
     """
 
@@ -50,6 +53,8 @@ class Submission:
     notify: Mapping[str, Any] | None
     start_at: datetime | None = None
     delay: timedelta | None = None
+    expires_in: timedelta | None = None
+    debounce: Debounce | None = None
     when: MessageMode = MessageMode.STEER
 
     def __post_init__(self) -> None:
@@ -57,11 +62,19 @@ class Submission:
         if self.start_at is not None and self.delay is not None:
             raise InvalidInput("delay", str(self.delay), "give start_at or delay, not both.")
         read_time_ms("start_at", self.start_at)
-        if self.delay is not None and (
-            not isinstance(self.delay, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
-            or not timedelta() <= self.delay <= _LONGEST_DELAY
-        ):
-            raise InvalidInput("delay", str(self.delay), f"give a timedelta up to {_LONGEST_DELAY.days} days, or None.")
+        _check_time("delay", self.delay, timedelta())
+        _check_time("expires_in", self.expires_in, timedelta(milliseconds=1))
+        if self.debounce is not None:
+            self._check_debounced(self.debounce)
+
+    def _check_debounced(self, debounce: Debounce) -> None:
+        if not isinstance(debounce, Debounce):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput("debounce", debounce, "give a Debounce of celery_agents.flow, or None.")
+        for name, value in (("delay", self.delay), ("start_at", self.start_at)):
+            if value is not None:
+                raise InvalidInput(name, str(value), "leave it out: a debounced job begins by the times of Debounce.")
+        if self.when is not MessageMode.STEER:
+            raise InvalidInput("when", self.when, "leave it out: a debounced message joins its job, or is queued.")
 
     def start_at_ms(self, now_ms: Callable[[], int]) -> int:
         """Redis time at which the first step begins; 0: at once.
@@ -70,31 +83,35 @@ class Submission:
             now_ms: Reads Redis's time, which a delay counts from.
         """
         if self.delay is not None:
-            return now_ms() + round(self.delay.total_seconds() * 1000)
+            return now_ms() + milliseconds(self.delay)
+        if self.debounce is not None:
+            return now_ms() + self.debounce.quiet_ms
         return read_time_ms("start_at", self.start_at) or 0
 
     @property
-    def begins_later(self) -> bool:
-        """Whether the caller asked for a later start."""
-        return self.delay is not None or self.start_at is not None
+    def _needs_new(self) -> Iterator[tuple[str, Any, str]]:
+        """All that only a new session can have and the caller asked for: name, value, and what to do instead."""
+        for name, value in (("delay", self.delay), ("start_at", self.start_at)):
+            if value is not None:
+                yield name, str(value), "only a new session can start later. Leave it out, or the id."
+        if self.expires_in is not None:
+            yield "expires_in", str(self.expires_in), "only a new session can expire. Leave it out, or the id."
+        if self.labels:
+            yield "labels", self.labels, "call label() for it, and leave them out here."
 
     @property
     def needs_new(self) -> bool:
         """Whether the caller asked for what only a new session can have."""
-        return self.begins_later or bool(self.labels)
+        return any(True for _ in self._needs_new)
 
     def refuse_existing(self) -> None:
         """Refuse what only a new session can have, for a session that exists.
 
         Raises:
-            InvalidInput: The submission asks for a later start, or has labels.
+            InvalidInput: The submission asks for such a thing.
         """
-        if self.begins_later:
-            field, value = ("delay", self.delay) if self.delay is not None else ("start_at", self.start_at)
-            advice = f"session {self.session} exists; only a new session can start later. Leave it out, or the id."
-            raise InvalidInput(field, str(value), advice)
-        advice = f"session {self.session} exists; call label() for it, and leave them out here."
-        raise InvalidInput("labels", self.labels, advice)
+        for name, value, advice in self._needs_new:
+            raise InvalidInput(name, value, f"session {self.session} exists; {advice}")
 
     def first_state(self, now_ms: int) -> NextState:
         """Build the first version of a new session."""
@@ -108,12 +125,26 @@ class Submission:
             self.budget,
             fingerprint=self.message_fingerprint(),
             notify=self.notify,
+            expires_at=self._expires_at(now_ms),
         )
         return first_state(state, self.message, execution, now)
 
+    def _expires_at(self, now_ms: int) -> datetime | None:
+        """When the execution expires that this begins; counted from the time at which it may begin, at the latest."""
+        if self.expires_in is None:
+            return None
+        starts_ms = now_ms + self.debounce.at_most_ms if self.debounce else self.start_at_ms(lambda: now_ms)
+        return moment(max(now_ms, starts_ms) + milliseconds(self.expires_in))
+
+    def _times(self) -> str:
+        """When the caller asked it to begin, for the digests; "" where nothing was said."""
+        later = "" if self.start_at is None and self.delay is None else f"{self.start_at}{self.delay}"
+        later += "" if self.expires_in is None else f"expires{self.expires_in}"
+        return later + ("" if self.debounce is None else self.debounce.to_json().decode())
+
     def fingerprint(self, agent: str) -> str:
         """Hash what the caller asked for, to recognise another request under the same key."""
-        later = "" if self.start_at is None and self.delay is None else f"{self.start_at}{self.delay}"
+        later = self._times()
         transcript = fingerprint_messages(self.transcript) if self.transcript else ""
         labels = json.dumps(self.labels, sort_keys=True) if self.labels else ""
         return fingerprint_request(agent, self.message, self.budget, self.metadata) + later + transcript + labels
@@ -123,12 +154,16 @@ class Submission:
         if not self.has_key:
             return ""
         written = b"".join((self.message.to_json(), b"" if self.budget is None else self.budget.to_json()))
-        later = f"{self.start_at}{self.delay}" if self.begins_later else ""
+        later = self._times()
         later += "" if self.when is MessageMode.STEER else self.when
         return f"1:{hashlib.sha256(written + later.encode()).hexdigest()[:32]}"
 
-    def payload(self) -> dict[str, Any]:
-        """Write the message as the payload of an operation."""
+    def operation(self) -> Operation:
+        """The message as an operation on a session that exists."""
+        fingerprint = self.message_fingerprint()
+        return Operation(self.operation_id, InboxKind.MESSAGE, self._payload(), fingerprint=fingerprint)
+
+    def _payload(self) -> dict[str, Any]:
         payload: dict[str, Any] = {"message": self.message.to_dict()}
         if self.budget is not None:
             payload["budget"] = self.budget.to_dict()
@@ -137,3 +172,8 @@ class Submission:
         if self.when is not MessageMode.STEER:
             payload["when"] = self.when
         return payload
+
+
+def _check_time(field: str, time: object, least: timedelta) -> None:
+    if time is not None and not (isinstance(time, timedelta) and least <= time <= _LONGEST):
+        raise InvalidInput(field, str(time), f"give a timedelta up to {_LONGEST.days} days, or None.")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from ...worker.flow.concurrency import ConcurrencyLimit
+from ...worker.flow.debounce import Debounce
 from ...worker.flow.schedules import MOST_MISSED, Schedule
 from ...worker.flow.values import ProviderLimit
 from ...worker.state.conversation.context import LLMConfig
@@ -68,6 +69,21 @@ class TranscriptMessage(Body):
     def value(self) -> Message:
         """The message as the client takes it."""
         return Message.from_dict(self.model_dump())
+
+
+class Debouncing(Body):
+    """How long a job waits for further messages under the same key."""
+
+    key: str = Field(min_length=1, max_length=200, description="By which messages to an agent belong together.")
+    quiet_seconds: float = Field(gt=0, le=LONGEST_SECONDS, description="It begins when none has come for so long.")
+    at_most_seconds: float = Field(
+        gt=0, le=LONGEST_SECONDS, description="It begins at the latest so long after the first."
+    )
+
+    def value(self) -> Debounce:
+        """It as the client takes it."""
+        quiet, at_most = timedelta(seconds=self.quiet_seconds), timedelta(seconds=self.at_most_seconds)
+        return Debounce(self.key, quiet=quiet, at_most=at_most)
 
 
 class Stop(Body):

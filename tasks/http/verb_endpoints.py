@@ -25,7 +25,7 @@ from ..client.json_values import (
 )
 from ..client.verbs import VERBS, Verb, needed_scopes
 from . import replies
-from .bodies import Budget, Concurrency, ModelLimit, ModelSchedule, Moment, TranscriptMessage, WaitQuery
+from .bodies import Budget, Concurrency, Debouncing, ModelLimit, ModelSchedule, Moment, TranscriptMessage, WaitQuery
 from .endpoints import IF_MATCH, KEY, Body, Call, Endpoint, Handler, NoQuery, send
 from .job_endpoints import reply_to
 from .problems import HttpProblem
@@ -52,6 +52,7 @@ WIRE: Final[Mapping[str, Any]] = {
     "ProviderLimit": ModelLimit,
     "ConcurrencyLimit": Concurrency,
     "Schedule": ModelSchedule,
+    "Debounce | None": Debouncing | None,
     "Mapping[str, Any] | None": dict[str, Any] | None,
     "Mapping[str, str] | None": dict[str, str] | None,
     "Mapping[str, str]": dict[str, str],
@@ -70,6 +71,7 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "ProviderLimit": lambda limit: limit.value(),
     "ConcurrencyLimit": lambda limit: limit.value(),
     "Schedule": lambda schedule: schedule.value(),
+    "Debounce | None": lambda debounce: debounce.value(),
     "Sequence[Message]": lambda messages: [message.value() for message in messages],
 }
 """How the value of a field becomes that of the parameter, where it differs."""

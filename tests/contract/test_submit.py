@@ -60,6 +60,14 @@ def test_a_submit_that_was_not_sent_is_made_all_the_same(database: Database) -> 
     assert bench.store.sessions.header(bench.session).version == 1
 
 
+def test_a_session_that_is_made_at_this_moment_was_not_deleted(database: Database) -> None:
+    bench = Bench(database)
+    bench.spy.before(Points.SESSION_MARK, bench.submit)
+    with pytest.raises(SessionNotFound) as found:
+        bench.message("hello")
+    assert type(found.value) is SessionNotFound
+
+
 def test_unknown_sessions_are_named(bench: Bench) -> None:
     for ask in (bench.store.sessions.header, bench.store.sessions.load, bench.store.sessions.definition):
         with pytest.raises(SessionNotFound):

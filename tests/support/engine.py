@@ -167,6 +167,7 @@ class Bench:
         agent: Agent | None = None,
         budget: ExecutionBudget | None = None,
         state: AgentState | None = None,
+        expires_at: datetime | None = None,
     ) -> str:
         """A session with its first execution; its id."""
         number = next(self._numbers)
@@ -175,7 +176,8 @@ class Bench:
 
         def transition(now_ms: int) -> NextState:
             now = datetime.fromtimestamp(now_ms / 1000, UTC)
-            return first_state(first, Message.user(message), FirstExecution(f"e{number}", f"op{number}", budget), now)
+            execution = FirstExecution(f"e{number}", f"op{number}", budget, expires_at=expires_at)
+            return first_state(first, Message.user(message), execution, now)
 
         self.store.sessions.submit(session_id, (agent or self.agents[0]).name, "", transition)
         return session_id

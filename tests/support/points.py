@@ -62,6 +62,7 @@ class Points:
     SWEEP_CLAIMS: Final = "sweep.claims"
     SWEEP_PASS: Final = "sweep.pass"
     SWEEP_PRIMARY: Final = "sweep.primary"
+    BURSTS_SET: Final = "bursts.set"
     SCHEDULES_DUE: Final = "schedules.due"
     SCHEDULES_READ: Final = "schedules.read"
     SCHEDULES_CHANGE: Final = "schedules.change"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from ..errors import PutOff
-from ..guards import time_left, time_signals
+from ..guards import longest_wait, time_signals
 from ..hooks import HookContext, HookPoint
 from ..moments import moment
 from ..redaction import redact
@@ -104,7 +104,7 @@ def give_back(run: Run, store: Store, why: str, *, counts: bool = False) -> Run:
 
 def put_off(run: Run, services: EngineServices, error: PutOff) -> Run:
     """Release the run's claim until what puts it off is over, or until the end of its time; nothing is counted."""
-    left = time_left(run.execution, moment(services.redis_ms(run)))
+    left = longest_wait(run.execution, moment(services.redis_ms(run)))
     seconds = error.seconds if left is None else min(error.seconds, left)
     why, store = redact(str(error)), services.store
     retry = release_and_retry(store, run.claim, why, delay_seconds=seconds, put_off=error.put_off)

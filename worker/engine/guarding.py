@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...config.settings import Settings
 from ..errors import PutOff
-from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, time_left
+from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, expiry_signal, longest_wait
 from ..hooks import HookPoint
 from ..moments import moment
 from ..redaction import describe_exception, redact
@@ -127,11 +127,13 @@ def _find_refusal(run: Run, settings: Settings) -> tuple[ErrorInfo, StopReason] 
 
 
 def _requested_stop(run: Run) -> StopSignal | None:
-    """The stop that a person asked for, or that the end of a hold brings; None without one."""
+    """The stop that a person asked for, or that the end of a hold or its expiry brings; None without one."""
     if run.loaded.cancel is not None:
         return user_stop_signal()
     # Before its time is over, no worker gets a claim of a held session.
-    return None if run.loaded.hold is None else hold_signal(run.loaded.hold)
+    if run.loaded.hold is not None:
+        return hold_signal(run.loaded.hold)
+    return None if run.loaded.journal.was_paid_for else expiry_signal(run.execution, moment(run.loaded.now_ms))
 
 
 def _view_of(run: Run) -> GuardView:
@@ -146,7 +148,7 @@ def _view_of(run: Run) -> GuardView:
 
 
 def _delay_step(run: Run, services: EngineServices, verdict: Delay) -> Run:
-    left = time_left(run.execution, moment(run.loaded.now_ms))
+    left = longest_wait(run.execution, moment(run.loaded.now_ms))
     seconds = verdict.seconds if left is None else min(verdict.seconds, left)
     why = redact(verdict.reason)
     return run.decide(release_and_retry(services.store, run.claim, why, delay_seconds=seconds))

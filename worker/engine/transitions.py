@@ -142,6 +142,7 @@ class FirstExecution:
         budget: None: the agent's, else the default limit of steps.
         fingerprint: Digest of what was sent under the idempotency key of the submit; "" without a key.
         notify: Whom to notify of the execution's end. None: no receiver.
+        expires_at: As in `ExecutionState`.
     """
 
     execution_id: str
@@ -149,13 +150,16 @@ class FirstExecution:
     budget: ExecutionBudget | None = None
     fingerprint: str = ""
     notify: Mapping[str, Any] | None = None
+    expires_at: datetime | None = None
 
 
 def first_state(state: AgentState, message: Message, execution: FirstExecution, now: datetime) -> NextState:
     """A new session with its first execution pending."""
     operation_id = execution.operation_id
     state = state.with_user_message(message, now=now)
-    state = state.with_execution(execution.execution_id, execution.budget, operation_id, now=now)
+    state = state.with_execution(
+        execution.execution_id, execution.budget, operation_id, now=now, expires_at=execution.expires_at
+    )
     data = {"operation": operation_id}
     event = NewEvent(type=EventType.EXECUTION_SUBMITTED, execution_id=execution.execution_id, step=0, data=data)
     notify = {operation_id: execution.notify} if execution.notify else {}

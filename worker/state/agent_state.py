@@ -113,11 +113,13 @@ class AgentState(AgentWithParts):
         operation_id: str | None = None,
         *,
         now: datetime | None = None,
+        expires_at: datetime | None = None,
     ) -> AgentState:
         """Begin the next execution, pending.
 
         Args:
             budget: None: none is given; an agent that has none either gets the default limit of steps.
+            expires_at: It is stopped then, where no model has been asked for it. None: never.
         Raises:
             InvalidTransition: The present one has not ended.
         """
@@ -137,6 +139,7 @@ class AgentState(AgentWithParts):
             default_steps=None if budget is None else 0,
             created_at=moment,
             operation_id=operation_id,
+            expires_at=expires_at,
         )
         return self._change(moment, execution=execution, schema_version=schema_version_of(self.parts, execution))
 

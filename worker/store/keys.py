@@ -39,6 +39,8 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:tool-list:<digest>` | string | 40 days, renewed by steps | a list of tools; a worker that got it |
 | `ca:shards` | string | permanent | the first process |
 | `ca:flow` | hash | permanent | limits, pauses, known buckets; clients, and workers that learn |
+| `ca:burst:<name>` | hash | 30 days | the session that takes the messages under a debounce key; clients |
+| `ca:burst:<name>:<operation>` | hash | a day | the session that got a message under an idempotency key; clients |
 | `ca:rate:<digest>` | hash | an hour, or until its *not before* and an hour | a bucket; the script `bucket` |
 | `ca:rate:<digest>:held` | zset | the longest lease | reservation → end of its lease; the script |
 | `ca:rate:<digest>:line` | zset | a minute after the last appointment | session → its appointment; the script |
@@ -111,6 +113,10 @@ class FleetKeys:
     def rate(self, digest: str) -> BucketKeys:
         """Name the keys of a bucket by its digest."""
         return BucketKeys(f"{self.prefix}rate:{digest}")
+
+    def burst(self, name: str) -> str:
+        """The session that takes the messages under a debounce key, by the name of the burst."""
+        return f"{self.prefix}burst:{name}"
 
     def holders(self, part: str) -> HolderKeys:
         """Name the keys of a part of a concurrency limit, by its text."""

@@ -444,7 +444,7 @@ class ActionResult:
 
     Attributes:
         outcome: "joined" a running execution at once, "queued" behind its running step, "started" an execution,
-            "changed" the session, "again" when it had been applied before, "idle" when it acts on an execution that
+            "changed" the session, "again" when it had been applied before, "idle" when it is for an execution that
             runs or waits, and the session has none.
         execution_id: The execution that it joined or started; "" while that is not known.
         publish: A step to publish, where the transaction could not.

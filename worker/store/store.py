@@ -20,6 +20,7 @@ from .clock import RedisClock
 from .confirming import Confirmer
 from .context import Publisher, StoreContext
 from .database import Database
+from .flow.bursts import BurstVerbs
 from .flow.schedules import ScheduleVerbs
 from .flow.verbs import FlowVerbs
 from .housekeeping.callbacks import CallbackVerbs
@@ -116,8 +117,8 @@ class Housekeeping(
     """The work of workers besides their steps, and the facts that operators look at."""
 
 
-class Flow(FlowVerbs, ScheduleVerbs):
-    """Limits and pauses, reservations of requests to providers, and schedules."""
+class Flow(FlowVerbs, ScheduleVerbs, BurstVerbs):
+    """Limits and pauses, reservations of requests to providers, schedules, and the sessions of bursts."""
 
 
 class LiveText(LiveVerbs):
@@ -135,7 +136,7 @@ class Store:
         registry: What workers tell about themselves.
         tool_lists: Lists of tools of remote servers.
         live: Text that is written while a step runs.
-        flow: Limits and pauses, reservations of requests to providers, and schedules.
+        flow: Limits and pauses, reservations of requests to providers, schedules, and the sessions of bursts.
         trees: Sessions with those that their agents have started.
         archived: Sessions in the archive, which the verbs of the other parts reach; None without an archive.
         archiver: What moves sessions there; None without one.

@@ -19,6 +19,7 @@ ADDED: Final[Mapping[str, Any]] = {
     "tokens": ...,  # a sum over what was stored
     "default_steps": None,
     "rewound_to": None,
+    "expires_at": None,
 }
 """Fields that later builds have added, each with what it says of what was stored before; `...`: anything."""
 

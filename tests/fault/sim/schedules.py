@@ -27,36 +27,16 @@ from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.flow import schedules as stored
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
+from .strikes import Killed, Strike, StrikingDatabase, choices
 from support.lua_scripts import SCRIPTS
-from support.store import SpyDatabase
 
 NAME: Final = "each-second"
 SLOTS: Final = 2
 ACTS: Final = ("kill", "lose", "overtake", "edit", "edit time", "remove")
 
 
-class Killed(BaseException):
-    """The worker is gone at this moment."""
-
-
 def made(message: str = "first {slot}", cron: str = "* * * * * *") -> Schedule:
     return Schedule(NAME, cron=cron, agent="report", message=message, session="log", overlap="queue", missed=100)
-
-
-class _Striking(SpyDatabase):
-    """Does something before or behind the round trips with certain numbers, from 0."""
-
-    def __init__(self, inner: MemoryDatabase) -> None:
-        super().__init__(inner)
-        self.strikes: dict[tuple[int, bool], Callable[[], object]] = {}
-
-    def _note(self, point: str, commands: Any) -> None:
-        super()._note(point, commands)
-        self.strikes.get((len(self.sent) - 1, False), lambda: None)()
-
-    def _heard(self, point: str, replies: Any) -> Any:
-        self.strikes.get((len(self.sent) - 1, True), lambda: None)()
-        return super()._heard(point, replies)
 
 
 @dataclass
@@ -78,7 +58,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.memory = MemoryDatabase(scripts=SCRIPTS)
-        self.struck = _Striking(self.memory)
+        self.struck = StrikingDatabase(self.memory)
         self.store, self.other = self._store(self.struck), self._store(self.memory)
         flow = self.other.flow
         flow.set_schedule(made())
@@ -136,14 +116,13 @@ class World:
         finally:
             self.is_struck = was_struck
 
-    def play(self, strikes: Sequence[tuple[int, bool, str]]) -> int:
+    def play(self, strikes: Sequence[Strike]) -> int:
         """Let a worker run while things happen at its round trips, and then others until nothing is due.
 
         Returns:
             How many round trips the worker has made.
         """
-        self.struck.sent.clear()
-        self.struck.strikes = {(trip, behind): lambda name=name: self.act(name) for trip, behind, name in strikes}
+        self.struck.begin(strikes, self.act)
         self.is_struck = True
         with contextlib.suppress(Killed, StoreUnavailable):
             self.runner(self.store).run_due()
@@ -173,16 +152,13 @@ class World:
             self.violations.append("a taken slot is left")
 
 
-def explore(every: int = 1) -> Iterator[tuple[Sequence[tuple[int, bool, str]], list[str]]]:
+def explore(every: int = 1) -> Iterator[tuple[Sequence[Strike], list[str]]]:
     """Play every choice of one thing at any round trip, and of two, and give the violations of each.
 
     Args:
         every: Of the choices of two, play one in so many.
     """
-    trips = World().play(())
-    places = [(trip, behind, act) for trip in range(trips + 1) for behind in (False, True) for act in ACTS]
-    pairs = (pair for pair in itertools.combinations(places, 2) if pair[0][:2] != pair[1][:2])
-    for strikes in ((), *zip(places), *itertools.islice(pairs, 0, None, every)):
+    for strikes in choices(World().play(()), ACTS, every):
         world = World()
         world.play(strikes)
         yield strikes, world.violations

@@ -53,6 +53,8 @@ class ExecutionState(Value):
             not decided before it starts; no limit in one that an earlier version has started.
         rewound_to: The step, as `<execution>:<step>`, to which the session was taken back behind its end. It cannot be
             retried then: it would go on behind steps that the conversation lacks. None: it was not.
+        expires_at: It is stopped at this time, where no model has been asked for it by then. None: it waits for as long
+            as it takes.
     """
 
     execution_id: ExecutionId = default_from(ExecutionId.generate)
@@ -83,6 +85,7 @@ class ExecutionState(Value):
     handed_over_by: tuple[Text, ...] = ()
     default_steps: Count | None = None
     rewound_to: Text | None = None
+    expires_at: UtcDatetime | None = None
 
     @property
     def steps_used(self) -> int:
@@ -341,6 +344,7 @@ class ExecutionState(Value):
             default_steps=self.default_steps if budget is None else 0,
             continuation=NO_CONTINUATION,
             errors=(),
+            expires_at=None,
             retries=self.retries + 1,
             steps_before_retry=len(self.step_executions),
             waited_seconds=self.waited_seconds + idle,

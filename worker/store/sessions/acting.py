@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...errors import ActionRefused, SessionBusy
+from ...flow.debounce import Debounce
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, hold_commands, interrupt_commands
@@ -49,6 +50,23 @@ class ActVerbs(StorePart):
         action = _Action(self._context.session(session_id), operation, transition)
         return action.scope.act_once(action.run, "take a message")
 
+    def act_in_burst(
+        self, session_id: str, operation: Operation, transition: Transition, debounce: Debounce
+    ) -> ActionResult:
+        """Add a message to the session of a burst: to its execution, whose start moves, until that has begun.
+
+        Behind that, the message is queued for an execution of its own.
+
+        Returns:
+            "idle" where no execution runs or waits, or its session is parked: nothing was written, and the message
+            begins another burst.
+        Raises:
+            SessionNotFound: There is no such session yet, or it has expired; `SessionDeleted`, `SessionArchived`.
+            ActionRefused: Too many messages are queued.
+        """
+        action = _Action(self._context.session(session_id), operation, transition, debounce=debounce)
+        return action.scope.act_once(action.run, "take a message")
+
 
 @dataclass(slots=True)
 class _Action:
@@ -56,12 +74,14 @@ class _Action:
 
     Attributes:
         placed: Where the last attempt has put the message, perhaps: its reply was lost.
+        debounce: The message is one of a burst.
     """
 
     scope: SessionScope
     operation: Operation
     transition: Transition
     placed: Placement | None = None
+    debounce: Debounce | None = None
 
     def run(self) -> ActionResult:
         """Make one attempt."""
@@ -85,6 +105,8 @@ class _Action:
                 operation.check_fingerprint(scope.session_id, fields.text(fingerprint))
                 first = _placement(fields.text(placed)) or self.placed or known
                 return ActionResult("again", "", found.version, placed=first or None)
+            if self.debounce is not None:
+                return self._join_burst(found, inbox, queue, watched, self.debounce)
             refuse_mode(found, operation)
             _refuse_budget(found, operation)
             _refuse_ended_child(found, operation)
@@ -118,6 +140,26 @@ class _Action:
         _refuse_ended_session(self.scope.session_id, status, operation)
         return apply_now(found, operation, self.transition, watched, status=status)
 
+    def _join_burst(
+        self,
+        found: WatchedSession,
+        inbox: InboxIndex,
+        queue: MessageQueue,
+        watched: WatchedTransaction,
+        debounce: Debounce,
+    ) -> ActionResult:
+        """Let the message join the execution that has not begun, or queue it behind the one that has."""
+        control = found.control
+        if control.phase in ("end", "parked"):
+            return ActionResult("idle", "", found.version)
+        has_begun = control.phase != "run" or control.step > 1 or control.claim or _has_journal(found, watched)
+        if has_begun:
+            self.operation = _as_taken(found, self.operation.taken(when=MessageMode.QUEUE))
+            return self._place(found, inbox, queue, watched, status="")
+        self.placed, self.operation = Placement.JOINS, _as_taken(found, self.operation)
+        moved = _move_start(found, debounce, watched)
+        return apply_now(found, self.operation, self.transition, watched, status="", commands=moved)
+
     def _leave(
         self,
         found: WatchedSession,
@@ -144,6 +186,19 @@ def _find(
     if any(each.id == operation.id for each in queue.messages):
         return Placement.HELD if queue.held else Placement.QUEUED
     return "" if operation.id in found.bookkeeping.operations else None
+
+
+def _move_start(found: WatchedSession, debounce: Debounce, watched: WatchedTransaction) -> list[Command]:
+    """Commands that let a session begin later, since another message of its burst has come; none once it is due."""
+    scope, control, now_ms = found.scope, found.control, found.now_ms
+    if control.not_before_ms <= now_ms or control.put_off or control.hold is not None or control.unoffered:
+        return []
+    (created,) = watched.pipeline("act.created", [("HGET", scope.keys.session, "created")])
+    start_ms = debounce.start_ms(fields.milliseconds(created), now_ms)
+    return [
+        ("HSET", scope.keys.ctl, "not_before", start_ms),
+        ("ZADD", scope.keys.shard.due, start_ms, scope.session_id),
+    ]
 
 
 def _placement(stored: str) -> Placement | None:

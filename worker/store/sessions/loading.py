@@ -323,8 +323,10 @@ A session that was restored has it too: its row is still in the archive."""
 
 def missing_error(context: StoreContext, session_id: str) -> SessionNotFound:
     """The error for a session that has no version: it was archived, it was deleted, or there is none."""
-    read: Command = ("HMGET", context.keys(session_id).session, MARK, ARCHIVED)
-    ((created, archived),) = context.database.pipeline("session.mark", [read])
+    read: Command = ("HMGET", context.keys(session_id).session, MARK, ARCHIVED, "version")
+    ((created, archived, version),) = context.database.pipeline("session.mark", [read])
+    if version is not None:  # it was made since
+        return SessionNotFound(session_id)
     if archived is not None:
         return SessionArchived(session_id, fields.text(archived), fields.milliseconds(created))
     return SessionDeleted(session_id) if created is not None else SessionNotFound(session_id)
