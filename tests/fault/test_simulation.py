@@ -14,13 +14,15 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import Reasoning
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 
+from fault.sim.database import StoreContext
 from fault.sim.deleting import unseen_deleting
+from fault.sim.holding import unseen_holding
 from fault.sim.interrupting import unseen_interrupting
 from fault.sim.limiting import unseen_limiting
 from fault.sim.mutants import Mutant, hunt, mutants_by_kind
 from fault.sim.rewinding import unseen_rewinding
 from fault.sim.run import a_redis, run_seeds
-from fault.sim.simulation import Simulation, StoreContext
+from fault.sim.simulation import Simulation
 from fault.sim.substitutes import EditedDatabase, Substitutes
 from fault.sim.vacuity import unknown, unseen, unseen_capable, unseen_smart, unseen_waiting
 from fault.sim.world import Tally
@@ -33,6 +35,7 @@ SMART_SEEDS = 100
 LIMITING_SEEDS = 100
 REWINDING_SEEDS = 120
 INTERRUPTING_SEEDS = 100
+HOLDING_SEEDS = 60
 # Not seen in every few hundred seeds; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer StoreUnavailable",
@@ -55,6 +58,7 @@ RARE = {
     "answer submit again",
 }
 RARE_IN_LIMITING = {"answer raised in time"}
+RARE_IN_HOLDING = {"answer holder keep refused"}
 RARE_IN_WAITING = {
     "answer expired approve",
     "answer expired answer",
@@ -152,6 +156,13 @@ def test_no_seed_in_which_sessions_are_rewound_loses_or_doubles_anything(url: st
 def test_no_seed_in_which_messages_interrupt_loses_one_or_begins_what_it_must_not(url: str) -> None:
     tally = run_all(url, INTERRUPTING_SEEDS, "interrupting")
     expect_all_seen(tally, unseen_interrupting(tally), f"{INTERRUPTING_SEEDS} seeds in which messages interrupt")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_seed_under_concurrency_limits_lets_too_many_run_or_forgets_who_waits(url: str) -> None:
+    tally = run_all(url, HOLDING_SEEDS, "holding")
+    expect_all_seen(tally, set(unseen_holding(tally)) - RARE_IN_HOLDING, f"{HOLDING_SEEDS} seeds under limits")
 
 
 class _Doubling(Reasoning):

@@ -210,6 +210,12 @@ OF_DELETING: Final = (Points.DELETE_READ, Points.DELETE_STEPS, Points.DELETE_EXE
 # Those of a change of the budget.
 OF_LIMITING: Final = (Points.BUDGET_READ, Points.BUDGET_EXEC)
 
+# Those of concurrency limits: taking and giving back holders, and calling who may go.
+OF_HOLDING: Final = (
+    Points.HOLDERS_TAKE, Points.HOLDERS_KEEP, Points.HOLDERS_GIVE, Points.HOLDERS_LINES, Points.HOLDERS_CALL,
+    Points.HOLDERS_LEAVE, Points.HOLDERS_LOOK, Points.HOLDERS_SETTLED, Points.FLOW_READ, Points.FLOW_FORWARD,
+)  # fmt: skip
+
 # Those of a rewind.
 OF_REWINDING: Final = (
     Points.HEADERS, Points.PAST_HEAD, Points.PAST_LISTS, Points.REWIND_KNOWN, Points.REWIND_READ, Points.REWIND_STEPS,
@@ -227,5 +233,6 @@ ELSEWHERE: Final = (
     Points.SESSION_MARK, Points.DELETE_FULL, Points.STOP_CLEAR, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
-    *OF_WAITING, *OF_LIMITING, *OF_REWINDING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,
+    Points.FLOW_VIEW, Points.FLOW_CONCURRENCY, Points.FLOW_KNOWN, Points.HOLDERS_DEFINED, Points.HOLDERS_PRIMARY,
+    *OF_WAITING, *OF_LIMITING, *OF_HOLDING, *OF_REWINDING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .deleting import unseen_deleting
+from .holding import unseen_holding
 from .interrupting import unseen_interrupting
 from .limiting import unseen_limiting
 from .rewinding import unseen_rewinding
@@ -35,8 +36,9 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "limiting": "--limiting",
     "rewinding": "--rewinding",
     "interrupting": "--interrupting",
+    "holding": "--holding",
 }
-_FEWER: Final = frozenset({"capable", "deleting", "smart", "limiting", "rewinding", "interrupting"})
+_FEWER: Final = frozenset({"capable", "deleting", "smart", "limiting", "rewinding", "interrupting", "holding"})
 
 
 def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, chunk: int = CHUNK) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, ch
 
     Each is run also with sessions that ask; the first 20 000 also with agents that have every capability (those
     of `state.run`, and those of `state.smart`), and with clients that delete sessions, change budgets, rewind or
-    interrupt.
+    interrupt, and under concurrency limits.
 
     Returns:
         The verdict: seeds, seconds of work, failures with their replay commands, and what never happened.
@@ -68,6 +70,7 @@ def verdict(chunks: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     missing.update(unseen_limiting(tallies["limiting"]) if chunks["limiting"] else ())
     missing.update(unseen_rewinding(tallies["rewinding"]) if chunks["rewinding"] else ())
     missing.update(unseen_interrupting(tallies["interrupting"]) if chunks["interrupting"] else ())
+    missing.update(unseen_holding(tallies["holding"]) if chunks["holding"] else ())
     missing.update(unseen_deleting(tallies["deleting"]) if chunks["deleting"] else ())
     unlisted = sorted({name for tally in tallies.values() for name in unknown(tally)})
     found = [part for parts in chunks.values() for part in parts]

@@ -43,6 +43,8 @@ _END = ("execution_completed", "execution_stopped", "execution_failed")
 
 def check(sim: Simulation) -> None:
     """Note every broken invariant in the world."""
+    if sim.holding is not None:
+        sim.holding.check()
     _keys(sim)
     _payments(sim)
     if sim.smart:
@@ -55,6 +57,28 @@ def check(sim: Simulation) -> None:
             _session(sim, session)
     if sim.waiting:
         check_requests(sim)
+
+
+def audit(sim: Simulation) -> None:
+    """Invariant D, and no time to live while an execution is active."""
+    world = sim.world
+    for session in sim.history.versions:
+        keys = sim.client.context.keys(session)
+        phase, score, life, steps = sim.context.database.pipeline(
+            "audit",
+            [
+                ("HGET", keys.ctl, "phase"),
+                ("ZSCORE", keys.shard.due, session),
+                ("PTTL", keys.session),
+                ("PTTL", keys.section("messages", 0)),
+            ],
+        )
+        running = phase in (b"run", b"wait")
+        world.expect(running == (score is not None), "D", f"{session}: phase {phase}, due {score}")
+        world.expect(
+            not running or (life == -1 and steps in (-1, -2)), "I11", f"{session} has a time to live while it runs"
+        )
+        world.expect(running or life > 0, "I11", f"{session} has none although nothing runs")
 
 
 def _keys(sim: Simulation) -> None:

@@ -29,6 +29,7 @@ from celery_agents.worker.store.sessions import loading
 from celery_agents.worker.store.sessions.saving import SessionSave
 
 from .deleting import delete
+from .holding import change_limit
 from .observing import History
 from .plan import Action
 from .rewinding import rewind
@@ -144,6 +145,11 @@ class Clients:
             case "budget":
                 budget = ExecutionBudget(max_steps=action.limit)
                 return store.sessions.change_budget(session, budget, by="a person")
+            case "concurrency":
+                for ref in change_limit(store, action):
+                    if ref is not None:
+                        self._publish(ref)
+                return None
             case "rewind" | "rewind twice":
                 return rewind(self.world, store, action, self.stage.first_of(session), self._publish)
             case "delete":

@@ -6,10 +6,15 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool
+from redis.retry import Retry
+
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Command, Guard, Reply, Word
 from celery_agents.worker.store.records import StepRef
-from celery_agents.worker.store.redis.database import RedisDatabase
+from celery_agents.worker.store.redis.database import RedisDatabase, raise_errors
+from celery_agents.worker.store.redis.scripts import SCRIPTS
 
 from .world import World
 
@@ -85,6 +90,29 @@ class SimClock:
         self._world.sleep(seconds)
 
 
+def in_virtual_time(name: str, text: str) -> str:
+    """A script that is told what time it is, by its second argument, where the product's asks Redis."""
+    asks = "redis.call('TIME')"
+    assert asks in text or name != "holders", "the script no longer asks Redis for the time"
+    return text if name != "holders" else text.replace(asks, "{math.floor(ARGV[2] / 1000), ARGV[2] % 1000 * 1000}")
+
+
+class StoreContext:
+    """The Redis of all seeds of this process."""
+
+    def __init__(self, url: str) -> None:
+        pool = ConnectionPool.from_url(
+            url, max_connections=64, socket_timeout=10, retry=Retry(NoBackoff(), 0), protocol=2, health_check_interval=0,
+        )  # fmt: skip
+        self.database = RedisDatabase(pool)
+        for name, text in SCRIPTS.items():  # or the first seed would have round trips that the others have not
+            (sha,) = self.database.pipeline("load", [("SCRIPT", "LOAD", in_virtual_time(name, text))])
+            self.database._loaded[name] = sha.decode()
+
+    def clear(self) -> None:
+        self.database.pipeline("clear", [("CONFIG", "SET", "maxmemory", 0), ("FLUSHDB",)])
+
+
 class QueueHandover(Publisher):
     """The commit publishes the next message itself, as with a broker on the same Redis."""
 
@@ -121,6 +149,16 @@ class SimTables(RedisDatabase):
             return super().compare_and_apply(point, guards, commands)
         finally:
             del self._attempted[get_ident()]
+
+    def script(self, point: str, name: str, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+        return super().script(point, name, keys, self._with_time(name, args))
+
+    def script_command(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Command | None:
+        return super().script_command(name, keys, self._with_time(name, args))
+
+    @staticmethod
+    def _with_time(name: str, args: Sequence[Word]) -> Sequence[Word]:
+        return (*args, _NOW) if name == "holders" else args
 
     def _observe_attempt(self, point: str, reply: Reply) -> None:
         """What a script has written counts as if it had been a transaction."""
@@ -166,6 +204,14 @@ class SimTables(RedisDatabase):
             assert actor is not None
             world.say(f"{actor.name}: {kind} at {point}")
         return kind
+
+    def _load(self, wire: Any, name: str) -> str:
+        """Load a script again: a lost connection has made the store forget which ones its server knows."""
+        text = in_virtual_time(name, SCRIPTS[name])
+        self._loaded[name] = sha = raise_errors(self._round_trip("script.load", wire, [("SCRIPT", "LOAD", text)]))[
+            0
+        ].decode()
+        return sha
 
     def _in_script(self, word: Word, now: int) -> Word:
         if isinstance(word, Until):

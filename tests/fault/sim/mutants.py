@@ -27,10 +27,10 @@ from celery_agents.worker.store import Claim, Claimed, ClaimResult, Committed, L
 from celery_agents.worker.store.database import Command, Database, Guard, Reply, Word
 from celery_agents.worker.tools import Effect, idempotency_key
 
-from .database import QUEUE
+from .database import QUEUE, StoreContext
 from .process import SimSteps
 from .run import a_redis
-from .simulation import Simulation, StoreContext, Verdict
+from .simulation import Simulation, Verdict
 from .substitutes import NOT_SENT, EditedDatabase, EditedWatch, Substitutes, blanked, without_fields
 from support.points import Points
 
@@ -448,6 +448,7 @@ def hunt(
 def mutants_by_kind() -> Mapping[str, Sequence[Mutant]]:
     """The mutants by the kind of seeds that has to find them; "" is that of most."""
     from .deleting_mutants import DELETING_MUTANTS
+    from .holding_mutants import HOLDING_MUTANTS
     from .interrupting_mutants import INTERRUPTING_MUTANTS
     from .limiting_mutants import LIMITING_MUTANTS
     from .queue_mutants import QUEUE_MUTANTS
@@ -463,6 +464,7 @@ def mutants_by_kind() -> Mapping[str, Sequence[Mutant]]:
         "limiting": LIMITING_MUTANTS,
         "rewinding": REWINDING_MUTANTS,
         "interrupting": INTERRUPTING_MUTANTS,
+        "holding": HOLDING_MUTANTS,
     }
 
 
@@ -476,6 +478,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limiting", action="store_true", help="breakages of changed budgets")
     parser.add_argument("--rewinding", action="store_true", help="breakages of rewinds")
     parser.add_argument("--interrupting", action="store_true", help="breakages of messages that interrupt")
+    parser.add_argument("--holding", action="store_true", help="breakages of concurrency limits")
     options = parser.parse_args(arguments)
     logging.getLogger("celery_agents").setLevel(logging.CRITICAL)
     survivors = 0

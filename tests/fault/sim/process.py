@@ -227,7 +227,7 @@ class Worker:
         self.process = Process(name, world)
         self.store = store
         self.keeper = SimKeeper(world, store, settings, publish=publish, monotonic=self.process.monotonic)
-        services = EngineServices(
+        self.services = EngineServices(
             store=store,
             settings=settings,
             keeper=self.keeper,
@@ -236,7 +236,7 @@ class Worker:
             monotonic=self.process.monotonic,
             sleep=world.sleep,
         )
-        self.runner = StepRunner(services, agents, worker=name)
+        self.runner = StepRunner(self.services, agents, worker=name)
         self.local: list[tuple[StepRef, int]] = []
         self.job: Actor | None = None
         self.beat: Actor | None = None
@@ -254,7 +254,8 @@ class Worker:
         return process.alive and process.paused_until <= now and (self.job is None or self.job.done)
 
     def is_holding(self) -> bool:
-        return self.process.alive and self.keeper.running > 0
+        keeps_holders = bool(self.services.concurrency._held)  # of functions, too, that were left running
+        return self.process.alive and (self.keeper.running > 0 or keeps_holders)
 
 
 def named(refs: Sequence[StepRef]) -> str:

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .simulation import Simulation, StoreContext, Verdict
+from .database import StoreContext
+from .simulation import Simulation, Verdict
 from .world import Tally
 from support.redis_server import RedisServer
 
@@ -40,6 +41,7 @@ def run_seeds(
     limiting: bool = False,
     rewinding: bool = False,
     interrupting: bool = False,
+    holding: bool = False,
 ) -> Iterator[Verdict]:
     """One verdict a seed, as they come."""
     context = StoreContext(url)
@@ -54,6 +56,7 @@ def run_seeds(
             limiting=limiting,
             rewinding=rewinding,
             interrupting=interrupting,
+            holding=holding,
         ).run()
         tally.add(verdict.tally)
         yield verdict
@@ -86,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limiting", action="store_true", help="clients change budgets")
     parser.add_argument("--rewinding", action="store_true", help="clients take sessions back to a step")
     parser.add_argument("--interrupting", action="store_true", help="messages interrupt steps")
+    parser.add_argument("--holding", action="store_true", help="steps and calls run under concurrency limits")
     parser.add_argument("--deleting", action="store_true", help="clients delete sessions")
     parser.add_argument("--most", type=int, default=1, help="stop after so many failing seeds (1)")
     parser.add_argument("--url", help="a Redis to be emptied; without it one is started")
@@ -100,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     with a_redis() as url:
         chosen = {
             name: getattr(options, name)
-            for name in ("waiting", "capable", "deleting", "smart", "limiting", "rewinding", "interrupting")
+            for name in ("waiting", "capable", "deleting", "smart", "limiting", "rewinding", "interrupting", "holding")
         }
         for verdict in run_seeds(options.url or url, seeds, tally, **chosen):
             done += 1

@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool
-from redis.retry import Retry
-
 from celery_agents.config.settings import Settings
 from celery_agents.worker import crash_points
 from celery_agents.worker.agent import AgentRegistry
@@ -18,15 +14,14 @@ from celery_agents.worker.engine import Done, NothingToDo, Parked, RetryLater, T
 from celery_agents.worker.errors import StoreFull, StoreUnavailable
 from celery_agents.worker.store import QueueSnapshot, StepRef
 from celery_agents.worker.store.context import Publisher
-from celery_agents.worker.store.redis.database import RedisDatabase
-from celery_agents.worker.store.redis.scripts import SCRIPTS
 
 from .asking import plan_asking, with_asking
 from .capable import with_capabilities
 from .clients import Clients
-from .database import QueueHandover, SimClock, SimTables
+from .database import Observer, QueueHandover, SimClock, SimTables, StoreContext
 from .deleting import plan_deletions, plan_lost_deletions
 from .desk import Desk
+from .holding import Holding, plan_limits, plan_lost_holds, with_limits
 from .interrupting import plan_interrupts
 from .limiting import plan_changes, plan_lost_changes
 from .observing import PREFIX, History
@@ -45,9 +40,12 @@ SECRET = "a secret of the simulation"
 
 
 @cache
-def registry(substitutes: Substitutes, waiting: bool, capable: bool, smart: bool) -> AgentRegistry:
+def registry(
+    substitutes: Substitutes, waiting: bool, capable: bool, smart: bool, limits: tuple[str, ...]
+) -> AgentRegistry:
     given = with_asking(agents()) if waiting else agents()
     given = with_capabilities(given) if capable else given
+    given = with_limits(given, limits) if limits else given
     return AgentRegistry(substitutes.agents(with_smart_capabilities(given) if smart else given))
 
 
@@ -97,22 +95,6 @@ class Verdict:
 PRODUCT = Substitutes()
 
 
-class StoreContext:
-    """The Redis of all seeds of this process."""
-
-    def __init__(self, url: str) -> None:
-        pool = ConnectionPool.from_url(
-            url, max_connections=64, socket_timeout=10, retry=Retry(NoBackoff(), 0), protocol=2, health_check_interval=0,
-        )  # fmt: skip
-        self.database = RedisDatabase(pool)
-        for name, text in SCRIPTS.items():  # or the first seed would have round trips that the others have not
-            (sha,) = self.database.pipeline("load", [("SCRIPT", "LOAD", text)])
-            self.database._loaded[name] = sha.decode()
-
-    def clear(self) -> None:
-        self.database.pipeline("clear", [("CONFIG", "SET", "maxmemory", 0), ("FLUSHDB",)])
-
-
 class Simulation:
     """One seed."""
 
@@ -129,6 +111,7 @@ class Simulation:
         limiting: bool = False,
         rewinding: bool = False,
         interrupting: bool = False,
+        holding: bool = False,
     ) -> None:
         """
         Args:
@@ -138,6 +121,7 @@ class Simulation:
             deleting: Clients delete sessions.
             smart: The agents have every capability of `state.smart`.
             limiting, rewinding, interrupting: Clients do that; calls of every second seed ask, too.
+            holding: Steps and calls run under concurrency limits.
         """
         waiting = waiting or ((limiting or rewinding or interrupting) and seed % 2 == 1)
         self.waiting = waiting
@@ -149,6 +133,8 @@ class Simulation:
         rng = world.rng
         self.kind = draw_kind(rng)
         self.history = History(world, self._handed_over)
+        self.observe: Observer = self.history.observe
+        self.holding = Holding(self) if holding else None
         self.queue: list[Message_] = []
         self.archive: list[Message_] = []
         self.fused = rng.random() < 0.5
@@ -178,10 +164,14 @@ class Simulation:
             drawn.faults += plan_lost_changes(rng, self.kind)
         if rewinding:
             drawn.faults += plan_lost_rewinds(rng, self.kind)
+        if holding:
+            drawn.faults += plan_lost_holds(rng, self.kind)
         world.plan = drawn.faults
         self.fulls = drawn.fulls
         self.redis_restarts = drawn.redis_restarts
         self.sessions = [f"s{seed}a"] if rng.random() < 0.8 else [f"s{seed}a", f"s{seed}b"]
+        if holding:
+            self.sessions = [f"s{seed}{letter}" for letter in "abc"]
         for number, session in enumerate(self.sessions):
             plain = "calm" if self.kind in ("poison",) and number else self.kind
             self.stage.plans[session] = plan = make_plan(rng, plain)
@@ -199,6 +189,8 @@ class Simulation:
             self.actions += plan_rewinds(rng, self.sessions, world.now)
         if interrupting:
             self.actions += plan_interrupts(rng, self.stage.plans, world.now)
+        if holding:
+            self.actions += plan_limits(rng, seed, self.sessions, world.now)
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
         self.client = self._store(Process("client", world))
@@ -214,12 +206,14 @@ class Simulation:
         self.clients.passed(point)
         if self.waiting:
             self.desk.passed(point)
+        if self.holding is not None:
+            self.holding.passed(point)
 
     # --- workers ----------------------------------------------------------------------------------------------
 
     def _store(self, process: Process) -> SimStore:
         world = self.world
-        database = SimTables(self.context.database, world, self.history.observe, self.restarted)
+        database = SimTables(self.context.database, world, self.observe, self.restarted)
         publisher = QueueHandover() if self.fused else Publisher()
         return SimStore(
             self.substitutes.database(database), self.settings, world=world, steps=self.substitutes.steps,
@@ -230,7 +224,7 @@ class Simulation:
         self.born += 1
         name = f"w{self.born}"
         worker = Worker(
-            self.world, name, self._store(Process(name, self.world)), registry(self.substitutes, self.waiting, self.capable, self.smart),
+            self.world, name, self._store(Process(name, self.world)), registry(self.substitutes, self.waiting, self.capable, self.smart, () if self.holding is None else self.holding.names),
             self.settings, self._publish,
         )  # fmt: skip
         if self.sticky:
@@ -350,6 +344,8 @@ class Simulation:
         world = self.world
         oldest = int(min(m.at for m in self.queue)) if self.queue else -1
         lookout = QueueSnapshot(oldest_ms=oldest) if world.rng.random() < 0.7 else QueueSnapshot()
+        if self.holding is not None and self.holding.is_due():
+            self.holding.call_waiting(worker)
         began = world.now
         try:
             swept = worker.store.housekeeping.sweep(lookout)
@@ -406,6 +402,8 @@ class Simulation:
         return Verdict(world.seed, self.kind, tuple(world.violations), world.tally, tuple(world.story), facts)
 
     def _run(self) -> None:
+        from .checker import audit
+
         world = self.world
         self.start = world.now
         for _ in range(MOST_TURNS):
@@ -416,10 +414,10 @@ class Simulation:
             self.history.requests.look()
             if self._is_over():
                 return
-            if world.now - max(world.last_fault, self.start) > PATIENCE_MS and not self.waiting:
+            if world.now - max(world.last_fault, self.start) > PATIENCE_MS and not self._is_patient():
                 self._stuck("nothing was decided for minutes")
             if self.audits and world.rng.random() < 0.01:
-                self._audit()
+                audit(self)
             choices = self._choices()
             if choices and world.rng.random() < 0.97:
                 world.rng.choice(choices)()
@@ -429,6 +427,9 @@ class Simulation:
                 world.now += world.rng.random() * 300
                 self._expire()
         self._stuck(f"no end after {MOST_TURNS} turns")
+
+    def _is_patient(self) -> bool:
+        return self.waiting or (self.holding is not None and self.holding.has_to_wait_long())
 
     def _stuck(self, why: str) -> None:
         states = {s: self.history.ctl.get(s, {}) for s in self.sessions}
@@ -469,6 +470,8 @@ class Simulation:
             world.last_fault = max(world.last_fault, world.now)
             world.say("Redis was away and is back")
             self._expire()
+        if self.holding is not None:
+            self.holding.turn()
         now = world.now
         for at in [at for at in self.rebirths if at <= now]:
             self.rebirths.remove(at)
@@ -503,7 +506,8 @@ class Simulation:
             world.say("Redis has room again")
 
     def _is_due(self, now: float) -> bool:
-        return any(score <= now for score in self.history.due.values())
+        is_called = self.holding is not None and self.holding.is_due()
+        return is_called or any(score <= now for score in self.history.due.values())
 
     def _tick(self, worker: Worker) -> None:
         try:
@@ -518,6 +522,8 @@ class Simulation:
         if self.full_until:
             moments.append(self.full_until)
         moments += self.desk.moments()
+        if self.holding is not None and (self.sweeper is None or self.sweeper.done):
+            moments.append(max(self.next_sweep, self.holding.next_call))
         moments += [w.next_beat for w in self.workers if w.is_holding() and (w.beat is None or w.beat.done)]
         if self.history.due:
             moments.append(max(self.next_sweep, min(self.history.due.values())))
@@ -548,27 +554,6 @@ class Simulation:
             self.context.database.pipeline("expire", [("DEL", *leases, *journals)])
         if leases:
             self.clients.passed("lease ended")
-
-    def _audit(self) -> None:
-        """Invariant D, and no time to live while an execution is active."""
-        world = self.world
-        for session in self.history.versions:
-            keys = self.client.context.keys(session)
-            phase, score, life, steps = self.context.database.pipeline(
-                "audit",
-                [
-                    ("HGET", keys.ctl, "phase"),
-                    ("ZSCORE", keys.shard.due, session),
-                    ("PTTL", keys.session),
-                    ("PTTL", keys.section("messages", 0)),
-                ],
-            )
-            running = phase in (b"run", b"wait")
-            world.expect(running == (score is not None), "D", f"{session}: phase {phase}, due {score}")
-            world.expect(
-                not running or (life == -1 and steps in (-1, -2)), "I11", f"{session} has a time to live while it runs"
-            )
-            world.expect(running or life > 0, "I11", f"{session} has none although nothing runs")
 
     def _settle_down(self) -> None:
         """Everything old comes again, and must change nothing."""

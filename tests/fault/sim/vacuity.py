@@ -94,7 +94,16 @@ def unknown(tally: Tally) -> Iterator[str]:
 
 
 # What only some seeds do, and the round trips of the simulation itself.
-_OTHERS = {*ELSEWHERE, "beside.read", "beside.load", "beside.exec", "act.now"}
+_OTHERS = {
+    *ELSEWHERE,
+    "beside.read",
+    "beside.load",
+    "beside.exec",
+    "act.now",
+    "flow.now",
+    "flow.delayed",
+    "flow.put_off",
+}
 
 
 # --- seeds whose calls ask --------------------------------------------------------------------------------------------
