@@ -58,7 +58,7 @@ RARE = {
     "answer submit again",
 }
 RARE_IN_LIMITING = {"answer raised in time"}
-RARE_IN_HOLDING = {"answer holder keep refused"}
+RARE_IN_HOLDING = {"answer holder keep refused", "answer taken over"}
 RARE_IN_WAITING = {
     "answer expired approve",
     "answer expired answer",

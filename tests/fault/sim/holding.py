@@ -172,7 +172,7 @@ class Holding:
                     if grant is not None:
                         grant.is_dropped = True
             case "take" if reply[0] < 0:  # nothing was written
-                tally["limit changed"] += reply[0] == -2
+                tally["limit changed" if reply[0] == -2 else "taken over"] += 1
             case "take":
                 tally["holder take refused"] += 1
                 for part in ask["parts"]:
@@ -272,10 +272,6 @@ class Holding:
         """Whether anybody may wait."""
         return any(control.get("phase") == "run" for control in self._sim.history.ctl.values())
 
-    def has_to_wait_long(self) -> bool:
-        """Whether a step waits for a limit to be defined: where its last look was lost, it comes at its own time."""
-        return any(each.get("put_off", "").startswith("undefined:") for each in self._sim.history.ctl.values())
-
     @property
     def next_call(self) -> float:
         """When the sweep calls again."""
@@ -314,7 +310,7 @@ def unseen_holding(tally: Tally) -> Iterator[str]:
             yield f"round trip {name}"
     answers = (
         "holder taken", "holder kept", "holder take refused", "holder keep refused", "holder dropped", "called by a give",
-        "called by the sweep", "called again", "look woke", "look stayed", "left the line",
+        "called by the sweep", "called again", "taken over", "look woke", "look stayed", "left the line",
     )  # fmt: skip
     for answer in answers:
         if not tally.answers[answer]:

@@ -72,6 +72,11 @@ class _KeptOutOfTheLine(_EditedScript):
         return reply
 
 
+class _OldClaimsTake(_EditedScript):
+    def holders(self, point: str, keys: Sequence[str], ask: dict[str, Any]) -> Reply:
+        return super().holders(point, keys, ask | ({"claimed": 2**53} if ask["op"] == "take" else {}))
+
+
 class _StoppedOnesPutOff(EditedDatabase):
     def reply(self, point: str, command: Command, reply: Reply) -> Reply:
         return blanked(command, reply, "cancel") if point == Points.RELEASE_READ else reply
@@ -88,6 +93,10 @@ HOLDING_MUTANTS: Final = (
     Mutant(
         "kept_out_of_the_line", "a holder that is kept takes its session out of the line",
         Substitutes(_KeptOutOfTheLine), 74,
+    ),
+    Mutant(
+        "old_claims_take", "a claim that was taken over takes its session out of the line",
+        Substitutes(_OldClaimsTake), 3483,
     ),
     Mutant("stopped_ones_put_off", "a step that was asked to stop is put off", Substitutes(_StoppedOnesPutOff), 142),
 )  # fmt: skip

@@ -414,7 +414,7 @@ class Simulation:
             self.history.requests.look()
             if self._is_over():
                 return
-            if world.now - max(world.last_fault, self.start) > PATIENCE_MS and not self._is_patient():
+            if world.now - max(world.last_fault, self.start) > PATIENCE_MS and not self.waiting:
                 self._stuck("nothing was decided for minutes")
             if self.audits and world.rng.random() < 0.01:
                 audit(self)
@@ -427,9 +427,6 @@ class Simulation:
                 world.now += world.rng.random() * 300
                 self._expire()
         self._stuck(f"no end after {MOST_TURNS} turns")
-
-    def _is_patient(self) -> bool:
-        return self.waiting or (self.holding is not None and self.holding.has_to_wait_long())
 
     def _stuck(self, why: str) -> None:
         states = {s: self.history.ctl.get(s, {}) for s in self.sessions}
