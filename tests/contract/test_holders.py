@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from celery_agents.flow import ConcurrencyLimit
+from celery_agents.worker.errors import ClaimLost
 from celery_agents.worker.flow.concurrency import LimitPart, concurrency_field, undefined_cause
 from celery_agents.worker.store import Claim, Claimed, NotClaimed
 from celery_agents.worker.store.event_records import EventType
@@ -32,7 +33,8 @@ def limit(bench: Bench, total: int | None = 1, **per: int) -> None:
 def holder(bench: Bench, claim: Claim, *parts: LimitPart) -> Holder:
     known = bench.store.flow.view().concurrency.get("crm")
     parts = parts or (TOTAL,)
-    return Holder(claim.id, claim.ref.session_id, parts, (0 if known is None else known.since_ms,) * len(parts))
+    since_ms = (0 if known is None else known.since_ms,) * len(parts)
+    return Holder(claim.id, claim.ref.session_id, parts, since_ms, claimed_ms=claim.now_ms)
 
 
 def take(bench: Bench, claim: Claim, *parts: LimitPart, stand: bool = True) -> Taken | NoneFree:
@@ -77,9 +79,10 @@ def claims_again(bench: Bench, claim: Claim) -> bool:
     return isinstance(answer, Claimed)
 
 
-def successor_of(bench: Bench, claim: Claim) -> Claim:
+def successor_of(bench: Bench, claim: Claim, *, is_given_back: bool = False) -> Claim:
     """A claim of the same step, which the first one has given up while a function of it was left running."""
-    bench.store.steps.release(claim, delay_ms=None, give_back=True)
+    if not is_given_back:
+        bench.store.steps.release(claim, delay_ms=None, give_back=True)
     answer = bench.store.steps.claim(claim.ref, uuid.uuid4().hex, "w2", alone=True)
     assert isinstance(answer, Claimed)
     return answer.claim
@@ -190,6 +193,28 @@ def test_a_step_that_waits_stays_in_the_line_when_a_function_of_its_session_take
     assert claims_again(bench, successor)
 
 
+def test_a_claim_that_was_taken_over_takes_its_session_out_of_no_line(bench: Bench) -> None:
+    limit(bench, total=1, customer=2)
+    taken_over, (other,) = bench.claim().claim, others(bench, 1)
+    take(bench, other)
+    time.sleep(0.002)  # claims of one session are told apart by their times
+    successor = successor_of(bench, taken_over)
+    refuse(bench, successor, ACME, TOTAL)
+    bench.database("ZREM", bench.store.context.fleet.holders(str(TOTAL)).held, other.id)  # its lease has ended
+    for stand in (True, False):
+        with pytest.raises(ClaimLost, match="another claim"):
+            take(bench, taken_over, ACME, TOTAL, stand=stand)
+    limit(bench, total=1, customer=0)
+    with pytest.raises(ClaimLost):  # refused by its label, it would leave the line of the total
+        take(bench, taken_over, ACME, TOTAL)
+    assert (line(bench), line(bench, ACME)) == ([successor.ref.session_id],) * 2
+    limit(bench, total=1, customer=1)
+    bench.store.flow.call_waiting()
+    later = successor_of(bench, successor, is_given_back=True)
+    assert isinstance(take(bench, later, ACME, TOTAL), Taken), "a later claim than the one that stands there"
+    assert isinstance(take(bench, taken_over, ACME, TOTAL), NoneFree), "nothing is left of the line"
+
+
 def test_each_value_of_a_label_has_a_limit_of_its_own(bench: Bench) -> None:
     limit(bench, total=3, customer=1)
     bolt = LimitPart("crm", "customer", "bolt")
@@ -245,14 +270,38 @@ def test_a_limit_of_zero_lets_nobody_begin_until_it_is_raised(bench: Bench) -> N
 
 def test_a_limit_that_nobody_has_defined_is_waited_for(bench: Bench) -> None:
     claim = bench.claim().claim
-    assert take(bench, claim) == NoneFree(TOTAL, None)
+    assert take(bench, claim, stand=False) == NoneFree(TOTAL, None)
     assert line(bench) == []
+    assert take(bench, claim) == NoneFree(TOTAL, None)
+    assert line(bench) == [claim.ref.session_id]
     cause = undefined_cause("crm")
     bench.store.steps.release(claim, delay_ms=HOUR_MS, give_back=True, reason="undefined", put_off=cause)
     assert not claims_again(bench, claim)
     limit(bench)
     bench.store.flow.bring_forward(cause)
     assert claims_again(bench, claim)
+
+
+def test_who_waits_for_a_limit_to_be_defined_is_called_where_nobody_else_has_brought_it_forward(bench: Bench) -> None:
+    claims = [bench.claim().claim, *others(bench, 1)]
+    for claim in claims:
+        assert take(bench, claim) == NoneFree(TOTAL, None)
+        cause = undefined_cause("crm")
+        bench.store.steps.release(claim, delay_ms=HOUR_MS, give_back=True, reason="undefined", put_off=cause)
+    bench.store.flow.call_waiting()
+    assert not claims_again(bench, claims[0])
+    limit(bench, total=1)
+    bench.store.flow.call_waiting()
+    assert [claims_again(bench, claim) for claim in claims] == [True, False]
+
+
+def test_who_waits_for_a_limit_to_be_defined_stands_in_nobody_elses_way(bench: Bench) -> None:
+    limit(bench, total=1)
+    claim, newcomer = bench.claim().claim, *others(bench, 1)
+    undefined = LimitPart("unknown")
+    assert take(bench, claim, TOTAL, undefined) == NoneFree(undefined, None)
+    assert (line(bench), line(bench, undefined)) == ([], [claim.ref.session_id])
+    assert isinstance(take(bench, newcomer), Taken)
 
 
 def test_a_limit_that_is_defined_just_before_a_step_is_put_off_lets_it_go(bench: Bench) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CeleryAgentsError, PutOff
@@ -165,11 +165,11 @@ class ConcurrencyGate:
     def _enter(self, run: Run, name: str, limits: Sequence[str], *, stand: bool) -> None:
         known = self._held.get(name)
         holder = self._holder_of(run, name, limits) if known is None else known.holder
-        for _ in range(_MOST_CHANGES):
-            answer = self._take(run, holder, stand=stand)
+        for turn in range(_MOST_CHANGES):
+            answer = self._take(run, replace(holder, claimed_ms=run.claim.now_ms), stand=stand)
             if answer is not None:
                 break
-            if known is not None and known.holder is holder:  # its parts may count no more
+            if known is not None and not turn:  # its parts may count no more
                 self._services.publish_all(self._flow.give_holder(holder))
             self._services.gate.refresh()  # it has not heard of the limit that holds now
             holder = self._holder_of(run, name, limits)
@@ -194,19 +194,12 @@ class ConcurrencyGate:
         return self._services.ask_store(run, take, "a holder of a concurrency limit", holds_something=False)
 
     def _holder_of(self, run: Run, name: str, names: Sequence[str]) -> Holder:
-        """The holder of all parts of limits that hold for a run, in the order in which all workers ask them.
-
-        Raises:
-            PutOff: Nobody has defined one of them.
-        """
+        """The holder of all parts of limits that hold for a run, in the order in which all workers ask them."""
         gate = self._services.gate
         if not gate.view.concurrency.keys() >= set(names):
             gate.refresh()
         view = gate.view.concurrency
-        missing = next((each for each in names if each not in view), None)
-        if missing is not None:
-            raise _undefined(missing)
-        limits = {each: view[each] for each in names}
+        limits = {each: view.get(each) for each in names}
         has_labels = any(limit.per for limit in limits.values() if limit is not None)
         labels = self._flow.labels_of(run.ref.session_id) if has_labels else {}
         parts: list[LimitPart] = []
@@ -215,7 +208,7 @@ class ConcurrencyGate:
         parts.sort(key=lambda part: (not part.label, part))
         since = {each: 0 if limit is None else limit.since_ms for each, limit in limits.items()}
         since_ms = tuple(since[part.name] for part in parts)
-        return Holder(name, run.ref.session_id, tuple(parts), since_ms=since_ms)
+        return Holder(name, run.ref.session_id, tuple(parts), since_ms=since_ms, claimed_ms=run.claim.now_ms)
 
     def _give(self, name: str, *, returned: int = 0) -> None:
         """Give a holder back, once no function holds it any more that was left running.

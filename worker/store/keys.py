@@ -130,16 +130,18 @@ class HolderKeys:
         held: Who counts, by the end of its lease.
         line: The sessions that wait, by their arrival.
         called: Those that may go, by the time at which they were called.
+        claims: Those that wait, by the time of the claim that stands in the line.
         all: In the order in which the script `holders` takes them.
     """
 
-    __slots__ = ("all", "called", "held", "line")
+    __slots__ = ("all", "called", "claims", "held", "line")
 
     def __init__(self, prefix: str) -> None:
         self.held = prefix + ":held"
         self.line = prefix + ":line"
         self.called = prefix + ":called"
-        self.all = (self.held, self.line, self.called)
+        self.claims = prefix + ":claims"
+        self.all = (self.held, self.line, self.called, self.claims)
 
 
 class BucketKeys:

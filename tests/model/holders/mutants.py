@@ -35,6 +35,7 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.STOP_WAITS: (PLAIN._replace(stops=True), "H9"),
     Mutant.STOP_PUT_OFF: (PLAIN._replace(sessions=2, stops=True), "H9"),
     Mutant.SWEEP_DEAF: (FAULT, "H4"),
+    Mutant.OLD_CLAIM_TAKES: (FAULT._replace(most=(1, 0), raised=1), "H4"),
 }
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .values import (
+    CLAIMED,
     DEAD,
     OVERDUE,
     UNCALLED,
@@ -51,7 +52,7 @@ def take(state: State, config: Config, number: int, worker: int) -> tuple[State,
     if refused_by is None:
         taken = session._replace(held=session.held | {worker})
         if config.mutant is not Mutant.LINE_KEPT:
-            taken = taken._replace(since=0, lines=(False, False), called=(UNCALLED, UNCALLED))
+            taken = _outside(taken)
         return with_session(state, number, taken), None
     since = session.since or 1 + max(each.since for each in state.sessions)
     lines, called = session.lines, session.called
@@ -61,6 +62,8 @@ def take(state: State, config: Config, number: int, worker: int) -> tuple[State,
         lines = put(lines, part, stands)
         called = put(called, part, called[part] if stands and part < refused_by else UNCALLED)
     waiting = session._replace(since=since, lines=(bool(lines[0]), bool(lines[1])), called=called)
+    if session.claim == worker:  # of those who may still ask, it is the newest
+        waiting = waiting._replace(outdated=_older(state, number, worker))
     return with_session(state, number, waiting), refused_by
 
 
@@ -93,4 +96,14 @@ def leave(session: Session, part: int) -> Session:
     """The session out of one line."""
     lines = put(session.lines, part, False)
     left = session._replace(lines=(bool(lines[0]), bool(lines[1])), called=put(session.called, part, UNCALLED))
-    return left if any(left.lines) else left._replace(since=0)
+    return left if any(left.lines) else _outside(left)
+
+
+def _outside(session: Session) -> Session:
+    return session._replace(since=0, lines=(False, False), called=(UNCALLED, UNCALLED), outdated=frozenset())
+
+
+def _older(state: State, number: int, worker: int) -> frozenset[int]:
+    """The claims of a session that were taken over, and do not know it."""
+    at_work = enumerate(state.workers, start=1)
+    return frozenset(me for me, each in at_work if me != worker and each.at == CLAIMED and each.session == number)

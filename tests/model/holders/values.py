@@ -41,6 +41,7 @@ class Mutant(StrEnum):
     STOP_WAITS = "a step that was asked to stop needs a holder"
     STOP_PUT_OFF = "a stop that comes before a step is put off waits with it"
     SWEEP_DEAF = "the sweep calls nobody"
+    OLD_CLAIM_TAKES = "a claim that was taken over takes its session out of the line"
 
 
 class Config(NamedTuple):
@@ -75,6 +76,7 @@ class Session(NamedTuple):
         lines: Whether it stands in the narrow and in the wide line.
         called: Who has called it there.
         held: The claims that hold, each for all parts of the session.
+        outdated: The claims that are older than the one that stands in the lines.
     """
 
     at: int = DUE
@@ -87,6 +89,7 @@ class Session(NamedTuple):
     lines: tuple[bool, bool] = (False, False)
     called: tuple[int, int] = (UNCALLED, UNCALLED)
     held: frozenset[int] = frozenset()
+    outdated: frozenset[int] = frozenset()
     stop: bool = False
 
 
@@ -141,6 +144,7 @@ def _swapped(state: State) -> State:
         each._replace(
             claim=names.get(each.claim, each.claim),
             held=frozenset(names.get(claim, claim) for claim in each.held),
+            outdated=frozenset(names.get(claim, claim) for claim in each.outdated),
             called=(names.get(each.called[0], each.called[0]), names.get(each.called[1], each.called[1])),
         )
         for each in state.sessions
@@ -149,7 +153,9 @@ def _swapped(state: State) -> State:
 
 
 def _order(state: State) -> tuple[object, ...]:
-    return state.workers, [(each.claim, sorted(each.held), each.called) for each in state.sessions]
+    return state.workers, [
+        (each.claim, sorted(each.held), each.called, sorted(each.outdated)) for each in state.sessions
+    ]
 
 
 def parts_of(config: Config, number: int) -> tuple[int, ...]:

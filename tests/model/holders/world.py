@@ -57,7 +57,7 @@ def _claim(state: State, index: int, number: int) -> State:
     session = state.sessions[number]._replace(has_message=False)
     if session.at in (OFF, DONE) or session.lease:  # put off, over, or another worker has it
         return with_session(state, number, session)
-    taken = session._replace(at=WORK, claim=index + 1, lease=True)
+    taken = session._replace(at=WORK, claim=index + 1, lease=True, outdated=session.outdated - {index + 1})
     return with_worker(with_session(state, number, taken), index, Worker(CLAIMED, number))
 
 
@@ -80,12 +80,12 @@ def _lost(state: State, index: int) -> Moves:
 
 
 def _enter(state: State, config: Config, index: int) -> Moves:
-    """Take a holder, unless the step was asked to stop."""
+    """Take a holder, unless the step was asked to stop. Who was taken over does not know it, and asks too."""
     worker, me = state.workers[index], index + 1
     session = state.sessions[worker.session]
-    if session.claim != me:
+    if me in session.outdated and config.mutant is not Mutant.OLD_CLAIM_TAKES:
         yield from _lost(state, index)
-    elif session.stop and config.mutant is not Mutant.STOP_WAITS:
+    elif session.claim == me and session.stop and config.mutant is not Mutant.STOP_WAITS:
         yield "stop.passes", me, _end_step(state, config, index, session._replace(left=1))
     elif config.mutant is Mutant.CHECK_APART and not worker.saw_room:
         if refusal(state, config, worker.session) is None:

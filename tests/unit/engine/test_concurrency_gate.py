@@ -10,11 +10,12 @@ import pytest
 
 from celery_agents.flow import ConcurrencyLimit
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.engine import Done, RetryLater, TakenOver
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.flow.concurrency import LimitPart
 from celery_agents.worker.state import AgentState, ToolCall
-from celery_agents.worker.store.flow.holders import Holder
+from celery_agents.worker.store import Claimed
+from celery_agents.worker.store.flow.holders import Holder, NoneFree
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench
@@ -35,7 +36,9 @@ def held(bench: Bench, name: str = "crm") -> int:
 
 def other(bench: Bench) -> Holder:
     limit = bench.store.flow.view().concurrency["crm"]
-    return Holder("another claim", "another", (LimitPart("crm"),), (0 if limit is None else limit.since_ms,))
+    return Holder(
+        "another claim", "another", (LimitPart("crm"),), (0 if limit is None else limit.since_ms,), claimed_ms=1
+    )
 
 
 def take_elsewhere(bench: Bench) -> None:
@@ -278,6 +281,40 @@ def test_a_function_that_was_left_running_holds_until_it_returns(new_bench: NewB
     assert held(bench) == 1
     goes_on.set()
     wait_until(lambda: held(bench) == 0, "it gives back", 10)
+
+
+def test_a_step_that_was_taken_over_begins_no_call_and_leaves_its_successor_in_the_line(new_bench: NewBench) -> None:
+    ran: list[str] = []
+
+    @tool(effect="keyed")
+    def slow() -> str:
+        """Be paused for longer than the lease, in which the step gets another claim, which finds no holder."""
+        ref = bench.due(session)
+        assert ref is not None
+        bench.clock.go_on(bench.settings.lease_seconds + bench.settings.lease_grace_seconds + 0.1)
+        claimed = bench.store.steps.claim(ref, "successor", "another worker", alone=True)
+        assert isinstance(claimed, Claimed)
+        mine = Holder("successor", session, other(bench).parts, other(bench).since_ms, claimed.claim.now_ms)
+        take_elsewhere(bench)
+        assert isinstance(bench.store.flow.take_holder(mine, lease_ms=60_000), NoneFree)
+        give_elsewhere(bench)
+        return "slept"
+
+    @tool(effect="keyed", concurrency="crm")
+    def pay() -> str:
+        """Do not begin."""
+        ran.append("pay")
+        return "paid"
+
+    def driver(state: AgentState) -> Any:
+        return "done" if state.step_count else [ToolCall(id=each, name=each, args={}) for each in ("slow", "pay")]
+
+    bench = new_bench(Agent("paused", driver=driver, tools=[slow, pay], max_parallel_tools=1))
+    set_limit(bench)
+    session = bench.submit()
+    assert isinstance(bench.step(session), TakenOver)
+    assert (ran, held(bench)) == ([], 0)
+    assert bench.store.context.database.pipeline("test", [("ZCARD", "ca:holders:crm:line")]) == [1]
 
 
 @pytest.mark.parametrize("wrong", ["", "a|b", 5, ["crm", "crm"], [""], None])

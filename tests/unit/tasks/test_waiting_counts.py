@@ -125,7 +125,7 @@ def in_line(bench: Bench) -> str:
     claimed = claim(bench, session).claim
     limit = flow.view().concurrency["crm"]
     assert limit is not None
-    flow.take_holder(Holder(claimed.id, session, (part,), (limit.since_ms,)), lease_ms=5_000)
+    flow.take_holder(Holder(claimed.id, session, (part,), (limit.since_ms,), claimed_ms=1), lease_ms=5_000)
     reason = "the concurrency limit crm allows 1 at a time, and 1 run"
     bench.store.steps.release(claimed, delay_ms=900_000, give_back=True, reason=reason, put_off=part.cause)
     return session

@@ -88,16 +88,16 @@ def _pages(context: StoreContext, most: int) -> Iterator[list[tuple[bytes, float
                 places[shard] = (page[-1][1], size * 2 if page[-1][1] == low else most)
 
 
-def wake_put_off(scope: SessionScope, put_off: str) -> WakeUp | None:
-    """Let one step become due now; None where it is not put off by this any more, or is held."""
-    return scope.retry(lambda: _try_to_wake(scope, put_off), "bring a step forward")
+def wake_put_off(scope: SessionScope, *causes: str) -> WakeUp | None:
+    """Let one step become due now; None where it is not put off by one of these any more, or is held."""
+    return scope.retry(lambda: _try_to_wake(scope, causes), "bring a step forward")
 
 
-def _try_to_wake(scope: SessionScope, put_off: str) -> WakeUp | None:
+def _try_to_wake(scope: SessionScope, causes: Collection[str]) -> WakeUp | None:
     keys = scope.keys
     with scope.database.watch("flow.read", (keys.ctl,), [control_command(keys), scope.clock.now()]) as watched:
         control, now_ms = ControlFields.read(watched.replies[0]), scope.clock.milliseconds(watched.replies[1])
-        is_put_off = control.put_off == put_off and control.phase == "run" and not control.claim
+        is_put_off = control.put_off in causes and control.phase == "run" and not control.claim
         if not is_put_off or control.not_before_ms <= now_ms or control.is_held(now_ms):
             return None
         # What was added for the time in which the step was to be put off.

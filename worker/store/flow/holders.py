@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...errors import StateUnreadable
-from ...flow.concurrency import LimitPart, is_concurrency
+from ...errors import ClaimLost, StateUnreadable
+from ...flow.concurrency import LimitPart, is_concurrency, undefined_cause
 from .. import fields, primaries
 from ..context import StorePart, TooManyConflicts
 from ..control import ControlFields, control_command
@@ -25,6 +25,7 @@ from .forwarding import wake_put_off
 from .lines import script_words
 
 _ANOTHER: Final = -2
+_TAKEN_OVER: Final = -3
 _MOST_PARTS: Final = 100
 """Lines that one pass of the sweep looks at, those first that it has not looked at for longest."""
 
@@ -36,13 +37,16 @@ class Holder:
     Attributes:
         id: Unique: that of its claim, and for a call its index behind it.
         parts: The parts of limits, in the order in which they are asked.
-        since_ms: For each part, since when its limit is known to be set (Redis ms); 0: it was removed.
+        since_ms: For each part, since when its limit is known to be set (Redis ms); 0: it was removed, or nobody has
+            defined it.
+        claimed_ms: When its claim was made (Redis ms).
     """
 
     id: str
     session_id: str
     parts: tuple[LimitPart, ...]
     since_ms: tuple[int, ...]
+    claimed_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +121,20 @@ class HolderVerbs(StorePart):
         Raises:
             StoreUnavailable: No answer in time; asking again is safe.
             StoreForbidden: The user may run no scripts.
+            ClaimLost: A later claim of the session stands in a line; nothing was written.
         """
         asked = {"op": "take", "id": holder.id, "session": holder.session_id, "lease": lease_ms, "stand": stand}
-        asked |= {"again": again, "since": holder.since_ms}
+        asked |= {"again": again, "since": holder.since_ms, "claimed": holder.claimed_ms}
         reply: list[Any] = self._run("holders.take", holder.parts, asked)
         if reply[0] > 0:
             return Taken(bool(reply[2]))
         if reply[0] == _ANOTHER:
             return None
-        part = holder.parts[int(reply[2]) - 1]
-        if reply[0] < 0:
-            return NoneFree(part, None)
+        if reply[0] == _TAKEN_OVER:
+            raise ClaimLost(f"session {holder.session_id} has another claim by now, which waits for a holder")
+        part, most = holder.parts[int(reply[2]) - 1], int(reply[3])
         publish = self.wake_called(_read_calls(holder.parts, reply[5]))
-        return NoneFree(part, int(reply[3]), held=int(reply[4]), publish=tuple(publish))
+        return NoneFree(part, None if most < 0 else most, held=int(reply[4]), publish=tuple(publish))
 
     def give_holder(self, holder: Holder) -> list[StepRef]:
         """Give a holder back, and wake who may go now.
@@ -169,7 +174,8 @@ class HolderVerbs(StorePart):
             each = waiting.popleft()
             # A session that changes all the time, or cannot be read, is called again.
             with contextlib.suppress(StateUnreadable, TooManyConflicts):
-                woken = wake_put_off(self._context.session(each.session_id), each.part.cause)
+                causes = (each.part.cause, undefined_cause(each.part.name))
+                woken = wake_put_off(self._context.session(each.session_id), *causes)
                 if woken is not None:
                     publish += [] if woken.publish is None else [woken.publish]
                 elif not self._comes(each):

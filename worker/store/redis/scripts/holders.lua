@@ -1,15 +1,17 @@
 -- Who counts for concurrency limits, and who waits; docs/protocol.md, "Holders". Times are Redis ms.
 -- KEYS: flow, lines (the parts in whose lines somebody stands → when the sweep has looked), and for each part of a limit: held (holder → end of its
--- lease), line (session → arrival), called (session → when)
+-- lease), line (session → arrival), called (session → when), claims (session → the time of the claim that stands in the line)
 -- ARGV: JSON of what is asked. Always: op, parts (texts), limits (for each part its field in flow, and the key of its label
--- or ""), and for take since when each limit is known to be set (0: it was removed). take: id (of the holder), session, lease, stand (in line when refused),
+-- or ""), and for take since when each limit is known to be set (0: it was removed, or nobody has defined it). take: id (of the holder), session,
+-- claimed (the time of its claim), lease, stand (in line when refused),
 -- again (it had ended; where its session stands in a line, another claim of it does). keep: as take, again. give: id. look: session. leave: session,
 -- mark. call: settled (whether holders whose lease has ended are gone).
--- take gives {1, now, others wait}, {0, now, part, limit, held, calls}, {-1, now, part} where the limit is not defined, or {-2, now, part} where
--- it is another one than is known;
+-- take gives {1, now, others wait}, {0, now, part, limit (-1: nobody has defined it), held, calls}, {-2} where
+-- it is another one than is known, or {-3} where a later claim of the session stands in a line;
 -- keep gives {1, now, others wait} or {0} where the holder is gone; look gives {may go}; the others give their calls: {part, session, called before, mark, …}.
 -- A part is refused to whoever has fewer free holders than sessions before it in the line. Parts come in one order, the
--- total of a limit last: who is refused keeps its place in the lines before that part, and stands in none behind it.
+-- total of a limit last: who is refused keeps its place in the lines before that part, and stands in none behind it. Who waits for
+-- a limit to be defined stands in the line of that alone.
 local AGAIN, MOST, HOUR = 10000, 100, 3600000
 local flow, lines = KEYS[1], KEYS[2]
 local ask = cjson.decode(ARGV[1])
@@ -18,7 +20,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local calls = {}
 
-local function keys(part) return unpack(KEYS, 3 * part, 3 * part + 2) end
+local function keys(part) return unpack(KEYS, 4 * part - 1, 4 * part + 2) end
 
 -- The limit of a part; nil where there is none, false where nobody has defined one.
 local function most(part)
@@ -33,9 +35,10 @@ local function most(part)
 end
 
 local function leave(part)
-  local _, line, called = keys(part)
+  local _, line, called, claims = keys(part)
   redis.call('ZREM', line, session)
   redis.call('ZREM', called, session)
+  redis.call('ZREM', claims, session)
 end
 
 -- How many holders are free for somebody who came then; negative: so many too few.
@@ -68,16 +71,19 @@ local function call(part, settled)
 end
 
 local function take()
-  local limits, newest, since, refused = {}, now, nil, nil
+  local limits, newest, since, undefined, refused = {}, now, nil, nil, nil
   for part = 1, #ask.parts do
     limits[part] = most(part)
-    if limits[part] == false then return {-1, now, part} end
-    if limits[part] == 'another' then return {-2, now, part} end
-    local _, line = keys(part)
+    if limits[part] == 'another' then return {-2} end
+    local held, line, _, claims = keys(part)
+    if limits[part] == false and not redis.call('ZSCORE', held, id) then undefined = undefined or part end
+    local stands = tonumber(redis.call('ZSCORE', claims, session) or '')
+    if ask.claimed and not ask.again and stands and stands > ask.claimed then return {-3} end
     local at = tonumber(redis.call('ZSCORE', line, session) or '')
     if at and (not since or at < since) then since = at end
   end
-  for part = 1, #ask.parts do
+  refused = undefined
+  for part = 1, undefined and 0 or #ask.parts do
     local held = keys(part)
     if limits[part] and not redis.call('ZSCORE', held, id) and free(part, limits[part], since) <= 0 then
       refused = part
@@ -86,26 +92,27 @@ local function take()
   end
   if refused then
     local held = redis.call('ZCARD', (keys(refused)))
-    for part = 1, ask.stand and not since and refused or 0 do
+    for part = undefined or 1, ask.stand and not since and refused or 0 do
       local _, line = keys(part)
       local last = redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2]
       newest = math.max(newest, tonumber(last or 0) + 1)  -- no two come at the same time
     end
     if ask.stand then
       for part = 1, #ask.parts do
-        local _, line, called = keys(part)
-        if part > refused then
+        local _, line, called, claims = keys(part)
+        if part > refused or (undefined and part < refused) then
           leave(part)
           call(part)
         else
           redis.call('ZADD', line, since or newest, session)
+          redis.call('ZADD', claims, ask.claimed, session)
           local name = ask.parts[part]
           if not redis.call('ZSCORE', lines, name) then redis.call('ZADD', lines, now, name) end
           if part == refused then redis.call('ZREM', called, session) end
         end
       end
     end
-    return {0, now, refused, limits[refused], held, calls}
+    return {0, now, refused, limits[refused] or -1, held, calls}
   end
   local others = 0
   for part = 1, #ask.parts do
