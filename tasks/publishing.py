@@ -71,6 +71,17 @@ class StepPublisher(Publisher):
         template = self._template(ref.queue, is_later=ref.has_parent_task)
         return () if template is None else (("LPUSH", template.queue, template.message(ref, now_ms)),)
 
+    def next_commands(self, queue: str) -> Sequence[Command]:
+        """Return one LINDEX; nothing when messages have to be published separately."""
+        template = self._template(queue, is_later=False)
+        return () if template is None else (("LINDEX", template.queue, -1),)
+
+    def commands_in_front(self, ref: StepRef, now_ms: int, following: bytes | None) -> Sequence[Command]:
+        """Return one RPUSH. The message is as old as the one behind it: none in the queue is older than the first."""
+        template = self._template(ref.queue, is_later=ref.has_parent_task)
+        published_ms = now_ms if following is None else min(now_ms, _published_ms(following))
+        return () if template is None else (("RPUSH", template.queue, template.message(ref, published_ms)),)
+
     def count_commands(self, queue: str) -> Sequence[Command]:
         """Return one LLEN; nothing when messages have to be published separately."""
         template = self._template(queue, is_later=False)
@@ -132,8 +143,10 @@ def write_message(app: Celery, settings: Settings, task: str, options: Mapping[s
 def oldest_queued_ms(store: Store, queue: str) -> int:
     """Return when the message at the end of the queue was published (store ms); -1: empty queue, 0: unknown."""
     entry = store.housekeeping.oldest_message(queue)
-    if entry is None:
-        return -1
+    return -1 if entry is None else _published_ms(entry)
+
+
+def _published_ms(entry: bytes) -> int:
     try:
         return int(json.loads(entry)["headers"][PUBLISHED_HEADER])
     except (ValueError, KeyError, TypeError, RecursionError):

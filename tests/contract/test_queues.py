@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from celery_agents.flow import ConcurrencyLimit
 from celery_agents.worker.engine import retry_transition, stop_transition
-from celery_agents.worker.store import Claimed, QueueSnapshot, StepRef, offered_queues
+from celery_agents.worker.flow.concurrency import LimitPart
+from celery_agents.worker.store import Claim, Claimed, QueueSnapshot, StepRef, offered_queues
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.control import ControlFields, control_command, read_unoffered
 from celery_agents.worker.store.database import Command, Database
+from celery_agents.worker.store.flow.holders import Holder, NoneFree
 
 from support.points import Points
 from support.store import Bench, step_transition
@@ -31,6 +34,13 @@ class RecordingPublisher(Publisher):
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
         return (("RPUSH", f"queue:{ref.queue}", f"{ref.execution_id}.{ref.step}"),)
+
+    def next_commands(self, queue: str) -> Sequence[Command]:
+        return (("LINDEX", f"queue:{queue}", 0),)
+
+    def commands_in_front(self, ref: StepRef, now_ms: int, following: bytes | None) -> Sequence[Command]:
+        before = "" if following is None else f" before {following.decode()}"
+        return (("LPUSH", f"queue:{ref.queue}", f"{ref.execution_id}.{ref.step}{before}"),)
 
     def count_commands(self, queue: str) -> Sequence[Command]:
         return (("LLEN", f"queue:{queue}"),)
@@ -364,3 +374,33 @@ def test_a_commit_on_both_ways_keeps_the_queue(queues: Queues) -> None:
     committed = queues.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=True)
     assert committed.carried is not None
     assert committed.carried.claim.ref.queue == "gpu"
+
+
+def put_off(queues: Queues, claim: Claim) -> None:
+    cause = LimitPart("crm").cause
+    queues.store.steps.release(claim, delay_ms=60_000, give_back=True, reason="it waits", put_off=cause)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_step_that_was_called_goes_in_front_of_its_queue(queues: Queues, is_empty: bool) -> None:
+    flow = queues.store.flow
+    queues.submit(queue="gpu")
+    claim = queues.claim_from("gpu").claim
+    waiting = Holder(claim.id, queues.session, (LimitPart("crm"),), since_ms=(0,), claimed_ms=claim.now_ms)
+    assert isinstance(flow.take_holder(waiting, lease_ms=60_000), NoneFree)
+    put_off(queues, claim)
+    queues.database("DEL", "queue:gpu")
+    if not is_empty:
+        queues.database("RPUSH", "queue:gpu", "other")
+    flow.set_concurrency(ConcurrencyLimit("crm", total=1))
+    flow.call_waiting()
+    assert queues.messages("gpu") == (["1"] if is_empty else ["1 before other"])
+
+
+def test_a_step_that_may_go_when_it_has_been_put_off_goes_in_front_of_its_queue(queues: Queues) -> None:
+    queues.submit(queue="gpu")
+    claimed = queues.claim_from("gpu")
+    queues.messages("gpu")
+    queues.database("RPUSH", "queue:gpu", "other")
+    put_off(queues, claimed.claim)
+    assert queues.messages("gpu") == ["1 before other"]

@@ -157,6 +157,7 @@ class Points:
     HOLDERS_PRIMARY: Final = "holders.primary"
     FLOW_READ: Final = "flow.read"
     FLOW_FORWARD: Final = "flow.forward"
+    FLOW_NEXT: Final = "flow.next"
     RELEASE_LOOK: Final = "release.look"
     SCRIPT_LOAD: Final = "script.load"
     UNWATCH: Final = "unwatch"
@@ -233,6 +234,6 @@ ELSEWHERE: Final = (
     Points.SESSION_MARK, Points.DELETE_FULL, Points.STOP_CLEAR, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
-    Points.FLOW_VIEW, Points.FLOW_CONCURRENCY, Points.FLOW_KNOWN, Points.HOLDERS_DEFINED, Points.HOLDERS_PRIMARY,
+    Points.FLOW_NEXT, Points.FLOW_VIEW, Points.FLOW_CONCURRENCY, Points.FLOW_KNOWN, Points.HOLDERS_DEFINED, Points.HOLDERS_PRIMARY,
     *OF_WAITING, *OF_LIMITING, *OF_HOLDING, *OF_REWINDING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,
 )  # fmt: skip

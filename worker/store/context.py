@@ -48,6 +48,20 @@ class Publisher:
         del ref, now_ms
         return ()
 
+    def next_commands(self, queue: str) -> Sequence[Command]:
+        """One command that reads the message which a queue gives next; none where nothing is put in front of it."""
+        del queue
+        return ()
+
+    def commands_in_front(self, ref: StepRef, now_ms: int, following: bytes | None) -> Sequence[Command]:
+        """Commands that put the message in front of its queue, as `commands`; only where `next_commands` gives some.
+
+        Args:
+            following: What `next_commands` has read; None: the queue is empty.
+        """
+        del following
+        return self.commands(ref, now_ms)
+
     def count_commands(self, queue: str) -> Sequence[Command]:
         """One command that counts the messages in a queue; none where the queue is not in the store's database."""
         del queue

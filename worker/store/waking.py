@@ -11,7 +11,7 @@ and again when its grace period is over, by the setting of the sweeping worker, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +36,22 @@ class WakeUp:
     publish: StepRef | None
 
 
-def wake(scope: SessionScope, control: ControlFields, now_ms: int, data: Mapping[str, Any]) -> WakeUp:
+def wake(
+    scope: SessionScope,
+    control: ControlFields,
+    now_ms: int,
+    data: Mapping[str, Any],
+    *,
+    publication: Sequence[Command] = (),
+) -> WakeUp:
     """Let the step of a session that has no claim continue at once, whether it waits or was delayed.
 
     Args:
         data: Of the event `execution_resumed`, which is written for a session that waits: its cause, and by whom.
+        publication: Commands that publish the step, where it does not go to the end of its queue.
     """
     keys, ref = scope.keys, control.ref(scope.session_id)
-    publication = scope.context.publisher.commands(ref, now_ms)
+    publication = publication or scope.context.publisher.commands(ref, now_ms)
     commands: list[Command] = [
         ("HSET", keys.ctl, "phase", "run", "not_before", 0, "nudges", 0, "published", now_ms),
         # Without XX: whatever is there, it is brought forward.

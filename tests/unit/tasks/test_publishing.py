@@ -61,3 +61,33 @@ def test_what_a_receiver_does_to_a_message_is_not_seen_by_the_next(publisher: St
         "",
         fetched(publisher, second, 5)["properties"]["delivery_tag"],
     )
+
+
+def published_ms(message: str | bytes) -> int:
+    return json.loads(message)["headers"]["celery_agents_published"]
+
+
+@pytest.mark.parametrize(("now_ms", "published"), [(9, 5), (4, 4)])
+def test_a_message_in_front_of_its_queue_is_as_old_as_the_next_one(
+    publisher: StepPublisher, now_ms: int, published: int
+) -> None:
+    """Else the sweep would take all that stand behind it for lost: they were published before the oldest one there."""
+    ((_, queue, following),) = publisher.commands(StepRef("first", "execution", 2), 5)
+    ref = StepRef("called", "execution", 2)
+    assert publisher.next_commands("") == (("LINDEX", queue, -1),)
+    ((name, key, message),) = publisher.commands_in_front(ref, now_ms, str(following).encode())
+    assert (name, key, published_ms(str(message))) == ("RPUSH", queue, published)
+    assert json.loads(base64.b64decode(json.loads(str(message))["body"]))[1]["session_id"] == "called"
+
+
+@pytest.mark.parametrize(("following", "published"), [(None, 9), (b"of another program", 0)])
+def test_a_message_in_front_of_an_empty_queue_is_new_and_in_front_of_an_unknown_one_of_no_known_age(
+    publisher: StepPublisher, following: bytes | None, published: int
+) -> None:
+    ((_, _, message),) = publisher.commands_in_front(StepRef("called", "execution", 2), 9, following)
+    assert published_ms(str(message)) == published
+
+
+def test_where_messages_are_published_separately_none_goes_in_front(redis_url: str) -> None:
+    settings = Settings.build(redis_url=redis_url, broker_url="amqp://localhost")
+    assert StepPublisher(create_app(settings), settings).next_commands("") == ()

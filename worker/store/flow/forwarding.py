@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ...errors import StateUnreadable, StoreUnavailable
 from ...flow.concurrency import is_concurrency
@@ -11,7 +11,7 @@ from ...flow.values import REPLICAS, is_pause
 from .. import fields
 from ..context import SessionScope, StoreContext, TooManyConflicts
 from ..control import ControlFields, control_command
-from ..database import Command
+from ..database import Command, WatchedTransaction
 from ..fields import is_session_id
 from ..keys import ShardKeys
 from ..records import StepRef
@@ -56,7 +56,7 @@ def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
         return None
     with contextlib.suppress(StoreUnavailable, TooManyConflicts):  # it comes at its own time
         if _may_go(scope, put_off):
-            woken = wake_put_off(scope, put_off)
+            woken = wake_put_off(scope, put_off, goes_first=is_concurrency(put_off))
             return None if woken is None else woken.publish
     return None
 
@@ -88,12 +88,16 @@ def _pages(context: StoreContext, most: int) -> Iterator[list[tuple[bytes, float
                 places[shard] = (page[-1][1], size * 2 if page[-1][1] == low else most)
 
 
-def wake_put_off(scope: SessionScope, *causes: str) -> WakeUp | None:
-    """Let one step become due now; None where it is not put off by one of these any more, or is held."""
-    return scope.retry(lambda: _try_to_wake(scope, causes), "bring a step forward")
+def wake_put_off(scope: SessionScope, *causes: str, goes_first: bool = False) -> WakeUp | None:
+    """Let one step become due now; None where it is not put off by one of these any more, or is held.
+
+    Args:
+        goes_first: It goes in front of its queue, where it has stood before: what is free for it is idle meanwhile.
+    """
+    return scope.retry(lambda: _try_to_wake(scope, causes, goes_first), "bring a step forward")
 
 
-def _try_to_wake(scope: SessionScope, causes: Collection[str]) -> WakeUp | None:
+def _try_to_wake(scope: SessionScope, causes: Collection[str], goes_first: bool) -> WakeUp | None:
     keys = scope.keys
     with scope.database.watch("flow.read", (keys.ctl,), [control_command(keys), scope.clock.now()]) as watched:
         control, now_ms = ControlFields.read(watched.replies[0]), scope.clock.milliseconds(watched.replies[1])
@@ -102,10 +106,22 @@ def _try_to_wake(scope: SessionScope, causes: Collection[str]) -> WakeUp | None:
             return None
         # What was added for the time in which the step was to be put off.
         since_ms = control.delayed_ms and max(1, control.delayed_ms - (control.not_before_ms - now_ms))
-        woken = wake(scope, control, now_ms, {})
+        publication = _publish_in_front(scope, control, now_ms, watched) if goes_first else ()
+        woken = wake(scope, control, now_ms, {}, publication=publication)
         changed: list[Command] = [
             ("HSET", keys.ctl, "put_off", "", "delayed", since_ms),
             ("ZREM", keys.shard.delayed, scope.session_id),
         ]
         watched.commit("flow.forward", [*changed, *woken.commands])
         return woken
+
+
+def _publish_in_front(
+    scope: SessionScope, control: ControlFields, now_ms: int, watched: WatchedTransaction
+) -> Sequence[Command]:
+    publisher = scope.context.publisher
+    reads = publisher.next_commands(control.queue)
+    if not reads:
+        return ()
+    (following,) = watched.pipeline("flow.next", reads)
+    return publisher.commands_in_front(control.ref(scope.session_id), now_ms, following)

@@ -175,7 +175,7 @@ class HolderVerbs(StorePart):
             # A session that changes all the time, or cannot be read, is called again.
             with contextlib.suppress(StateUnreadable, TooManyConflicts):
                 causes = (each.part.cause, undefined_cause(each.part.name))
-                woken = wake_put_off(self._context.session(each.session_id), *causes)
+                woken = wake_put_off(self._context.session(each.session_id), *causes, goes_first=True)
                 if woken is not None:
                     publish += [] if woken.publish is None else [woken.publish]
                 elif not self._comes(each):
