@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from celery_agents.worker.errors import InvalidInput
 from support.concurrent_agents import most_at_once
 from support.lab import Lab
 from support.ledger import post_effect
+from support.rabbitmq import RABBITMQ_MISSING, RabbitmqServer, find_rabbitmq
 from support.serve_process import ServeProcess
 from support.wait import wait_until
 
@@ -141,25 +142,52 @@ def test_a_step_that_waits_is_stopped_at_once(client: AgentClient) -> None:
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
 def test_workers_that_are_killed_let_no_more_run_and_lose_nothing(tmp_path: Path, kills: int) -> None:
     with Lab(tmp_path / "lab", agents="support.concurrent_agents") as lab:
-        lab.client.concurrency.set(ConcurrencyLimit("crm", total=2, per={"customer": 1}))
-        workers = [lab.worker() for _ in range(2)]
-        customers = ("acme", "bolt", "cafe")
-        jobs = [
-            lab.client.submit("crm", "3", labels={"customer": customers[number % 3]}) for number in range(3 * kills)
-        ]
-        for _ in range(kills):
-            seen = len(lab.ledger.entries())
-            wait_until(lambda seen=seen: len(lab.ledger.entries()) > seen + 3, "steps run", 30)
-            victim = workers.pop(0)
-            victim.kill()
-            post_effect(lab.ledger.url, f"killed {victim.pid}", dedupe=False, kind="killed", limit="", pid=victim.pid)
-            workers.append(lab.worker())
-        for job in jobs:
-            assert job.result(timeout=180).status == "completed"
-        assert 1 <= most_at_once(lab.ledger.entries()) <= 2
-        (status,) = lab.client.concurrency.list()
-        wait_until(lambda: _is_idle(lab), "no holder is left", 20)
-        assert status.limit.total == 2
+        kill_workers_under_a_limit(lab, kills)
+
+
+@pytest.mark.skipif(find_rabbitmq() is None, reason=RABBITMQ_MISSING)
+def test_workers_that_are_killed_let_no_more_run_and_lose_nothing_where_rabbitmq_is_the_broker(tmp_path: Path) -> None:
+    rabbitmq = RabbitmqServer(tmp_path / "rabbitmq")
+    try:
+        rabbitmq.start()
+        with _RabbitmqLab(tmp_path / "lab", rabbitmq) as lab:
+            kill_workers_under_a_limit(lab, kills=2)
+    finally:
+        rabbitmq.end()
+
+
+class _RabbitmqLab(Lab):
+    def __init__(self, directory: Path, rabbitmq: RabbitmqServer) -> None:
+        super().__init__(directory, agents="support.concurrent_agents")
+        self._rabbitmq = rabbitmq
+
+    @property
+    def broker_url(self) -> str:
+        return self._rabbitmq.url
+
+    def worker_arguments(self, name: str) -> Sequence[str]:
+        return ("-n", f"{name}@lab")  # two of one name cannot be at one RabbitMQ
+
+
+def kill_workers_under_a_limit(lab: Lab, kills: int) -> None:
+    """Kill workers while steps run and wait, each replaced by another one, until all jobs have ended."""
+    lab.client.concurrency.set(ConcurrencyLimit("crm", total=2, per={"customer": 1}))
+    workers = [lab.worker() for _ in range(2)]
+    customers = ("acme", "bolt", "cafe")
+    jobs = [lab.client.submit("crm", "3", labels={"customer": customers[number % 3]}) for number in range(3 * kills)]
+    for _ in range(kills):
+        seen = len(lab.ledger.entries())
+        wait_until(lambda seen=seen: len(lab.ledger.entries()) > seen + 3, "steps run", 30)
+        victim = workers.pop(0)
+        victim.kill()
+        post_effect(lab.ledger.url, f"killed {victim.pid}", dedupe=False, kind="killed", limit="", pid=victim.pid)
+        workers.append(lab.worker())
+    for job in jobs:
+        assert job.result(timeout=180).status == "completed"
+    assert 1 <= most_at_once(lab.ledger.entries()) <= 2
+    (status,) = lab.client.concurrency.list()
+    wait_until(lambda: _is_idle(lab), "no holder is left", 20)
+    assert status.limit.total == 2
 
 
 def _is_idle(lab: Lab) -> bool:

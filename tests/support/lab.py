@@ -152,12 +152,18 @@ class Lab:
         """
         name = f"worker-{next(self._numbers)}"
         worker = WorkerProcess(
-            self.directory / name, url or self.store_url, self.agents, env=self.worker_env(crash, **env), name=name
-        )
+            self.directory / name, url or self.store_url, self.agents, env=self.worker_env(crash, **env), name=name,
+            arguments=self.worker_arguments(name),
+        )  # fmt: skip
         worker.prefix = prefix
         self.workers.append(worker)
         worker.start(wait=wait, timeout=60)
         return worker
+
+    def worker_arguments(self, name: str) -> Sequence[str]:
+        """Further words of a worker's command."""
+        del name
+        return ()
 
     def worker_env(self, crash: str = "", **env: str) -> dict[str, str | None]:
         """The environment of a worker."""

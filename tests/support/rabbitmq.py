@@ -1,0 +1,75 @@
+"""A real RabbitMQ of our own, on free ports in a folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import Self
+
+import amqp
+
+from .processes import Process, free_port
+from .wait import wait_until
+
+RABBITMQ_MISSING = "no RabbitMQ is on this machine (Debian: apt-get install rabbitmq-server)"
+# Debian's command on the path changes to another user, whom the folder of a test lets in nowhere.
+_DEBIAN = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+
+
+def find_rabbitmq() -> str | None:
+    """The server; None: this machine has none."""
+    if shutil.which("epmd") is None:
+        return None
+    return str(_DEBIAN) if _DEBIAN.exists() else shutil.which("rabbitmq-server")
+
+
+class RabbitmqServer:
+    """One server with its port mapper, which Erlang would start for the whole machine and leave behind.
+
+    Args:
+        directory: Home of the data and the logs; made when missing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        program = find_rabbitmq()
+        assert program is not None, RABBITMQ_MISSING
+        directory.mkdir(parents=True, exist_ok=True)
+        self.port, mapper = free_port(), free_port()
+        settings = directory / "rabbitmq.conf"
+        settings.write_text(f"listeners.tcp.default = 127.0.0.1:{self.port}\nloopback_users = none\n")
+        env = {
+            "HOME": str(directory),
+            "ERL_EPMD_PORT": str(mapper),
+            "RABBITMQ_NODENAME": f"test{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_CONFIG_FILE": str(settings.with_suffix("")),
+            "RABBITMQ_MNESIA_BASE": str(directory / "data"),
+            "RABBITMQ_LOG_BASE": str(directory / "logs"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
+            "RABBITMQ_PID_FILE": str(directory / "pid"),
+        }
+        self._mapper = Process("epmd", ["epmd", "-port", str(mapper), "-address", "127.0.0.1"], directory)
+        self._server = Process("rabbitmq", [program], directory, env)
+
+    def start(self) -> Self:
+        """Start it, and wait until it answers."""
+        self._mapper.start()
+        self._server.start()
+        wait_until(self._answers, "RabbitMQ answers", 60.0, details=self._server.tail)
+        return self
+
+    def end(self) -> None:
+        """Make sure that it is gone, whatever state it is in."""
+        self._server.end(patience=0.0)
+        self._mapper.end(patience=0.0)
+
+    @property
+    def url(self) -> str:
+        """Its address, for Celery."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, amqp.AMQPError), amqp.Connection(f"127.0.0.1:{self.port}") as connection:
+            return bool(connection.connected)
+        return False
