@@ -1,7 +1,8 @@
-"""Limits of providers, concurrency limits, pauses, schedules, debouncing: the values that a client takes and gives."""
+"""Limits, caps, pauses, schedules, debouncing: the values that a client takes and gives."""
 
 from __future__ import annotations
 
+from .worker.flow.caps import CapSpending, CapStatus, SpendCap
 from .worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, PartStatus
 from .worker.flow.debounce import Debounce
 from .worker.flow.schedules import LastSlot, Schedule, ScheduleStatus, TakenSlot
@@ -9,6 +10,8 @@ from .worker.flow.values import BucketStatus, LearnedLimit, ModelEndpoint, Pause
 
 __all__ = [
     "BucketStatus",
+    "CapSpending",
+    "CapStatus",
     "ConcurrencyLimit",
     "ConcurrencyStatus",
     "Debounce",
@@ -20,5 +23,6 @@ __all__ = [
     "ProviderLimit",
     "Schedule",
     "ScheduleStatus",
+    "SpendCap",
     "TakenSlot",
 ]

@@ -127,6 +127,7 @@ class Runtime:
         self.live = services.live
         self.gate = services.gate
         self.concurrency = services.concurrency
+        self.spending = services.spending
         self.runner = StepRunner(services, self.agents, worker=self.name)
         self._wake_ups = WakeUpListener(
             settings, {WAKE_CHANNEL + self.name: self.keeper.wake, FLOW_CHANNEL: self._read_flow}

@@ -1,21 +1,23 @@
-"""Commands on what holds steps back: limits of model providers, concurrency limits, and pauses."""
+"""Commands on what holds steps back: limits of model providers, concurrency limits, spend caps, and pauses."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from .options import AsJson, By, RedisUrl, client_for, login, time_option
-from .views import as_json, clean, one_line, print_table, print_values
+from .views import as_json, clean, one_line, print_done, print_notes, print_table, print_values
 
 if TYPE_CHECKING:
+    from ...worker.flow.caps import CapStatus
     from ...worker.flow.concurrency import ConcurrencyStatus
     from ...worker.flow.values import BucketStatus
 
+_CAPS_HEAD: Final = ("NAME", "CAP", "SPENT", "UNTIL", "BY")
+_MOST_SPENT: Final = 5
 _CONCURRENCY_HEAD: Final = ("NAME", "LIMITS", "NOW", "BY")
 _LIMITS_HEAD: Final = ("MODEL", "GROUP", "LIMITS", "REQUESTS", "NOW")
 
@@ -100,6 +102,56 @@ def concurrency(
         print_notes(client.concurrency.set(limit, by=by or login()), "set", json)
 
 
+def caps(
+    action: Annotated[Literal["list", "set", "remove"], typer.Argument(help="What to do.")] = "list",
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the cap, with set and remove.")] = None,
+    usd: Annotated[float | None, typer.Option(help="US dollars in each period.")] = None,
+    per: Annotated[Literal["hour", "day", "month"] | None, typer.Option(help="The period.")] = None,
+    zone: Annotated[str | None, typer.Option(help="By whose clock; default: UTC.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only executions of this agent.")] = None,
+    label: Annotated[str | None, typer.Option(help="Each value of this label has the amount for itself.")] = None,
+    value: Annotated[
+        list[str] | None, typer.Option(metavar="VALUE=USD", help="Another amount for a value; may be repeated.")
+    ] = None,
+    then: Annotated[
+        Literal["wait", "stop"] | None, typer.Option(help="What a step does that gets no money; default: wait.")
+    ] = None,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """List, set and remove spend caps: most dollars for models in a period.
+
+    The list shows what was spent in the present period. A change holds at once for calls that have not begun.
+
+    \b
+    Examples:
+      celery-agents caps
+      celery-agents caps set customers --usd 20 --per day --label customer --value acme=100
+      celery-agents caps remove customers
+    """
+    given: dict[str, Any] = {"usd": usd, "per": per, "zone": zone, "agent": agent, "label": label, "then": then}
+    given = {option: each for option, each in given.items() if each is not None}
+    if value:
+        given["values"] = _read_amounts(value)
+    if (action == "list") != (name is None):
+        raise typer.BadParameter("give it with set and with remove, and not with list", param_hint="NAME")
+    if action != "set" and given:
+        raise typer.BadParameter(f"{', '.join(f'--{each}' for each in given)} go with set, not with {action}")
+    if action == "set" and per is None:
+        raise typer.BadParameter("give hour, day or month", param_hint="--per")
+    client = client_for(redis_url)
+    if name is None:
+        _print_caps(client.caps.list(), json)
+    elif action == "remove":
+        removed = client.caps.remove(name)
+        print_done({"changed": removed}, "removed" if removed else "no such cap was set", json)
+    else:
+        from ...worker.flow.caps import SpendCap
+
+        print_notes(client.caps.set(SpendCap(name, **given), by=by or login()), "set", json)
+
+
 def pause(
     kind: Kind,
     name: Name,
@@ -181,6 +233,35 @@ def _read_per(pairs: Sequence[str]) -> dict[str, int]:
     return found
 
 
+def _read_amounts(pairs: Sequence[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for pair in pairs:
+        value, _, amount = pair.rpartition("=")
+        try:
+            found[value] = float(amount)
+        except ValueError:
+            value = ""
+        if not value:
+            raise typer.BadParameter(f"{pair!r}: give VALUE=USD", param_hint="--value")
+    return found
+
+
+def _print_caps(found: Sequence[CapStatus], json: bool) -> None:
+    from ...worker.engine.flow_texts import describe_cap, describe_moment
+    from ...worker.moments import moment
+    from ..client.json_values import cap_value
+
+    if json:
+        print_values([cap_value(each) for each in found])
+        return
+    rows: list[list[str]] = []
+    for each in found:
+        spent = "; ".join(f"{part.value or 'all'}: {part.usd:.4g} $" for part in each.spent[:_MOST_SPENT])
+        ends = describe_moment(moment(each.ends_ms))
+        rows.append([each.cap.name, describe_cap(each.cap), spent, f"{ends} UTC", each.cap.by])
+    print_table(_CAPS_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
+
+
 def _print_concurrency(found: Sequence[ConcurrencyStatus], json: bool) -> None:
     from ...worker.engine.flow_texts import describe_parts
     from ..client.json_values import concurrency_value
@@ -194,15 +275,3 @@ def _print_concurrency(found: Sequence[ConcurrencyStatus], json: bool) -> None:
         limits += [f"{most} for each {label}" for label, most in each.limit.per.items()]
         rows.append([each.limit.name, ", ".join(limits), "; ".join(describe_parts(each)), each.limit.by])
     print_table(_CONCURRENCY_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
-
-
-def print_notes(notes: Sequence[str], done: str, json: bool) -> None:
-    """Say that it is done; what may not be meant goes to standard error."""
-    for note in () if json else notes:
-        print(f"note: {one_line(note, 1000)}", file=sys.stderr)
-    print_done({"notes": list(notes)}, done, json)
-
-
-def print_done(value: Mapping[str, Any], text: str, json: bool) -> None:
-    """Print what was done: a text, or with `json` its value."""
-    print(as_json(value) if json else text)

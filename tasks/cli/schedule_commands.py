@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from .options import AsJson, By, RedisUrl, client_for, login, time_option
-from .provider_commands import print_done, print_notes
-from .views import clean, one_line, print_table, print_values
+from .views import clean, one_line, print_done, print_notes, print_table, print_values
 
 if TYPE_CHECKING:
     from ...worker.flow.schedules import ScheduleStatus

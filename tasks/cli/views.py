@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -78,3 +78,15 @@ def _write_other(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return str(value)
+
+
+def print_notes(notes: Sequence[str], done: str, json: bool) -> None:
+    """Say that it is done; what may not be meant goes to standard error."""
+    for note in () if json else notes:
+        print(f"note: {one_line(note, 1000)}", file=sys.stderr)
+    print_done({"notes": list(notes)}, done, json)
+
+
+def print_done(value: Mapping[str, Any], text: str, json: bool) -> None:
+    """Print what was done: a text, or with `json` its value."""
+    print(as_json(value) if json else text)

@@ -20,6 +20,7 @@ from ...worker.concurrency.tool_threads import ThreadLimit
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.store.event_records import Event
 from ...worker.store.live.streams import StreamPosition
+from .caps import SpendCaps
 from .client import AgentClient
 from .concurrency import ConcurrencyLimits
 from .inputs import check_position, check_seconds
@@ -167,6 +168,15 @@ class AsyncProviderLimits(_InThreads[ProviderLimits]):
     list = _run_in_thread(ProviderLimits.list)
 
 
+class AsyncSpendCaps(_InThreads[SpendCaps]):
+    """Spend caps; see `SpendCaps` for what each verb does and raises."""
+
+    set = _run_in_thread(SpendCaps.set)
+    get = _run_in_thread(SpendCaps.get)
+    remove = _run_in_thread(SpendCaps.remove)
+    list = _run_in_thread(SpendCaps.list)
+
+
 class AsyncConcurrencyLimits(_InThreads[ConcurrencyLimits]):
     """Concurrency limits; see `ConcurrencyLimits` for what each verb does and raises."""
 
@@ -256,6 +266,11 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     def concurrency(self) -> AsyncConcurrencyLimits:
         """The concurrency limits."""
         return AsyncConcurrencyLimits(self._client.concurrency, self._threads)
+
+    @property
+    def caps(self) -> AsyncSpendCaps:
+        """The spend caps."""
+        return AsyncSpendCaps(self._client.caps, self._threads)
 
     @property
     def schedules(self) -> AsyncSchedules:

@@ -29,6 +29,7 @@ from ...worker.store.session_records import Header, StoredSession
 from .archiving import ArchivingVerbs
 from .budgeting import BudgetingVerbs
 from .bulk import BulkVerbs
+from .caps import CapVerbs
 from .concurrency import ConcurrencyVerbs
 from .erasing import ErasingVerbs
 from .following import follow_session
@@ -74,6 +75,7 @@ class AgentClient(
     SpendingVerbs,
     ProviderVerbs,
     ConcurrencyVerbs,
+    CapVerbs,
     ArchivingVerbs,
 ):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.

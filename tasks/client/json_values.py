@@ -11,6 +11,7 @@ from ...config.settings import DEFAULT_QUEUE
 from ...worker.moments import moment
 
 if TYPE_CHECKING:
+    from ...worker.flow.caps import CapStatus, SpendCap
     from ...worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus
     from ...worker.flow.schedules import ScheduleStatus
     from ...worker.flow.values import BucketStatus, Pause, ProviderLimit
@@ -215,6 +216,12 @@ def concurrency_value(status: ConcurrencyStatus) -> dict[str, Any]:
     return {**_stored_value(status.limit), "parts": [dataclasses.asdict(part) for part in status.parts]}
 
 
+def cap_value(status: CapStatus) -> dict[str, Any]:
+    """A spend cap as JSON, with what was spent in the present period."""
+    spent = [dataclasses.asdict(each) for each in status.spent]
+    return {**_stored_value(status.cap), "spent": spent, "ends_at": moment(status.ends_ms)}
+
+
 def pause_value(pause: Pause) -> dict[str, Any]:
     """A pause as JSON."""
     return {**_stored_value(pause), "name": pause.name or DEFAULT_QUEUE, "until": pause.until}
@@ -245,7 +252,7 @@ def schedule_value(status: ScheduleStatus) -> dict[str, Any]:
     }
 
 
-def _stored_value(stored: ProviderLimit | ConcurrencyLimit | Pause) -> dict[str, Any]:
+def _stored_value(stored: ProviderLimit | ConcurrencyLimit | SpendCap | Pause) -> dict[str, Any]:
     value = stored.to_dict()
     value["since"] = moment(value.pop("since_ms"))
     return value

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...config.settings import shown_queues
+from ...worker.flow.caps import SpendCap
 from ...worker.flow.concurrency import ConcurrencyLimit
 from ...worker.flow.values import Pause, ProviderLimit, provider_of
 
@@ -32,6 +33,15 @@ def find_unnamed(limit: ConcurrencyLimit, workers: Mapping[str, Mapping[str, Any
     if 0 in (limit.total, *limit.per.values()):
         notes.append(f"limit: 0 lets nothing begin under {limit.name}; it waits until the limit is raised or removed.")
     return (*notes, *_unknown("concurrency", limit.name, _names(workers, "concurrency")))
+
+
+def find_unused_cap(cap: SpendCap, registry: WorkerRegistry) -> tuple[str, ...]:
+    """Say what a cap of zero does, and that no live worker has its agent."""
+    notes: tuple[str, ...] = ()
+    if 0 in (cap.usd, *cap.values.values()):
+        what = "stops at once" if cap.then == "stop" else "waits until the cap is raised or removed"
+        notes = (f"cap: 0 lets no model call begin under {cap.name}; what needs one {what}.",)
+    return (*notes, *(find_unknown_agent(cap.agent, registry) if cap.agent else ()))
 
 
 def find_unknown(pause: Pause, registry: WorkerRegistry) -> tuple[str, ...]:

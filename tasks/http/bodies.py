@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
+from ...worker.flow.caps import SpendCap
 from ...worker.flow.concurrency import ConcurrencyLimit
 from ...worker.flow.debounce import Debounce
 from ...worker.flow.schedules import MOST_MISSED, Schedule
@@ -194,6 +195,23 @@ class Concurrency(Body):
     def value(self) -> ConcurrencyLimit:
         """The limit as the client takes it."""
         return ConcurrencyLimit(**self.model_dump())
+
+
+class Cap(Body):
+    """How much may be spent on models in each hour, day or month. 0 lets no paid call begin."""
+
+    name: str = Field(max_length=200)
+    usd: float | None = Field(None, ge=0, description="US dollars; null: only those of values.")
+    per: Literal["hour", "day", "month"]
+    zone: str = Field("UTC", max_length=100, description="A name of the time zone database, as Europe/Berlin.")
+    agent: str = Field("", max_length=64, description="Only executions of this agent.")
+    label: str = Field("", max_length=200, description="Each value of this label has the amount for itself.")
+    values: dict[str, float] = Field({}, max_length=1000, description="Values of the label with another amount.")
+    then: Literal["wait", "stop"] = Field("wait", description="wait: until the next period; stop: the execution.")
+
+    def value(self) -> SpendCap:
+        """The cap as the client takes it."""
+        return SpendCap(**self.model_dump())
 
 
 class ModelSchedule(Body):

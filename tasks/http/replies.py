@@ -329,7 +329,8 @@ class ReasonReply(Reply):
     """How many sessions wait for one thing."""
 
     reason: str = Field(
-        description="running, queue, person, child, service, provider, delay, held, paused, no_worker or parked."
+        description="running, queue, person, child, service, provider, delay, held, paused, concurrency, spend_cap, "
+        "no_worker or parked."
     )
     count: int
     sentence: str = Field(description="The count in words, for people.")
@@ -388,6 +389,37 @@ class ConcurrencyLimitsReply(Reply):
     """The concurrency limits, by name."""
 
     concurrency: list[ConcurrencyReply]
+
+
+class SpentReply(Reply):
+    """The money that was spent of a spend cap in the present period."""
+
+    value: str = Field(description="Of the cap's label; empty without one.")
+    usd: float = Field(description="US dollars, spent and reserved.")
+    most: float | None = Field(description="The amount; null: not capped any more.")
+
+
+class CapReply(Reply):
+    """A spend cap, with what was spent in the present period."""
+
+    name: str
+    usd: float | None = Field(description="US dollars in each period; null: only those of values.")
+    per: str = Field(description="hour, day or month.")
+    zone: str
+    agent: str = Field(description="Empty: of all agents.")
+    label: str = Field(description="Its values spend each for themselves; empty: all together.")
+    values: dict[str, float] = Field(description="Amounts of values of the label that have another one.")
+    then: str = Field(description="wait or stop.")
+    by: str = Field(description="Who has set it.")
+    since: datetime
+    spent: list[SpentReply] = Field(description="Those who have spent most first, up to 100.")
+    ends_at: datetime = Field(description="When the present period ends.")
+
+
+class CapsReply(Reply):
+    """The spend caps, by name."""
+
+    caps: list[CapReply]
 
 
 class PausesReply(Reply):

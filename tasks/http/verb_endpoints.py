@@ -16,6 +16,7 @@ from ...worker.errors import SessionConflict
 from ..client.client import AgentClient
 from ..client.json_values import (
     bucket_value,
+    cap_value,
     concurrency_value,
     found_value,
     pause_value,
@@ -25,7 +26,17 @@ from ..client.json_values import (
 )
 from ..client.verbs import VERBS, Verb, needed_scopes
 from . import replies
-from .bodies import Budget, Concurrency, Debouncing, ModelLimit, ModelSchedule, Moment, TranscriptMessage, WaitQuery
+from .bodies import (
+    Budget,
+    Cap,
+    Concurrency,
+    Debouncing,
+    ModelLimit,
+    ModelSchedule,
+    Moment,
+    TranscriptMessage,
+    WaitQuery,
+)
 from .endpoints import IF_MATCH, KEY, Body, Call, Endpoint, Handler, NoQuery, send
 from .job_endpoints import reply_to
 from .problems import HttpProblem
@@ -51,6 +62,7 @@ WIRE: Final[Mapping[str, Any]] = {
     "ExecutionBudget": Budget,
     "ProviderLimit": ModelLimit,
     "ConcurrencyLimit": Concurrency,
+    "SpendCap": Cap,
     "Schedule": ModelSchedule,
     "Debounce | None": Debouncing | None,
     "Mapping[str, Any] | None": dict[str, Any] | None,
@@ -70,6 +82,7 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "ExecutionBudget": lambda budget: budget.value(),
     "ProviderLimit": lambda limit: limit.value(),
     "ConcurrencyLimit": lambda limit: limit.value(),
+    "SpendCap": lambda cap: cap.value(),
     "Schedule": lambda schedule: schedule.value(),
     "Debounce | None": lambda debounce: debounce.value(),
     "Sequence[Message]": lambda messages: [message.value() for message in messages],
@@ -132,6 +145,9 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "tuple[ConcurrencyStatus, ...]": Writer(
         {200: replies.ConcurrencyLimitsReply},
         lambda _, found: send({"concurrency": [concurrency_value(each) for each in found]}),
+    ),
+    "tuple[CapStatus, ...]": Writer(
+        {200: replies.CapsReply}, lambda _, found: send({"caps": [cap_value(each) for each in found]})
     ),
     "tuple[ScheduleStatus, ...]": Writer(
         {200: replies.SchedulesReply}, lambda _, found: send({"schedules": [schedule_value(each) for each in found]})

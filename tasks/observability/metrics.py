@@ -18,7 +18,7 @@ from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
 from ...worker.state.execution.inference import InferenceResponse
 from ..consumer.refusals import SOURCES, refusals
-from .provider_metrics import count_waits, measure_buckets, measure_concurrency
+from .provider_metrics import count_waits, measure_buckets, measure_caps, measure_concurrency
 
 if TYPE_CHECKING:
     from ...worker.engine.run import Run
@@ -224,6 +224,8 @@ class _GaugeCollector:
         if view.concurrency:
             limits = _read_or_none("concurrency limits", flow.concurrency)
             yield from measure_concurrency(runtime.concurrency, limits)
+        if view.caps:
+            yield from measure_caps(runtime.spending, _read_or_none("spend caps", flow.caps))
 
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...worker.engine.flow_texts import HELD, bucket_limits, bucket_state
+from ...worker.flow.caps import CapStatus
 from ...worker.flow.concurrency import ConcurrencyStatus
 from ...worker.flow.values import BucketStatus
 
 if TYPE_CHECKING:
     from ...worker.engine.concurrency_gate import ConcurrencyGate
     from ...worker.engine.provider_gate import ProviderGate
+    from ...worker.engine.spending_gate import SpendingGate
 
 _MOST_BUCKETS: Final = 200
 _MOST_COUNTS: Final = 500
@@ -49,6 +51,21 @@ def measure_concurrency(gate: ConcurrencyGate, limits: Sequence[ConcurrencyStatu
             held.add_metric((status.limit.name, part.name), part.held)
             waiting.add_metric((status.limit.name, part.name), part.waiting)
     yield from (waits, held, waiting)
+
+
+def measure_caps(gate: SpendingGate, caps: Sequence[CapStatus]) -> Iterator[Any]:
+    """Count this worker's calls that were refused, and measure what those have spent that have spent most."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    waits = CounterMetricFamily("celery_agents_cap_waits", "Model calls that a spend cap kept away", labels=("cap",))
+    for name, count in gate.waits.copy().most_common(_MOST_COUNTS):
+        waits.add_metric((name,), count)
+    share = GaugeMetricFamily(
+        "celery_agents_cap_spent_share", "The largest share of a spend cap that is spent, by cap", labels=("cap",)
+    )
+    for status in caps[:_MOST_BUCKETS]:
+        share.add_metric((status.cap.name,), max((each.share for each in status.spent), default=0.0))
+    yield from (waits, share)
 
 
 def measure_buckets(buckets: Sequence[BucketStatus]) -> Iterator[Any]:

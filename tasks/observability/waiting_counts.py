@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from ...worker.flow.caps import is_cap
 from ...worker.flow.concurrency import is_concurrency
 from ...worker.flow.values import REPLICAS, is_pause
 from ...worker.moments import moment
@@ -37,6 +38,7 @@ class WaitingFor(StrEnum):
         HELD: It is suspended.
         PAUSED: Its provider, model, agent, tool or queue is paused.
         CONCURRENCY: A concurrency limit is full, or nobody has defined it.
+        SPEND_CAP: A spend cap is used up, or the price of its model is not known.
         NO_WORKER: No live worker offers its agent.
         PARKED: No worker can carry it on.
     """
@@ -51,6 +53,7 @@ class WaitingFor(StrEnum):
     HELD = "held"
     PAUSED = "paused"
     CONCURRENCY = "concurrency"
+    SPEND_CAP = "spend_cap"
     NO_WORKER = "no_worker"
     PARKED = "parked"
 
@@ -66,6 +69,7 @@ _SENTENCES: Final[Mapping[WaitingFor, tuple[str, str]]] = {
     WaitingFor.HELD: ("is suspended", "are suspended"),
     WaitingFor.PAUSED: ("waits for the end of a pause", "wait for the end of a pause"),
     WaitingFor.CONCURRENCY: ("waits for a concurrency limit", "wait for a concurrency limit"),
+    WaitingFor.SPEND_CAP: ("waits for money under a spend cap", "wait for money under a spend cap"),
     WaitingFor.NO_WORKER: ("waits for a worker that offers its agent", "wait for a worker that offers their agent"),
     WaitingFor.PARKED: ("is parked: no worker can carry it on", "are parked: no worker can carry them on"),
 }
@@ -152,6 +156,8 @@ def _classify_delay(put_off: str) -> WaitingFor:
         return WaitingFor.PAUSED
     if is_concurrency(put_off):
         return WaitingFor.CONCURRENCY
+    if is_cap(put_off):
+        return WaitingFor.SPEND_CAP
     return WaitingFor.PROVIDER if put_off not in ("", REPLICAS) else WaitingFor.DELAY
 
 

@@ -241,6 +241,10 @@ async function limit() {
   assert.equal((await call("PUT", "/v1/concurrency", {}, { body: some })).value.notes.length, 1);
   assert.deepEqual((await call("GET", "/v1/concurrency")).value.concurrency[0].per, { customer: 1 });
   assert.equal((await call("DELETE", "/v1/concurrency", {}, { query: { name: "crm" } })).value.changed, true);
+  const cap = { cap: { name: "daily", usd: 20, per: "day", label: "customer", values: { acme: 100 } }, by: "node" };
+  assert.deepEqual((await call("PUT", "/v1/caps", {}, { body: cap })).value.notes, []);
+  assert.equal((await call("GET", "/v1/caps")).value.caps[0].usd, 20);
+  assert.equal((await call("DELETE", "/v1/caps", {}, { query: { name: "daily" } })).value.changed, true);
   await call("POST", "/v1/pauses", {}, { body: { tool: "no such tool", reason: "a look" } });
   assert.equal((await call("GET", "/v1/pauses")).value.pauses[0].reason, "a look");
   assert.equal((await call("DELETE", "/v1/pauses", {}, { query: { tool: "no such tool" } })).value.changed, true);

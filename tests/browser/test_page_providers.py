@@ -6,7 +6,8 @@ import pytest
 from browser.conftest import Watched, pictures
 from playwright.sync_api import expect
 
-from celery_agents.flow import ProviderLimit, Schedule
+from celery_agents.flow import ProviderLimit, Schedule, SpendCap
+from celery_agents.worker.flow.caps import nanos
 
 from support.lab import Lab
 from support.serve_process import ServeProcess
@@ -80,6 +81,27 @@ def test_a_concurrency_limit_is_set_watched_and_removed_on_the_page(
     expect(row).to_have_count(0)
     refused = "Failed to load resource: the server responded with a status of 422"
     assert [each for each in watched.complaints if refused not in each] == []
+
+
+def test_a_spend_cap_is_watched_and_removed_on_the_page(desk: Lab, served: ServeProcess, watched: Watched) -> None:
+    page, client = watched.page, desk.client
+    cap = SpendCap("<b>daily</b>", usd=20, per="day", label="customer", values={"acme": 100}, then="stop")
+    client.caps.set(cap, by="ann")
+    part = client.caps.list()[0].cap.part_for("support", {"customer": "acme"}, client.store.housekeeping.now_ms())
+    assert part is not None
+    client.store.flow.reserve_spending([part], "a call", nanos(12.5), client.store.housekeeping.now_ms())
+    page.goto(f"{served.url}/fleet")
+    providers = page.get_by_role("region", name="Limits and pauses")
+    row = providers.get_by_role("table", name="Spend caps").get_by_role("row").filter(has_text="<b>daily</b>")
+    expect(row).to_contain_text("20 $ a day for each customer, then stop")
+    expect(row).to_contain_text("acme: 12.50 $ of 100 $")
+    if (folder := pictures()) is not None:
+        page.screenshot(path=folder / "page-fleet-caps.png", full_page=True)
+    row.get_by_role("button", name="Remove the cap <b>daily</b>").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove it").click()
+    expect(row).to_have_count(0)
+    assert client.caps.list() == ()
+    assert watched.complaints == []
 
 
 def test_a_limit_is_set_and_removed_on_the_page_and_what_does_not_fit_is_said(

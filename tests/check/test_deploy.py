@@ -202,7 +202,7 @@ ALERTED: dict[str, str | None] = {
     "check_writes": "CeleryAgentsRedisProblem", "check_histories": "CeleryAgentsHistoryLost",
     "check_archive": "CeleryAgentsArchiveBehind",
     # Sessions that wait for a limit are put off.
-    "check_concurrency": "CeleryAgentsStepsPutOff",
+    "check_concurrency": "CeleryAgentsStepsPutOff", "check_caps": "CeleryAgentsStepsPutOff",
     # Steps that wait for replicas are put off, which CeleryAgentsStepsPutOff tells; callers hear NotConfirmed.
     "check_confirmations": "CeleryAgentsStepsPutOff",
     # No worker waits for a Sentinel while the others agree; the log of each worker says when none names a primary.

@@ -136,7 +136,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.errors worker.flow worker.guards worker.hooks worker.known_secrets worker.lazy_names worker.mcp "
         "worker.moments worker.recent worker.redaction worker.requests worker.state worker.store worker.tools worker.unique"
     ),
-    "worker.flow": "worker.errors worker.state",
+    "worker.flow": "worker.errors worker.moments worker.state",
     "worker.guards": "worker.concurrency worker.errors worker.state worker.tools",
     "worker.hooks": "worker.concurrency worker.drivers worker.errors worker.redaction worker.state worker.tools",
     "worker.known_secrets": "worker.secret_values",

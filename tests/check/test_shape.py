@@ -47,6 +47,7 @@ MANY_PARAMETERS: Final = frozenset(
         "NeedsApproval.__init__",
         "NeedsAnswer.__init__",
         "Schedule.__init__",
+        "SpendCap.__init__",
     }
 )
 COMMAND_LINE: Final = ("tasks/cli/", "demo/")

@@ -17,7 +17,7 @@ from celery_agents.worker.store.redis.scripts import SCRIPTS as LUA
 _LUA: Final[Any] = LuaRuntime(encoding=None)
 _SCRIPTS: Final[Any] = {
     name: _LUA.execute(f"return function(KEYS, ARGV, redis, cjson) {LUA[name]} end".encode())
-    for name in ("bucket", "holders")
+    for name in ("bucket", "holders", "caps")
 }
 
 

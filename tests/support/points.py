@@ -144,6 +144,8 @@ class Points:
     FLOW_KNOWN: Final = "flow.known"
     FLOW_LINES: Final = "flow.lines"
     FLOW_HOLDERS: Final = "flow.holders"
+    CAPS_RESERVE: Final = "caps.reserve"
+    CAPS_SETTLE: Final = "caps.settle"
     HOLDERS_TAKE: Final = "holders.take"
     HOLDERS_KEEP: Final = "holders.keep"
     HOLDERS_GIVE: Final = "holders.give"

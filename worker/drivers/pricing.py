@@ -69,6 +69,14 @@ def cost_of(usage: AbstractUsage, provider: str, *names: str | None) -> float | 
     return None
 
 
+def estimate(price: TokenPrice | None, provider: str, name: str, *, sent: int, received: int) -> float | None:
+    """US dollars for a request of so many tokens; None where neither a price is given nor the list knows the model."""
+    from genai_prices import Usage
+
+    usage: Any = Usage(input_tokens=sent, output_tokens=received)
+    return cost_of(usage, provider, name) if price is None else price.cost(usage)
+
+
 def is_priced(provider: str, name: str) -> bool:
     """Tell whether the public price list knows this model."""
     from genai_prices import Usage

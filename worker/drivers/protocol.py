@@ -179,6 +179,18 @@ class Driver(Protocol):
         ...
 
 
+class EstimatesCost(Protocol):
+    """A part that a `Driver` may have: spend caps reserve what a request may cost."""
+
+    def estimate_cost(self, settings: LLMConfig | None, sent: int, received: int) -> float | None:
+        """US dollars for a request of so many tokens; None where the price is not known.
+
+        Args:
+            settings: A model for this agent alone; None is the driver's.
+        """
+        ...
+
+
 class AsksProvider(Protocol):
     """A part that a `Driver` may have: its requests are counted, and keep the limits of their provider."""
 

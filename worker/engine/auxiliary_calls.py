@@ -22,10 +22,9 @@ from ..errors import (
 from ..moments import moment
 from ..state.conversation.messages import Message
 from ..state.execution.inference import InferenceResponse
-from ..store.flow.records import Settlement
 from .asking import ask_models
 from .charges import charge_children, charge_execution, check_budget, journaled_answers
-from .driver_calls import call_driver, parse_answer
+from .driver_calls import Owed, admit, call_driver, finish_call, parse_answer
 from .leases import CallInterrupted
 from .run import Run
 from .services import EngineServices
@@ -61,22 +60,22 @@ class AuxiliaryCalls:
         raw = journaled_answers(run).get(key)
         if raw is None:
             self._check_limits(run)
-            asked, settlement = self._obtain(run, self._as_inference(run, key, request))
+            asked, owed = self._obtain(run, self._as_inference(run, key, request))
             steps = self._store.steps
             raw = self._services.ask_store(
-                run, lambda: steps.record_auxiliary(run.claim, key, asked, settlement), "an auxiliary answer"
+                run, lambda: steps.record_auxiliary(run.claim, key, asked, owed.settlement), "an auxiliary answer"
             )
-            self._services.gate.finish(settlement)
+            finish_call(run, self._services, asked, owed)
             run.memory.auxiliary[key] = raw
         return parse_answer(run, raw)
 
-    def _obtain(self, run: Run, request: InferenceRequest) -> tuple[bytes, Settlement | None]:
+    def _obtain(self, run: Run, request: InferenceRequest) -> tuple[bytes, Owed]:
         """Ask as often as the settings allow."""
         services = self._services
 
-        def attempt(question: InferenceRequest) -> tuple[bytes, Settlement | None]:
+        def attempt(question: InferenceRequest) -> tuple[bytes, Owed]:
             self._check_claim(run)
-            return call_driver(run, services, question, services.gate.begin(run, question))
+            return call_driver(run, services, question, admit(run, services, question))
 
         try:
             return ask_models(run, services, request, attempt=attempt, note=partial(self._record_failure, run))

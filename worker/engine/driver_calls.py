@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ..concurrency import fibers
 from ..drivers.answers import answer_too_large
@@ -21,6 +21,7 @@ from .leases import CallInterrupted
 from .provider_gate import Call
 from .run import Run, milliseconds
 from .services import EngineServices
+from .spending_gate import Spending
 from .step_texts import failed_call_event
 
 # Begins the raw form of an answer that the engine has made of what there was; no driver parses it. A worker of an
@@ -28,6 +29,33 @@ from .step_texts import failed_call_event
 _INTERRUPTED: Final = b"!interrupted "
 # A call that begins later than this after its claim was sent confirms the lease first.
 _RECHECK_SECONDS: Final = 0.5
+
+
+class Admission(NamedTuple):
+    """The permission for a driver call.
+
+    Attributes:
+        call: By its provider's limits; None where the driver asks no provider.
+        spending: By the spend caps; None where none holds.
+    """
+
+    call: Call | None
+    spending: Spending | None
+
+
+class Owed(NamedTuple):
+    """The rest of a driver call that is to be settled when its answer is journaled.
+
+    Attributes:
+        settlement: Of the request to its provider, to be written with the answer; None: nothing.
+        spending: What the call has reserved under spend caps; None: nothing.
+    """
+
+    settlement: Settlement | None
+    spending: Spending | None
+
+
+NOTHING_OWED: Final = Owed(None, None)
 
 
 class DriverCaller:
@@ -44,15 +72,17 @@ class DriverCaller:
             return self._keeper.is_fresh(run.lease)
         return self._keeper.confirm(run.lease)
 
-    def journal_answer(self, run: Run, raw: bytes, settlement: Settlement | None = None) -> bytes:
+    def journal_answer(self, run: Run, raw: bytes, owed: Owed = NOTHING_OWED) -> bytes:
         """Journal a raw answer and return the stored one, which may be another worker's.
 
         Args:
-            settlement: Of the request that it answers; it is written with the answer.
+            owed: What its call has left to settle; the settlement of the request is written with the answer.
         """
         steps = self._steps
-        stored = self._services.ask_store(run, lambda: steps.record_answer(run.claim, raw, settlement), "an answer")
-        self._services.gate.finish(settlement)
+        stored = self._services.ask_store(
+            run, lambda: steps.record_answer(run.claim, raw, owed.settlement), "an answer"
+        )
+        finish_call(run, self._services, raw, owed)
         return stored
 
     def journal_failure(self, run: Run, error: DriverError, pause_seconds: float | None = None) -> None:
@@ -73,28 +103,57 @@ class DriverCaller:
         self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), events)
 
 
+def admit(run: Run, services: EngineServices, request: InferenceRequest) -> Admission:
+    """Wait until a call may be made.
+
+    Raises:
+        PutOff: It may not be made now.
+        ModelCallRefused: A spend cap stops the execution.
+        CallInterrupted: The run was interrupted meanwhile.
+        StoreUnavailable: Redis is away, and the step has to end.
+    """
+    spending = services.spending.begin(run, request)
+    try:
+        return Admission(services.gate.begin(run, request), spending)
+    except BaseException:
+        services.spending.settle(spending, 0.0)
+        raise
+
+
+def finish_call(run: Run, services: EngineServices, raw: bytes, owed: Owed) -> None:
+    """Settle a call whose answer is journaled."""
+    services.gate.finish(owed.settlement)
+    if owed.spending is not None:
+        try:
+            cost = parse_answer(run, raw).cost
+        except UnusableAnswer as error:
+            cost = error.cost
+        services.spending.settle(owed.spending, cost)
+
+
 def call_driver(
-    run: Run, services: EngineServices, request: InferenceRequest, call: Call | None
-) -> tuple[bytes, Settlement | None]:
+    run: Run, services: EngineServices, request: InferenceRequest, admission: Admission
+) -> tuple[bytes, Owed]:
     """Call the run's driver.
 
-    Args:
-        call: Its admission by the gate; None where the driver asks no provider.
     Returns:
-        The raw answer, and the settlement of the request, to be written with it; None: nothing is to be settled.
+        The raw answer, and what is to be settled behind it.
     Raises:
         CallInterrupted: The run was interrupted during the call, also by a message, where the driver is async.
         DriverError: There is no answer.
         StopExecution: The driver ends the execution.
     """
-    if call is None:
-        return _call(run, services, request), None
+    call, spending = admission
+    if call is not None:
+        request = replace(request, observe=call.observe)
     try:
-        raw = _call(run, services, replace(request, observe=call.observe))
+        raw = _call(run, services, request)
     except BaseException as error:
-        services.gate.fail(run, call, error)
+        if call is not None:
+            services.gate.fail(run, call, error)
+        services.spending.fail(spending, error)
         raise
-    return raw, services.gate.settle(run, call)
+    return raw, Owed(None if call is None else services.gate.settle(run, call), spending)
 
 
 def _call(run: Run, services: EngineServices, request: InferenceRequest) -> bytes:

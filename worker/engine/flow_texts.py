@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from ...config.settings import DEFAULT_QUEUE
+from ..flow.caps import NANOS, CapPart, SpendCap
 from ..flow.concurrency import ConcurrencyStatus
 from ..flow.values import BucketStatus, Dimension, ModelEndpoint, Pause
 from ..moments import moment
+from ..store.flow.caps import Overspent
 from ..store.flow.holders import NoneFree
 from ..store.flow.records import Refused
 
@@ -87,6 +89,39 @@ def describe_undefined(name: str) -> str:
         f"nobody has defined the concurrency limit {name}: celery-agents concurrency set {name} --total N, or "
         "client.concurrency.set(ConcurrencyLimit(…))"
     )
+
+
+def describe_overspent(found: Overspent) -> str:
+    """Say which spend cap is used up, and until when."""
+    part, cap = found.part, found.part.cap
+    most = cap.amount_for(part.value)
+    if not most:
+        return f"the spend cap {part.words} is 0 $, until it is raised or removed"
+    ends = f"until {describe_moment(moment(part.ends_ms))} UTC or until it is raised"
+    return (
+        f"the spend cap {part.words} allows {most:g} $ a {cap.per}, and {found.spent / NANOS:.4g} $ are spent; {ends}"
+    )
+
+
+def describe_cap(cap: SpendCap) -> str:
+    """Write what a cap allows: "20 $ a day for each customer (acme 100 $), then wait"."""
+    amount = "" if cap.usd is None else f"{cap.usd:g} $ a {cap.per}"
+    own = ", ".join(f"{value} {usd:g} $" for value, usd in cap.values.items())
+    each = f"for each {cap.label}" if cap.label else ""
+    agent = f"of agent {cap.agent}" if cap.agent else ""
+    words = (amount or f"a {cap.per}", agent, each, f"({own})" if own else "")
+    return f"{' '.join(word for word in words if word)}, then {cap.then}"
+
+
+def describe_no_price(part: CapPart, model: str) -> str:
+    """Say that a spend cap cannot be kept for a model, and what to do."""
+    advice = "give it one, Agent(price=TokenPrice(…)), or take another model"
+    return f"the spend cap {part.words} holds for {model!r}, which has no known price: {advice}"
+
+
+def describe_share(part: CapPart, spent: int) -> str:
+    """Write how much of a cap is spent: "customers for customer=acme: 16.1 $ of 20 $ a day"."""
+    return f"{part.words}: {spent / NANOS:.4g} $ of {part.most / NANOS:g} $ a {part.cap.per}"
 
 
 def describe_moment(at: datetime) -> str:

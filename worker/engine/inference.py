@@ -24,7 +24,7 @@ from ..store.asked import Asked
 from ..tools.stop import StopExecution
 from .asking import ask_models, check_prices, doubled
 from .charges import as_response, charge_execution, check_budget, with_corrections
-from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, interrupted_answer, parse_answer
+from .driver_calls import DriverCaller, admit, call_driver, check_answer_of_hook, interrupted_answer, parse_answer
 from .endings import adopt_hook_context, put_off, release_and_retry, resolve_interruption, user_stop_signal
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
@@ -143,17 +143,17 @@ class Inference:
         if run.memory.rejected:
             self._check_limits(run)
             request = with_corrections(request, run.memory.rejected)
-        call = self._services.gate.begin(run, request)
+        admission = admit(run, self._services, request)
         emit = None if run.agent.holds_live_text else run.live.begin_call()
         if emit is not None:
             request = replace(request, emit=emit)
         started, told = self._services.monotonic(), list[SentRequest | None]()
         try:
-            raw, settlement = call_driver(run, self._services, replace(request, tell=told.append), call)
+            raw, owed = call_driver(run, self._services, replace(request, tell=told.append), admission)
             crash_points.at("c2")
             run = run.with_question(Question(request, told[-1] if told else None, is_asked=told[-1:] != [None]))
             # Journaled before it is parsed: an answer whose parsing ends the process is not paid for again.
-            stored = self._driver.journal_answer(run, raw, settlement)
+            stored = self._driver.journal_answer(run, raw, owed)
             answered = self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
         except DriverError as error:
             paid = as_response(error) if isinstance(error, UnusableAnswer) else None

@@ -23,6 +23,7 @@ from .live_writer import LiveWriter
 from .outcome import Outcome
 from .provider_gate import ProviderGate
 from .run import Run
+from .spending_gate import SpendingGate
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class EngineServices:
         live: Writes what steps emit while they run; its maker closes it.
         gate: Keeps what people and providers allow.
         concurrency: Keeps concurrency limits.
+        spending: Keeps spend caps.
     """
 
     store: Store
@@ -90,11 +92,13 @@ class EngineServices:
     live: LiveWriter = field(init=False)
     gate: ProviderGate = field(init=False)
     concurrency: ConcurrencyGate = field(init=False)
+    spending: SpendingGate = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "live", LiveWriter(self.store))
         object.__setattr__(self, "gate", ProviderGate(self))
         object.__setattr__(self, "concurrency", ConcurrencyGate(self))
+        object.__setattr__(self, "spending", SpendingGate(self))
         self.keeper.keep_holders = self.concurrency.keep
 
     def publish_all(self, steps: Iterable[StepRef]) -> None:

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from ..errors import InvalidInput
+from .zones import read_zone
 
 _LOOKED_AHEAD: Final = 100
-
-
-@lru_cache(256)
-def read_zone(zone: str) -> ZoneInfo:
-    """Find a time zone by its name.
-
-    Raises:
-        InvalidInput: There is none of this name.
-    """
-    try:
-        return ZoneInfo(zone)
-    except (KeyError, ValueError, OSError):
-        advice = "give a name of the time zone database, such as Europe/Berlin, or UTC."
-        raise InvalidInput("Schedule.zone", zone, advice) from None
 
 
 def iterate_slots(cron: str, zone: str, after: datetime) -> Iterator[datetime]:

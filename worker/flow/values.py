@@ -16,6 +16,7 @@ from typing import Final, Literal, Self, get_args
 from ..errors import InvalidInput
 from ..state.values.field_types import Amount, Count, Flag, Text, UtcDatetime
 from ..state.values.value import Value, skip_when_reading
+from .caps import SpendCap
 from .concurrency import ConcurrencyLimit
 from .names import check_name
 
@@ -259,6 +260,7 @@ class FlowView:
         pauses: By `Pause.field`; those that had not ended by themselves at `at_ms`.
         buckets: Those that have learned something or hold requests back, by digest.
         concurrency: The concurrency limits by name; None for one that was removed.
+        caps: The spend caps by name.
         at_ms: When they were read (Redis ms).
     """
 
@@ -266,6 +268,7 @@ class FlowView:
     pauses: Mapping[str, Pause] = field(default_factory=dict[str, Pause])
     buckets: Mapping[str, ModelEndpoint] = field(default_factory=dict[str, ModelEndpoint])
     concurrency: Mapping[str, ConcurrencyLimit | None] = field(default_factory=dict[str, "ConcurrencyLimit | None"])
+    caps: Mapping[str, SpendCap] = field(default_factory=dict[str, "SpendCap"])
     at_ms: int = 0
 
     @property

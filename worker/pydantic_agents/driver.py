@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from ..drivers.answers import answer_too_large
-from ..drivers.pricing import is_priced
+from ..drivers.pricing import estimate, is_priced
 from ..drivers.protocol import InferenceRequest
 from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
 from ..drivers.pydantic_ai.failures import as_driver_error
@@ -46,7 +46,7 @@ from .outputs import OUTPUT, dump_output, is_blank, text_of_output
 from .repeating import calls_to_repeat
 from .stored_messages import dump_messages, dump_parts, load_messages
 from .tool_options import TOOLS, ToolOptions
-from .usages import dump_usage, has_price, load_limits, price_of
+from .usages import dump_usage, estimate_of, has_price, load_limits, price_of
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent, UnexpectedModelBehavior, UsageLimitExceeded
@@ -342,6 +342,13 @@ class PydanticAgentDriver:
             target = self._target_of_session(settings)
             return is_priced(target.provider, target.name)
         return self._options.price is not None or has_price(self._agent.model)
+
+    def estimate_cost(self, settings: LLMConfig | None, sent: int, received: int) -> float | None:
+        """US dollars for a request of so many tokens; see `EstimatesCost.estimate_cost`."""
+        if settings is not None and settings.model is not None:
+            target = self._target_of_session(settings)
+            return estimate(None, target.provider, target.name, sent=sent, received=received)
+        return estimate_of(self._agent.model, self._options.price, sent=sent, received=received)
 
     def endpoint(self, settings: LLMConfig | None = None) -> ModelEndpoint | None:
         """Name what its requests are counted by; see `AsksProvider.endpoint`. None for several models in one."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from ..drivers.pricing import cost_of, is_priced
+from ..drivers.pricing import cost_of, estimate, is_priced
 from ..state.values.frozen import thaw
 
 if TYPE_CHECKING:
@@ -53,17 +53,28 @@ def _with_decimal(kept: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def has_price(model: Any) -> bool:
     """Whether the price list knows the model of an agent: all of them, where one falls back on others."""
+    return all(is_priced(provider, name) for provider, name in _names(model))
+
+
+def estimate_of(model: Any, price: TokenPrice | None, *, sent: int, received: int) -> float | None:
+    """US dollars for a request of so many tokens, by the dearest model of an agent; None where no price is known."""
+    found = [estimate(price, provider, name, sent=sent, received=received) for provider, name in _names(model)]
+    return max((cost for cost in found if cost is not None), default=None)
+
+
+def _names(model: Any) -> Iterator[tuple[str, str]]:
+    """The provider and name of a model, and of those on which it falls back; empty where they are not known."""
     if isinstance(model, str):
         provider, _, name = model.partition(":")
-        return is_priced(provider, name)
-    candidates: Any = getattr(model, "models", None)
-    if candidates:
-        return all(map(has_price, candidates))
-    wrapped = getattr(model, "wrapped", None)
-    if wrapped is not None:
-        return has_price(wrapped)
-    provider, name = getattr(model, "system", None), getattr(model, "model_name", None)
-    return isinstance(provider, str) and isinstance(name, str) and is_priced(provider, name)
+        yield provider, name
+    elif candidates := getattr(model, "models", None):
+        for each in candidates:
+            yield from _names(each)
+    elif (wrapped := getattr(model, "wrapped", None)) is not None:
+        yield from _names(wrapped)
+    else:
+        provider, name = getattr(model, "system", None), getattr(model, "model_name", None)
+        yield (provider, name) if isinstance(provider, str) and isinstance(name, str) else ("", "")
 
 
 def price_of(response: ModelResponse, model: Any, price: TokenPrice | None) -> float | None:

@@ -41,6 +41,7 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:flow` | hash | permanent | limits, pauses, known buckets; clients, and workers that learn |
 | `ca:burst:<name>` | hash | 30 days | the session that takes the messages under a debounce key; clients |
 | `ca:burst:<name>:<operation>` | hash | a day | the session that got a message under an idempotency key; clients |
+| `ca:cap:<name>:<period>:spent`, `:held` | zset, hash | a day behind the period | money spent; money reserved |
 | `ca:rate:<digest>` | hash | an hour, or until its *not before* and an hour | a bucket; the script `bucket` |
 | `ca:rate:<digest>:held` | zset | the longest lease | reservation → end of its lease; the script |
 | `ca:rate:<digest>:line` | zset | a minute after the last appointment | session → its appointment; the script |
@@ -118,9 +119,30 @@ class FleetKeys:
         """The session that takes the messages under a debounce key, by the name of the burst."""
         return f"{self.prefix}burst:{name}"
 
+    def cap(self, name: str, window: str) -> CapKeys:
+        """Name the keys of a spend cap in one period."""
+        return CapKeys(f"{self.prefix}cap:{name}:{window}")
+
     def holders(self, part: str) -> HolderKeys:
         """Name the keys of a part of a concurrency limit, by its text."""
         return HolderKeys(f"{self.prefix}holders:{part}")
+
+
+class CapKeys:
+    """Keys of a spend cap in one period.
+
+    Attributes:
+        spent: Money that is spent and reserved, by the value of the cap's label.
+        held: What is reserved, by reservation.
+        all: In the order in which the script `caps` takes them.
+    """
+
+    __slots__ = ("all", "held", "spent")
+
+    def __init__(self, prefix: str) -> None:
+        self.spent = prefix + ":spent"
+        self.held = prefix + ":held"
+        self.all = (self.spent, self.held)
 
 
 class HolderKeys:

@@ -21,6 +21,7 @@ const MEANING = {
   delay: "they begin later",
   held: "somebody has suspended them",
   concurrency: "as many run as may; each goes when one has ended",
+  spend_cap: "their spend cap is used up; each goes in its next period",
   paused: "what they would use is paused; see below",
   no_worker: "no live worker offers their agent",
   parked: "no worker can carry them on; mend the cause, then retry them",

@@ -1,4 +1,4 @@
-// Limits in the fleet: of model providers, set and learned, and of what runs at a time; and pauses. With forms.
+// Limits in the fleet: of model providers, of what runs at a time, of what is spent; and pauses. With forms.
 import { get, serverNow } from "./api.js";
 import { ask } from "./dialog.js";
 import { count, inert } from "./format.js";
@@ -23,17 +23,19 @@ export function Providers({ now }) {
   const limits = usePolled((signal) => get("v1/limits", {}, signal), [], 3);
   const pauses = usePolled((signal) => get("v1/pauses", {}, signal), [], 3);
   const concurrency = usePolled((signal) => get("v1/concurrency", {}, signal), [], 3);
-  const { act, problem, notes } = useActing(limits, pauses, concurrency);
+  const caps = usePolled((signal) => get("v1/caps", {}, signal), [], 3);
+  const { act, problem, notes } = useActing(limits, pauses, concurrency, caps);
   const buckets = limits.value?.limits ?? [];
   return html`<section class="part" aria-labelledby="providers-title">
     <header><h2 id="providers-title">Limits and pauses</h2><${ActingAs} /></header>
-    <${Problem} of=${problem ?? limits.problem ?? pauses.problem ?? concurrency.problem} />
+    <${Problem} of=${problem ?? limits.problem ?? pauses.problem ?? concurrency.problem ?? caps.problem} />
     ${notes.map((note) => html`<p class="small" role="status">${inert(note)}</p>`)}
     ${buckets.length
       ? html`<${Buckets} buckets=${buckets} act=${act} />`
       : limits.value && html`<p class="dim">
         No limit of a model provider is set, and none was learned within the last hour.</p>`}
     <${Concurrency} limits=${concurrency.value?.concurrency ?? []} act=${act} />
+    <${Caps} caps=${caps.value?.caps ?? []} now=${now} act=${act} />
     <${Pauses} pauses=${pauses.value?.pauses ?? []} now=${now} act=${act} />
     <details><summary>Set a limit</summary><${LimitForm} act=${act} /></details>
     <details><summary>Limit what runs at a time</summary><${ConcurrencyForm} act=${act} /></details>
@@ -87,14 +89,29 @@ function Concurrency({ limits, act }) {
     each.parts.map(({ name, held, waiting }) => html`<div>${inert(name && `${name}: `)}
       ${count(held)} run, ${count(waiting)} wait</div>`),
     html`<button class="button bare" type="button" aria-label=${`Remove the limit ${each.name}`}
-      onClick=${() => removeConcurrency(each.name, act)}>Remove</button>`,
+      onClick=${() => remove(each.name, "limit", "v1/concurrency", act)}>Remove</button>`,
   ]])} />`;
 }
 
-async function removeConcurrency(name, act) {
+function Caps({ caps, now, act }) {
+  if (!caps.length) return null;
+  const columns = [["Cap", "full"], ["Spent", "full own-words"], ["Until"], ["Actions", "own-words"]];
+  return html`<${Table} label="Spend caps" columns=${columns} rows=${caps.map((each) => [each.name, [
+    html`<span class="mono">${inert(each.name)}</span> <div class="small dim">${inert(
+      `${each.usd ?? ""} $ a ${each.per}${each.label && ` for each ${each.label}`}${
+        each.agent && ` of ${each.agent}`}, then ${each.then}`)}</div>`,
+    each.spent.slice(0, 5).map(({ value, usd, most }) => html`<div>${inert(value && `${value}: `)}
+      ${usd.toFixed(2)} $${most !== null && ` of ${most} $`}</div>`),
+    html`<${Clock} at=${each.ends_at} now=${now} />`,
+    html`<button class="button bare" type="button" aria-label=${`Remove the cap ${each.name}`}
+      onClick=${() => remove(each.name, "cap", "v1/caps", act)}>Remove</button>`,
+  ]])} />`;
+}
+
+async function remove(name, what, place, act) {
   const text = "What it holds continues at once, as workers are free.";
-  if ((await ask({ title: `Remove the limit ${name}?`, text, action: "Remove it" })) === null) return;
-  await act("DELETE", "v1/concurrency", { query: { name } });
+  if ((await ask({ title: `Remove the ${what} ${name}?`, text, action: "Remove it" })) === null) return;
+  await act("DELETE", place, { query: { name } });
 }
 
 function Pauses({ pauses, now, act }) {

@@ -49,6 +49,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     providers.check_pauses,
     providers.check_providers,
     providers.check_concurrency,
+    providers.check_caps,
     schedules.check_schedules,
     workers.check_requests,
     workers.check_queue,

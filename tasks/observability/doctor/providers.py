@@ -12,7 +12,7 @@ from ....worker.engine.flow_texts import (
     describe_pause,
     describe_undefined,
 )
-from ...client.provider_notes import find_unnamed, find_unused
+from ...client.provider_notes import find_unnamed, find_unused, find_unused_cap
 from .findings import Finding, Installation
 
 _ADVICE: Final[Mapping[str, str]] = {
@@ -20,6 +20,9 @@ _ADVICE: Final[Mapping[str, str]] = {
     "quota": "raise the quota with the provider, then: celery-agents unpause model {model}",
     "away": "its sessions continue by themselves; look at the provider's status page",
 }
+_MUCH: Final = 0.8
+"""Share of a spend cap from which it is told."""
+_MOST_SHOWN: Final = 8
 
 
 def check_pauses(installation: Installation) -> Iterator[Finding]:
@@ -46,6 +49,21 @@ def check_concurrency(installation: Installation) -> Iterator[Finding]:
             yield Finding.ok("concurrency", what)
     for name in sorted({name for facts in workers.values() for name in facts.get("concurrency", ())} - known.keys()):
         yield Finding.warn("concurrency", describe_undefined(name), "set it; what names it waits until then")
+
+
+def check_caps(installation: Installation) -> Iterator[Finding]:
+    """Spend caps, what is spent of them, and those that may not be meant."""
+    for status in installation.store.flow.caps():
+        cap, notes = status.cap, find_unused_cap(status.cap, installation.store.registry)
+        full = [each for each in status.spent if each.share >= _MUCH]
+        told = [f"{each.value or 'all'} {each.usd:.4g} $ of {each.most:g} $" for each in full[:_MOST_SHOWN]]
+        what = f"{cap.name}, a {cap.per}: {' '.join((*notes, ', '.join(told))).strip() or 'enough is left'}"
+        if notes or full:
+            yield Finding.warn(
+                "cap", what, "raise it, or let it hold: celery-agents caps set NAME --usd N --per PERIOD"
+            )
+        else:
+            yield Finding.ok("cap", what)
 
 
 def check_providers(installation: Installation) -> Iterator[Finding]:

@@ -15,6 +15,11 @@ def test_each_command_is_in_one_section() -> None:
     assert len(COMMANDS) == len(set(COMMANDS)) >= 27
 
 
+def test_each_command_shows_how_it_is_used() -> None:
+    helps = {name: each.help or "" for module in SECTIONS.values() for name, each in commands_of(module).items()}
+    assert [name for name, text in helps.items() if "celery-agents" not in text] == []
+
+
 def test_the_help_cuts_no_sentence_off() -> None:
     text = CliRunner().invoke(program, ["--help"], terminal_width=80).output
     assert "..." not in text.replace("[ARGS]...", "")

@@ -14,6 +14,7 @@ from celery_agents.tasks.observability.waiting_reasons import waiting_reason
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import DriverError
+from celery_agents.worker.flow.caps import SpendCap
 from celery_agents.worker.flow.concurrency import ConcurrencyLimit, LimitPart
 from celery_agents.worker.state import AgentState, Approve
 from celery_agents.worker.store import Claimed, EventType, NewEvent
@@ -36,6 +37,7 @@ SAID = {
     WaitingFor.HELD: "suspended by ann",
     WaitingFor.PAUSED: "waits, next try in 5 s",
     WaitingFor.CONCURRENCY: "waits for its turn: the concurrency limit crm allows 1 at a time",
+    WaitingFor.SPEND_CAP: "waits, next try in 900 s",
     WaitingFor.NO_WORKER: "no live worker offers agent",
     WaitingFor.PARKED: "it is parked",
 }
@@ -131,6 +133,16 @@ def in_line(bench: Bench) -> str:
     return session
 
 
+def without_money(bench: Bench) -> str:
+    """A session that waits for money under a spend cap."""
+    flow, session = bench.store.flow, bench.submit()
+    flow.set_cap(SpendCap("all", usd=20, per="day"))
+    reason, cause = "the spend cap all allows 20 $ a day", flow.view().caps["all"].cause
+    claimed = claim(bench, session).claim
+    bench.store.steps.release(claimed, delay_ms=900_000, give_back=True, reason=reason, put_off=cause)
+    return session
+
+
 def put_off(bench: Bench, by: str, reason: str) -> str:
     session = bench.submit()
     held = claim(bench, session).claim
@@ -160,6 +172,7 @@ MAKE: dict[WaitingFor, Callable[[Bench], str]] = {
     WaitingFor.HELD: held,
     WaitingFor.PAUSED: lambda bench: put_off(bench, "pause:tool:refund", "tool refund paused: the bank is down"),
     WaitingFor.CONCURRENCY: lambda bench: in_line(bench),
+    WaitingFor.SPEND_CAP: lambda bench: without_money(bench),
     WaitingFor.NO_WORKER: lambda bench: bench.submit(agent=bench.agents[3]),
     WaitingFor.PARKED: parked,
 }
@@ -185,13 +198,13 @@ def test_all_together_each_reason_in_its_place_and_ended_ones_in_none(bench: Ben
     bench.run(bench.submit())
     found = count_waiting(bench.store)
     assert [each.reason for each in found.reasons] == list(WaitingFor)
-    assert [each.count for each in found.reasons] == [1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], (
+    assert [each.count for each in found.reasons] == [1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], (
         "the child is in the queue, too"
     )
-    assert found.total == 13
+    assert found.total == 14
     assert counts(count_waiting(bench.store, "unknown")) == {"no_worker": 1}
     assert counts(count_waiting(bench.store, "nobody")) == {}
-    assert count_waiting(bench.store, "nobody").total == 13
+    assert count_waiting(bench.store, "nobody").total == 14
 
 
 def test_what_a_limit_of_a_provider_holds_waits_for_the_provider_until_its_time_and_says_the_reason(
@@ -256,4 +269,4 @@ def test_damaged_entries_are_left_out_and_hide_no_other(bench: Bench) -> None:
 def test_a_count_is_a_sentence() -> None:
     said = [ReasonCount(reason, count).sentence for reason in WaitingFor for count in (0, 1, 2)]
     assert said[:3] == ["0 run on a worker", "1 runs on a worker", "2 run on a worker"]
-    assert len(set(said)) == 36
+    assert len(set(said)) == 39

@@ -17,7 +17,7 @@ from ...state.execution.inference import InferenceResponse
 from ...state.values.frozen import thaw
 from ...tools.stop import StopExecution
 from ..answers import answer_too_large
-from ..pricing import TokenPrice, cost_of, is_priced
+from ..pricing import TokenPrice, cost_of, estimate, is_priced
 from ..protocol import InferenceRequest
 from .acceptable import AcceptableRequest, make_acceptable
 from .answers import Answer
@@ -169,6 +169,12 @@ class PydanticAIDriver:
             return is_priced(target.provider, target.name)
         except ImportError:
             raise MissingExtra("llm", "knowing what a model costs") from None
+
+    def estimate_cost(self, settings: LLMConfig | None, sent: int, received: int) -> float | None:
+        """US dollars for a request of so many tokens; see `EstimatesCost.estimate_cost`."""
+        target = self._target.overridden_by(settings)
+        price = self._price if target.model == self._target.model else None
+        return estimate(price, target.provider, target.name, sent=sent, received=received)
 
     def endpoint(self, settings: LLMConfig | None = None) -> ModelEndpoint | None:
         """Name what its requests are counted by; see `AsksProvider.endpoint`."""

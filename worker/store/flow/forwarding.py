@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
 from ...errors import StateUnreadable, StoreUnavailable
+from ...flow.caps import SpendCap, is_cap
 from ...flow.concurrency import is_concurrency
 from ...flow.values import REPLICAS, is_pause
 from .. import fields
@@ -37,8 +38,9 @@ def bring_forward(context: StoreContext, causes: Collection[str], page: int = 50
             put_off = "" if isinstance(reply, StateUnreadable) else fields.or_else(fields.text, reply[0], "")
             # A step that changes all the time or cannot be read comes at its own time.
             with contextlib.suppress(StateUnreadable, TooManyConflicts):
-                # Of a concurrency limit, its parts have put off.
-                is_meant = put_off in causes or (is_concurrency(put_off) and put_off.partition("|")[0] in causes)
+                # Of a concurrency limit, its parts have put off; of a cap, it as it was then.
+                is_several = is_concurrency(put_off) or is_cap(put_off)
+                is_meant = put_off in causes or (is_several and put_off.partition("|")[0] in causes)
                 woken = wake_put_off(scope, put_off) if is_meant else None
                 publish += [] if woken is None else [woken.publish]
     return publish
@@ -64,6 +66,10 @@ def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
 def _may_go(scope: SessionScope, put_off: str) -> bool:
     if is_concurrency(put_off):
         return may_go(scope.context, scope.session_id, put_off)
+    if is_cap(put_off):
+        field = put_off.partition("|")[0]
+        stored = scope.database.pipeline("release.look", [("HGET", scope.context.fleet.flow, field)])[0]
+        return stored is None or SpendCap.from_json(stored).cause != put_off
     held_by: Command = ("ZSCORE", scope.context.fleet.rate(put_off).line, scope.session_id)
     if is_pause(put_off):
         held_by = ("HGET", scope.context.fleet.flow, put_off)

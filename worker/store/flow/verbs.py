@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 from ...errors import InvalidInput, StateUnreadable
+from ...flow.caps import CapStatus, SpendCap, cap_field
 from ...flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, LimitPart, PartStatus, concurrency_field
 from ...flow.values import (
     DIMENSIONS,
@@ -33,6 +34,7 @@ from ..context import StoreContext
 from ..database import Command, Reply
 from ..keys import FLOW_CHANNEL, BucketKeys
 from ..records import StepRef
+from .caps import CapVerbs
 from .forwarding import bring_forward
 from .holders import HolderVerbs
 from .reservations import ReservationVerbs
@@ -48,7 +50,7 @@ _LEARNED_MS: Final = 3_600_000
 _MOST_LINES: Final = 100
 
 
-class FlowVerbs(ReservationVerbs, HolderVerbs):
+class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
     """Limits, pauses and buckets as data that changes while workers run."""
 
     def view(self) -> FlowView:
@@ -87,6 +89,28 @@ class FlowVerbs(ReservationVerbs, HolderVerbs):
         # Kept as a name that limits nothing: a limit that nobody has defined is waited for.
         self._change("flow.concurrency", [("HSET", fleet.flow, field, b""), ("PUBLISH", FLOW_CHANNEL, field)])
         return True
+
+    def set_cap(self, cap: SpendCap, *, by: str = "") -> None:
+        """Set a spend cap, in place of the one of its name. What was spent in the present period stays counted.
+
+        Then bring forward what it has put off: `cap_field` names it.
+        """
+        stored = cap.set_by(by, self._context.now_ms("flow.now"))
+        notice: Command = ("PUBLISH", FLOW_CHANNEL, cap.field)
+        self._change("flow.cap", [("HSET", self._context.fleet.flow, cap.field, stored.to_json()), notice])
+
+    def remove_cap(self, name: str) -> bool:
+        """Remove a spend cap; False: there was none. Then bring forward what it has put off: `cap_field` names it."""
+        field = cap_field(name)
+        removed = self._change(
+            "flow.cap", [("HDEL", self._context.fleet.flow, field), ("PUBLISH", FLOW_CHANNEL, field)]
+        )
+        return bool(removed[0])
+
+    def caps(self) -> list[CapStatus]:
+        """All spend caps by name, with what was spent in the present period; for people."""
+        view = self.view()
+        return [self.spending_of(cap, view.at_ms) for _, cap in sorted(view.caps.items())]
 
     def concurrency(self) -> list[ConcurrencyStatus]:
         """All concurrency limits, with who holds and waits now; for people."""
@@ -196,7 +220,7 @@ def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
     now_reply, flat = context.database.pipeline("flow.view", [context.clock.now(), ("HGETALL", context.fleet.flow)])
     now_ms = context.clock.milliseconds(now_reply)
     limits, pauses, buckets = dict[str, ProviderLimit](), dict[str, Pause](), dict[str, ModelEndpoint]()
-    concurrency = dict[str, ConcurrencyLimit | None]()
+    concurrency, caps = dict[str, ConcurrencyLimit | None](), dict[str, SpendCap]()
     known: list[ModelEndpoint] = []
     for name, raw in fields.named_pairs(flat).items():
         kind = name.partition(":")[0]
@@ -206,11 +230,15 @@ def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
             pauses[name] = pause
         elif kind == "concurrency":
             concurrency[name.partition(":")[2]] = _parse(ConcurrencyLimit, raw) if raw else None
+        elif kind == "cap" and (cap := _parse(SpendCap, raw)) is not None:
+            caps[cap.name] = cap
         elif kind == "bucket" and (bucket := _parse_bucket(raw)) is not None:
             known.append(bucket)
             if _until(raw) > now_ms:
                 buckets[bucket.digest] = bucket
-    view = FlowView(limits=limits, pauses=pauses, buckets=buckets, concurrency=concurrency, at_ms=now_ms)
+    view = FlowView(
+        limits=limits, pauses=pauses, buckets=buckets, concurrency=concurrency, caps=caps, at_ms=now_ms
+    )  # fmt: skip
     return view, known
 
 

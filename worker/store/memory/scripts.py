@@ -230,6 +230,12 @@ def _hold(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     return {"take": [1, 0, 0], "keep": [1, 0, 0], "look": [1]}.get(json.loads(_bytes(args[0]))["op"], [])
 
 
+def _spend(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    """Let everything be spent: one process has no fleet. See `tests/support/lua_scripts.py`."""
+    del run, keys
+    return [1] if json.loads(_bytes(args[0]))["op"] == "reserve" else []
+
+
 SCRIPTS: Final[Mapping[str, Script]] = {
     "sweep": _sweep,
     "offer": _offer,
@@ -238,6 +244,7 @@ SCRIPTS: Final[Mapping[str, Script]] = {
     "write_live": _write_live,
     "bucket": _admit,
     "holders": _hold,
+    "caps": _spend,
 }
 """The functions by the names of the scripts."""
 

@@ -21,6 +21,7 @@ SCRIPTS: Final = {
         "write_live",
         "bucket",
         "holders",
+        "caps",
     )
 }
 """The scripts' texts by name."""

@@ -1,0 +1,182 @@
+"""Keeps spend caps: what a model call may cost is reserved before it is made, and settled by what it has cost."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ..drivers.protocol import InferenceRequest
+from ..errors import ConfigurationError, DriverError, ModelCallRefused, PutOff, StoreUnavailable, UnusableAnswer
+from ..flow.caps import CapPart, nanos
+from ..state.execution.signals import StopReason, StopSignal
+from ..store.flow.caps import Overspent
+from ..unique import unique_hex
+from .flow_texts import describe_no_price, describe_overspent, describe_share
+from .provider_gate import LOOK_AGAIN_SECONDS
+from .run import Run
+
+if TYPE_CHECKING:
+    from .services import EngineServices
+
+log = logging.getLogger(__name__)
+
+_MOST_CHANGES: Final = 5
+_CHARS_OF_A_TOKEN: Final = 4
+_FIRST_ANSWER: Final = 500
+"""Tokens of an answer, where the session has none yet."""
+_SHARES: Final = (1.0, 0.8)
+"""Shares of a cap of which the log tells when they are reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """The money that a model call has reserved under caps.
+
+    Attributes:
+        now_ms: When it was reserved (Redis ms).
+    """
+
+    agent: str
+    reservation: str
+    parts: tuple[CapPart, ...]
+    nanos: int
+    now_ms: int
+
+
+class SpendingGate:
+    """Spend caps, as one worker keeps them.
+
+    Attributes:
+        waits: How often a call was refused, by the name of the cap.
+    """
+
+    def __init__(self, services: EngineServices) -> None:
+        self._services = services
+        self._flow = services.store.flow
+        self._costs: dict[str, float] = {}  # of the last call of each agent here
+        self.waits: Counter[str] = Counter()
+
+    def begin(self, run: Run, request: InferenceRequest) -> Spending | None:
+        """Reserve what a call may cost; None where no cap holds for it, which is known without asking Redis.
+
+        Raises:
+            PutOff: A cap has not so much left, or the price is not known.
+            ModelCallRefused: The same, where the cap stops executions.
+            StoreUnavailable: Redis is away, and the step has to end.
+        """
+        gate = self._services.gate
+        if not gate.view.caps:
+            return None
+        found = self._reserve(run, request)
+        for _ in range(_MOST_CHANGES):
+            if not isinstance(found, Overspent):
+                return found
+            known = found.part.cap
+            gate.refresh()  # it may not have heard of a higher cap
+            if gate.view.caps.get(known.name) == known:
+                break
+            found = self._reserve(run, request)
+        if isinstance(found, Overspent):
+            self.waits[found.part.cap.name] += 1
+            raise self._refusal(found, self._services.redis_ms(run))
+        return found
+
+    def settle(self, spending: Spending | None, cost: float | None) -> None:
+        """Count what a call has cost. Where Redis is away, what was reserved stays spent.
+
+        Args:
+            cost: US dollars; None: not known, so that it has cost what was reserved.
+        """
+        if spending is None:
+            return
+        if cost:
+            self._costs[spending.agent] = cost
+        exact = None if cost is None else nanos(cost)
+        try:
+            spent = self._flow.settle_spending(spending.parts, spending.reservation, exact, spending.now_ms)
+        except StoreUnavailable as error:
+            log.warning("a model call was not settled under %s: %s", spending.parts[0].words, error)
+            return
+        added = spending.nanos if exact is None else exact
+        for part, now in zip(spending.parts, spent, strict=False):
+            reached = next((share for share in _SHARES if now - added < share * part.most <= now), None)
+            if reached is not None:
+                log.warning("spend cap %s", describe_share(part, now))
+
+    def fail(self, spending: Spending | None, error: BaseException) -> None:
+        """Count a call without an answer: nothing where its provider has answered with an error, else what it reserved.
+
+        Behind a timeout or a lost connection the provider may have answered, and charged.
+        """
+        if isinstance(error, UnusableAnswer):
+            self.settle(spending, error.cost)
+        else:
+            is_refused = isinstance(error, DriverError) and error.status is not None
+            self.settle(spending, 0.0 if is_refused else None)
+
+    def _parts_of(self, run: Run, now_ms: int) -> tuple[CapPart, ...]:
+        caps = [*self._services.gate.view.caps.values()]
+        has_labels = any(cap.label for cap in caps)
+        labels = self._flow.labels_of(run.ref.session_id) if has_labels else {}
+        found = (cap.part_for(run.agent.name, labels, now_ms) for cap in caps)
+        return tuple(part for part in found if part is not None)
+
+    def _reserve(self, run: Run, request: InferenceRequest) -> Spending | Overspent | None:
+        """Reserve under the caps that are known now; None: none of them holds."""
+        now_ms = self._services.redis_ms(run)
+        parts = self._parts_of(run, now_ms)
+        if not parts:
+            return None
+        spending = Spending(
+            agent=run.agent.name,
+            reservation=f"{run.claim.id} {unique_hex()[:12]}",
+            parts=parts,
+            nanos=self._estimate(run, request, parts[0]),
+            now_ms=now_ms,
+        )
+
+        def reserve() -> Overspent | None:
+            return self._flow.reserve_spending(parts, spending.reservation, spending.nanos, now_ms)
+
+        refused = self._services.ask_store(run, reserve, "money under a spend cap", holds_something=False)
+        return spending if refused is None else refused
+
+    def _estimate(self, run: Run, request: InferenceRequest, part: CapPart) -> int:
+        """Estimate a call in billionths of a US dollar: by the last one of its session, else of its agent here.
+
+        Where the price of its tokens is more, it is that.
+
+        Raises:
+            PutOff: The price is not known.
+        """
+        driver: Any = run.agent.answering
+        try:
+            is_known = driver.knows_price(request.settings)
+        except ConfigurationError:
+            is_known = False
+        if not is_known:
+            raise PutOff(describe_no_price(part, run.model), LOOK_AGAIN_SECONDS, part.cap.cause)
+        last = run.execution.last_step
+        response = None if last is None else last.inference_response
+        price: Callable[..., float | None] | None = getattr(driver, "estimate_cost", None)
+        known = (response.cost if response is not None else None) or self._costs.get(run.agent.name, 0.0)
+        if price is None:
+            return nanos(known)
+        usage = None if response is None else response.usage
+        read = sum(len(message.content) for message in request.messages) // _CHARS_OF_A_TOKEN
+        sent = read if usage is None else max(read, usage.input + usage.cache_read + usage.cache_write)
+        received = _FIRST_ANSWER if usage is None else max(usage.output, 1)
+        return nanos(max(known, price(request.settings, sent, received) or 0.0))
+
+    def _refusal(self, refused: Overspent, now_ms: int) -> PutOff | ModelCallRefused:
+        part = refused.part
+        text = describe_overspent(refused)
+        if part.cap.then == "stop":
+            context: Any = {"cap": part.words, "limit": part.cap.amount_for(part.value)}
+            signal = StopSignal(reason=StopReason.COST_LIMIT_REACHED, message=text, context=context, source="SpendCap")
+            return ModelCallRefused(text, (signal,))
+        seconds = max(0.0, (part.ends_ms - now_ms) / 1000)
+        return PutOff(text, min(seconds, LOOK_AGAIN_SECONDS), part.cap.cause)
