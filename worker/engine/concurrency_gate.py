@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_CHANGES: Final = 5
+_UNKNOWN: Final = -1
 
 
 @dataclass(slots=True)
@@ -207,6 +208,7 @@ class ConcurrencyGate:
             parts += [LimitPart(each)] if limit is None else limit.parts_for(labels)
         parts.sort(key=lambda part: (not part.label, part))
         since = {each: 0 if limit is None else limit.since_ms for each, limit in limits.items()}
+        since |= {each: _UNKNOWN for each in names if each not in view}
         since_ms = tuple(since[part.name] for part in parts)
         return Holder(name, run.ref.session_id, tuple(parts), since_ms=since_ms, claimed_ms=run.claim.now_ms)
 

@@ -12,7 +12,7 @@ from celery_agents.flow import ConcurrencyLimit
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.engine import Done, RetryLater, TakenOver
 from celery_agents.worker.errors import ConfigurationError
-from celery_agents.worker.flow.concurrency import LimitPart
+from celery_agents.worker.flow.concurrency import LimitPart, undefined_cause
 from celery_agents.worker.state import AgentState, ToolCall
 from celery_agents.worker.store import Claimed
 from celery_agents.worker.store.flow.holders import Holder, NoneFree
@@ -323,3 +323,27 @@ def test_what_names_no_limit_is_refused_where_it_is_written(wrong: Any) -> None:
         Agent("plain", driver=lambda state: "done", concurrency=wrong)
     with pytest.raises(ConfigurationError, match="tool pay: concurrency="):
         tool(name="pay", concurrency=wrong)(lambda: "paid")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "no JSON",
+        "[]",
+        "5",
+        '{"total": "x"}',
+        '{"name": "crm", "total": "x", "since_ms": 5}',
+        '{"name": "crm", "per": 5}',
+    ],
+)
+def test_a_limit_that_cannot_be_read_is_waited_for_as_one_that_nobody_has_defined(
+    new_bench: NewBench, stored: str
+) -> None:
+    bench = new_bench(Agent("plain", driver=lambda state: "done", concurrency="crm"))
+    bench.store.context.database.pipeline("test", [("HSET", "ca:flow", "concurrency:crm", stored)])
+    session = bench.submit()
+    assert "nobody has defined the concurrency limit crm" in put_off(bench.step(session)).reason
+    assert bench.store.flow.call_waiting() == []
+    set_limit(bench)
+    bench.store.flow.bring_forward(undefined_cause("crm"))
+    assert isinstance(bench.step(session), Done)

@@ -37,8 +37,8 @@ class Holder:
     Attributes:
         id: Unique: that of its claim, and for a call its index behind it.
         parts: The parts of limits, in the order in which they are asked.
-        since_ms: For each part, since when its limit is known to be set (Redis ms); 0: it was removed, or nobody has
-            defined it.
+        since_ms: For each part, since when its limit is known to be set (Redis ms); 0: it was removed; -1: nobody
+            has defined it, as far as its worker knows.
         claimed_ms: When its claim was made (Redis ms).
     """
 

@@ -229,7 +229,9 @@ def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
         elif kind == "pause" and (pause := _parse(Pause, raw)) is not None and pause.holds(now_ms):
             pauses[name] = pause
         elif kind == "concurrency":
-            concurrency[name.partition(":")[2]] = _parse(ConcurrencyLimit, raw) if raw else None
+            found = _parse(ConcurrencyLimit, raw) if raw else None
+            if found is not None or not raw:  # b"": it was removed
+                concurrency[name.partition(":")[2]] = found
         elif kind == "cap" and (cap := _parse(SpendCap, raw)) is not None:
             caps[cap.name] = cap
         elif kind == "bucket" and (bucket := _parse_bucket(raw)) is not None:

@@ -2,7 +2,7 @@
 -- KEYS: flow, lines (the parts in whose lines somebody stands → when the sweep has looked), and for each part of a limit: held (holder → end of its
 -- lease), line (session → arrival), called (session → when), claims (session → the time of the claim that stands in the line)
 -- ARGV: JSON of what is asked. Always: op, parts (texts), limits (for each part its field in flow, and the key of its label
--- or ""), and for take since when each limit is known to be set (0: it was removed, or nobody has defined it). take: id (of the holder), session,
+-- or ""), and for take since when each limit is known to be set (0: it was removed; -1: nobody has defined it). take: id (of the holder), session,
 -- claimed (the time of its claim), lease, stand (in line when refused),
 -- again (it had ended; where its session stands in a line, another claim of it does). keep: as take, again. give: id. look: session. leave: session,
 -- mark. call: settled (whether holders whose lease has ended are gone).
@@ -22,15 +22,17 @@ local calls = {}
 
 local function keys(part) return unpack(KEYS, 4 * part - 1, 4 * part + 2) end
 
--- The limit of a part; nil where there is none, false where nobody has defined one.
+-- The limit of a part; nil where there is none, false where nobody has defined one that can be read.
 local function most(part)
   local field, label = unpack(ask.limits[part])
   local raw = redis.call('HGET', flow, field)
   if not raw then return false end
-  local limit = raw == '' and {since_ms = 0} or cjson.decode(raw)
+  local readable, limit = true, {since_ms = 0}
+  if raw ~= '' then readable, limit = pcall(cjson.decode, raw) end
+  if not readable or type(limit) ~= 'table' then return false end
   if ask.since and (limit.since_ms or 0) ~= ask.since[part] then return 'another' end
   local found = limit.total
-  if label ~= '' then found = limit.per and limit.per[label] end
+  if label ~= '' then found = type(limit.per) == 'table' and limit.per[label] end
   return type(found) == 'number' and found or nil
 end
 
