@@ -77,6 +77,14 @@ class _OldClaimsTake(_EditedScript):
         return super().holders(point, keys, ask | ({"claimed": 2**53} if ask["op"] == "take" else {}))
 
 
+class _UndefinedOnesStandNowhere(_EditedScript):
+    def holders(self, point: str, keys: Sequence[str], ask: dict[str, Any]) -> Reply:
+        reply = super().holders(point, keys, ask)
+        if ask["op"] == "take" and reply[0] == 0 and reply[3] < 0:
+            self.inner.pipeline("cheat", [("ZREM", key, ask["session"]) for key in keys[3:]])
+        return reply
+
+
 class _StoppedOnesPutOff(EditedDatabase):
     def reply(self, point: str, command: Command, reply: Reply) -> Reply:
         return blanked(command, reply, "cancel") if point == Points.RELEASE_READ else reply
@@ -97,6 +105,10 @@ HOLDING_MUTANTS: Final = (
     Mutant(
         "old_claims_take", "a claim that was taken over takes its session out of the line",
         Substitutes(_OldClaimsTake), 3483,
+    ),
+    Mutant(
+        "undefined_ones_stand_nowhere", "who waits for a limit to be defined stands in no line",
+        Substitutes(_UndefinedOnesStandNowhere), 652,
     ),
     Mutant("stopped_ones_put_off", "a step that was asked to stop is put off", Substitutes(_StoppedOnesPutOff), 142),
 )  # fmt: skip
