@@ -77,7 +77,11 @@ class _OldClaimsTake(_EditedScript):
         return super().holders(point, keys, ask | ({"claimed": 2**53} if ask["op"] == "take" else {}))
 
 
-class _UndefinedOnesStandNowhere(_EditedScript):
+class _UndefinedOnesForgotten(_EditedScript):
+    def reply(self, point: str, command: Command, reply: Reply) -> Reply:
+        is_undefined = point == "flow.put_off" and isinstance(reply, bytes) and reply.startswith(b"undefined:")
+        return b"" if is_undefined else reply
+
     def holders(self, point: str, keys: Sequence[str], ask: dict[str, Any]) -> Reply:
         reply = super().holders(point, keys, ask)
         if ask["op"] == "take" and reply[0] == 0 and reply[3] < 0:
@@ -107,8 +111,8 @@ HOLDING_MUTANTS: Final = (
         Substitutes(_OldClaimsTake), 3483,
     ),
     Mutant(
-        "undefined_ones_stand_nowhere", "who waits for a limit to be defined stands in no line",
-        Substitutes(_UndefinedOnesStandNowhere), 652,
+        "undefined_ones_forgotten", "who waits for a limit to be defined stands in no line, and is not brought forward",
+        Substitutes(_UndefinedOnesForgotten), 26,
     ),
     Mutant("stopped_ones_put_off", "a step that was asked to stop is put off", Substitutes(_StoppedOnesPutOff), 142),
 )  # fmt: skip
