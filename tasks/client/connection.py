@@ -14,6 +14,7 @@ from ...worker.store.store import Store, redis_store
 from ..producer import create_producer_app, settings_of
 from ..publishing import StepPublisher
 from .job import Job
+from .submit_notes import SubmitNotes
 
 
 class ClientConnection:
@@ -47,6 +48,7 @@ class ClientConnection:
         )
         self._shards_checked = False
         self._queues = AgentQueues(lambda: self.store.registry)
+        self._notes = SubmitNotes(lambda: self.store)
 
     def close(self) -> None:
         """Close the connections to Redis and to the broker. Using the client again opens new ones."""

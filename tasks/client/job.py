@@ -34,7 +34,8 @@ class Job:
     Attributes:
         session_id: The session.
         operation_id: The submit or message that made the job; the job follows it to its execution.
-        notice: Why the job cannot begin yet, for its caller: no worker has registered the agent. "" otherwise.
+        notice: Why the job cannot begin yet, for its caller: no worker has registered the agent, it is paused, or its
+            spend cap is used up. "" otherwise.
         placed: Where its message went when it was sent first: `starts`, `joins`, `queued` or `held`. None: not known,
             or the job was not made by a message.
     """

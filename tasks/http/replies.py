@@ -44,7 +44,9 @@ class JobReply(Reply):
     execution_id: str = Field(description="Empty as long as the message waits behind a running step.")
     status: str | None = None
     result: ResultReply | None = Field(None, description="When it ended within `wait`.")
-    notice: str | None = Field(None, description="Why it cannot begin yet: no worker has registered the agent.")
+    notice: str | None = Field(
+        None, description="Why it cannot begin yet: no worker has the agent, a pause, a spend cap."
+    )
     operation_id: str | None = Field(None, description="Of the message, by which it is taken back while it waits.")
     placed: str | None = Field(
         None, description="Where a message went: starts, joins, queued, or held with the queue. null: not known."

@@ -70,6 +70,10 @@ def test_no_more_is_spent_than_the_cap_and_the_calls_in_flight(lab: Lab, client:
     waiting = next(job for job in jobs if client.header(job.session_id).status != "completed")
     told = command(lab, "show", waiting.session_id).stdout
     assert "the spend cap all allows 1 $ a month, and" in told
+    with pytest.warns(UserWarning, match="the job waits: the spend cap all allows 1 [$] a month, and"):
+        more = client.submit("spender", "1")
+    assert " $ are spent; until " in more.notice
+    jobs.append(more)
     (found,) = findings(client, "cap")
     assert found[0] == "warn"
     assert found[1].startswith("all, a month: all 1")
@@ -78,7 +82,12 @@ def test_no_more_is_spent_than_the_cap_and_the_calls_in_flight(lab: Lab, client:
     assert client.submit("other", "1").result(timeout=30).status == "completed", "another agent goes on"
     client.caps.set(SpendCap("all", usd=10, per="month", agent="spender"))
     assert [job.result(timeout=60).status for job in jobs] == ["completed"] * len(jobs)
-    assert spent(client, "all") == {"": round(20 * 3 * PRICE, 6)}
+    assert spent(client, "all") == {"": round((20 * 3 + 1) * PRICE, 6)}
+    assert client.submit("spender", "1").notice == ""
+    client.pause(agent="other", reason="a freeze")
+    with lab.new_client() as another, pytest.warns(UserWarning, match="the job waits: agent other paused since"):
+        assert another.submit("other", "1").notice.endswith(": a freeze")
+    client.unpause(agent="other")
 
 
 def ended(client: AgentClient, jobs: list[Any]) -> int:

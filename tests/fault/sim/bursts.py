@@ -33,7 +33,7 @@ from .strikes import Killed, Strike, StrikingDatabase, choices
 from support.lua_scripts import SCRIPTS
 from support.store import step_transition
 
-ACTS: Final = ("kill", "lose", "overtake", "begin", "end", "end and overtake", "resend, end and overtake")
+ACTS: Final = ("end", "overtake", "resend, end and overtake", "end and overtake", "begin", "lose", "kill")
 DEBOUNCE: Final = Debounce("repo", quiet=timedelta(seconds=10), at_most=timedelta(minutes=1))
 _ACTIVE: Final = ("pending", "in_progress", "waiting")
 
@@ -45,6 +45,7 @@ class _Caller(SubmittingVerbs):
         self.settings = store.context.settings
         self._store, self._shards_checked = store, True
         self._publisher: Any = SimpleNamespace(publish=lambda *_, **__: True)
+        self._notes: Any = SimpleNamespace(describe=lambda *_: "")
         self._queues: Any = SimpleNamespace(queue_of=lambda _: "", describe_unknown=lambda _: "")
 
 
@@ -147,6 +148,7 @@ class World:
             self.violations.append("a resend is told of another session")
         trips = len(self.struck.sent)
         self.struck.strikes = {}
+        self._overtake()  # whoever comes next finds the burst
         self._judge()
         return trips
 

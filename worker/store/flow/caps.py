@@ -67,6 +67,12 @@ class CapVerbs(StorePart):
         except (StoreForbidden, StoreFull):
             return []
 
+    def spent_of(self, part: CapPart) -> int:
+        """Read what is spent and reserved of a part (billionths of a US dollar)."""
+        keys = self._context.fleet.cap(part.cap.name, part.window)
+        (spent,) = self._context.database.pipeline("caps.spent", [("ZSCORE", keys.spent, part.value)])
+        return int(float(spent or 0))
+
     def spending_of(self, cap: SpendCap, now_ms: int) -> CapStatus:
         """Read what was spent of a cap in the present period."""
         window, ends_ms = period_of(cap.per, cap.zone, now_ms)
