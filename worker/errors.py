@@ -8,6 +8,7 @@
     ├── ActionRefused               a session's controller or status does not allow this
     │   ├── SessionBusy             a message that must not wait met an execution that runs or waits
     │   ├── MessageNotWaiting       the message was delivered, or there is none
+    │   ├── MessageNotOwn           it waits, and somebody else has sent it
     │   ├── MessagesUnseen          messages have come that whoever answers a request has not seen
     │   └── RequestNotOpen          the request was answered, has expired or was cancelled
     ├── MessageUndelivered          the message was taken back, so that it has no result
@@ -188,6 +189,21 @@ class MessageNotWaiting(ActionRefused):
         super().__init__(f"message {operation_id} does not wait in session {session_id}: {became}")
         self.operation_id = operation_id
         self.execution_id = execution_id
+
+
+class MessageNotOwn(ActionRefused):
+    """The message waits, and it is not the caller's own; nothing was written.
+
+    Attributes:
+        operation_id: Of the message.
+    """
+
+    def __init__(self, session_id: str, operation_id: str, own: str) -> None:
+        super().__init__(
+            f"message {operation_id} of session {session_id} was not sent by {_show(own)}, who may change messages of "
+            "their own only"
+        )
+        self.operation_id = operation_id
 
 
 class RequestNotOpen(ActionRefused):

@@ -25,6 +25,10 @@ WHEN: Final = Field(
     description="steer: in front of the next model call; queue: an execution of its own, behind the one that runs; "
     "interrupt: as steer, and the running step is left off for it; refuse: only if no execution runs or waits."
 )
+SENT_BY: Final = Field(
+    max_length=200,
+    description="Who sends it. A token of a session need not say: it is its subject. Without one it is nobody's own.",
+)
 INTERRUPTING: Final = {("when", MessageMode.INTERRUPT): Scope.STOP}
 """What a token must allow beside the scope of the operation."""
 
@@ -39,6 +43,7 @@ class WaitingMessage:
         when: Its mode: `steer`, `queue` or `interrupt`.
         placed: `joins`: it waits for the running step; `queued` or `held`: for an execution of its own.
         at: When it was sent; None: an earlier version has taken it.
+        by: Who has sent it; "" where nobody has said so.
     """
 
     operation_id: str
@@ -46,6 +51,7 @@ class WaitingMessage:
     when: str
     placed: str
     at: datetime | None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,7 @@ class MessagesInLine:
                 "when": each.when,
                 "placed": each.placed,
                 "at": None if each.at is None else each.at.isoformat(),
+                "by": each.by,
             }
             for each in self.messages
         ]
@@ -100,31 +107,38 @@ class MessageVerbs(ClientConnection):
 
     @verb(
         "DELETE", "/v1/sessions/{session_id}/messages/{operation_id}", "withdraw_message", scope=Scope.SUBMIT,
-        http={"by": BY}, reads_session=False, task=("session_id", "operation_id", "by"),
+        http={"by": BY}, reads_session=False, task=("session_id", "operation_id", "by"), for_chat=True, own="own",
     )  # fmt: skip
-    def withdraw_message(self, session_id: str, operation_id: str, *, by: str | None = None) -> bool:
+    def withdraw_message(
+        self, session_id: str, operation_id: str, *, by: str | None = None, own: str | None = None
+    ) -> bool:
         """Take a message back that waits. Sent again under its idempotency key, it is not delivered either.
 
         Args:
             operation_id: Of the message: `Job.operation_id`, or as `queued` lists it.
             by: Who asks; kept in the event `message_undelivered`.
+            own: Take it back only if it was sent `by` this one. None: whoever has sent it.
         Returns:
             False when it was taken back before.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             MessageNotWaiting: It was delivered, or the session does not know it.
+            MessageNotOwn: It was not sent by `own`; nothing was written.
         """
         check_caller(by)
+        check_caller(own, "own")
         check_text("operation_id", operation_id, _ID_BYTES)
-        applied = self.store.sessions.withdraw(read_session_id(session_id), operation_id, by=by or "")
+        applied = self.store.sessions.withdraw(read_session_id(session_id), operation_id, by=by or "", own=own)
         return applied.outcome == "changed"
 
     @verb(
         "PUT", "/v1/sessions/{session_id}/messages/{operation_id}/mode", "set_message_mode", scope=Scope.SUBMIT,
         body=("MessageMode", "Another mode of a message that waits."), http={"when": WHEN, "by": BY},
-        needs=INTERRUPTING, task=("session_id", "operation_id", "when", "by"),
+        needs=INTERRUPTING, task=("session_id", "operation_id", "when", "by"), for_chat=True, own="own",
     )  # fmt: skip
-    def set_message_mode(self, session_id: str, operation_id: str, when: str, *, by: str | None = None) -> Placement:
+    def set_message_mode(
+        self, session_id: str, operation_id: str, when: str, *, by: str | None = None, own: str | None = None
+    ) -> Placement:
         """Give a message that waits another mode, and with it another place.
 
         One that becomes `queue` goes where it would be had it been sent so; one that becomes `steer` or `interrupt` is
@@ -134,21 +148,24 @@ class MessageVerbs(ClientConnection):
             operation_id: Of the message: `Job.operation_id`, or as `queued` lists it.
             when: `steer`, `queue` or `interrupt`.
             by: Who asks, for the event.
+            own: As for `withdraw_message`.
         Returns:
             Where it is now.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             MessageNotWaiting: It was delivered, or the session does not know it.
+            MessageNotOwn: It was not sent by `own`; nothing was written.
             InvalidInput: There is no such mode for a message that waits.
             ActionRefused: There is no room where it is to go, or the session is a child and has no queue.
         """
         check_caller(by)
+        check_caller(own, "own")
         check_text("operation_id", operation_id, _ID_BYTES)
         mode = read_mode(when)
         if mode is MessageMode.REFUSE:
             raise InvalidInput("when", when, "the message waits already: give steer, queue or interrupt.")
         applied = self.store.sessions.set_mode(
-            read_session_id(session_id), operation_id, mode, operation_transition, by=by or ""
+            read_session_id(session_id), operation_id, mode, operation_transition, by=by or "", own=own
         )
         self._publish(applied.publish)
         assert applied.placed is not None
@@ -199,4 +216,5 @@ def _waiting(operation: Operation, placed: Placement) -> WaitingMessage:
         when=operation.mode.value,
         placed=placed.value,
         at=moment(operation.at_ms) if operation.at_ms else None,
+        by=operation.by,
     )

@@ -198,7 +198,8 @@ class RequestVerbs(ClientConnection):
             scopes: What the bearer may do: chat, or submit (further messages), read, answer, stop.
             ttl: How long it is valid, an hour at most.
             answer_to: The addressee whose requests the bearer may answer. None: only requests without an addressee.
-            subject: Who the bearer is, kept with what it does. None: `answer_to`, else the session.
+            subject: Who the bearer is, kept with what it does. None: nobody in particular, so that no message is its own;
+                it acts under the name `answer_to`, else the session's.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             ConfigurationError: The setting `token_secret` is missing.
@@ -221,7 +222,7 @@ class RequestVerbs(ClientConnection):
             expires_at_ms=self._now_ms() + ttl_ms,
             scopes=tuple(scope for scope in SESSION_SCOPES if scope in scopes),
             answer_to=answer_to,
-            subject=subject or answer_to or "",
+            subject=subject or "",
         )
         return self._signer.sign(claims)
 

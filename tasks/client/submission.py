@@ -39,6 +39,7 @@ class Submission:
         expires_in: The execution of a new session is stopped so long after it may begin, if it has not begun then.
         debounce: A new session begins later, and takes further messages until it has begun.
         when: How it is delivered to a session that exists.
+        by: Who sends it; "" where nobody has said so.
     """
 
     session: SessionId | ChildSessionId
@@ -56,6 +57,7 @@ class Submission:
     expires_in: timedelta | None = None
     debounce: Debounce | None = None
     when: MessageMode = MessageMode.STEER
+    by: str = ""
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
@@ -171,6 +173,8 @@ class Submission:
             payload["notify"] = self.notify
         if self.when is not MessageMode.STEER:
             payload["when"] = self.when
+        if self.by:
+            payload["by"] = self.by
         return payload
 
 

@@ -29,9 +29,9 @@ from ...worker.store.labels import check_labels
 from ...worker.store.records import ActionResult, Placement
 from ..housekeeping.receivers import read_receivers
 from .connection import ClientConnection
-from .inputs import check_agent_name, derive_id, read_message, read_metadata, read_transcript
+from .inputs import check_agent_name, check_caller, derive_id, read_message, read_metadata, read_transcript
 from .job import Job
-from .messages import INTERRUPTING, WHEN, read_mode
+from .messages import INTERRUPTING, SENT_BY, WHEN, read_mode
 from .submission import Submission
 from .verbs import LONGEST_SECONDS, MESSAGE_FIELDS, Scope, verb
 
@@ -251,8 +251,8 @@ class SubmittingVerbs(ClientConnection):
 
     @verb(
         "POST", "/v1/sessions/{session_id}/messages", "send_message", scope=Scope.SUBMIT, headers=("idempotency_key",),
-        body=("NewMessage", "A message of the user."), http={**MESSAGE_FIELDS, "when": WHEN},
-        service_only=("budget", "webhook", "request_webhook"), needs=INTERRUPTING, for_chat=True,
+        body=("NewMessage", "A message of the user."), http={**MESSAGE_FIELDS, "when": WHEN, "by": SENT_BY},
+        service_only=("budget", "webhook", "request_webhook"), needs=INTERRUPTING, for_chat=True, own="by",
     )  # fmt: skip
     def send_message(
         self,
@@ -260,6 +260,7 @@ class SubmittingVerbs(ClientConnection):
         message: str | Message,
         *,
         when: str = "steer",
+        by: str | None = None,
         idempotency_key: str | None = None,
         budget: ExecutionBudget | None = None,
         on_complete: object = None,
@@ -277,6 +278,8 @@ class SubmittingVerbs(ClientConnection):
                 `steer`, in front of the others; a model call and what else has no effect is left off for it, and so
                 are calls and requests that have not begun. `refuse`: it is refused while an execution runs or waits.
                 Where none does, the message starts one, unless it is queued and others wait there, held.
+            by: Who sends it, as `queued` shows it and `withdraw_message(own=)` compares it while it waits. What was
+                sent first under an idempotency key stays. None: it is nobody's own.
             idempotency_key: The same message with the same key is added once, as long as the session remembers the key:
                 for the next 128 messages.
             budget: Limits of the execution that the message starts. Refused while an execution runs or waits, which the
@@ -289,6 +292,7 @@ class SubmittingVerbs(ClientConnection):
             SessionBusy: It is to be refused, and an execution runs or waits.
             ActionRefused: Too many messages wait, or a budget is given while an execution runs.
         """
+        check_caller(by)
         content = read_message(message, self.settings.max_message_bytes)
         notify = self._read_receivers(on_complete, webhook, on_request, request_webhook)
         return self._send(
@@ -300,6 +304,7 @@ class SubmittingVerbs(ClientConnection):
                 budget=budget,
                 notify=notify,
                 when=read_mode(when),
+                by=by or "",
             )
         )
 

@@ -83,6 +83,8 @@ class Verb:
         service_only: Parameters that no token of a session may give.
         needs: Scopes that a token must have as well, by the parameter and the value of it for which.
         for_chat: A token with the scope `chat` may use it, too.
+        own: The parameter that tells messages of one's own from others: `by`, under which one is sent, or `own`, whose
+            the message has to be, which is given for a token that has the scope `chat` alone.
         reads_session: It reads or changes a whole session, of which only few fit into memory. Names of parameters: it
             does where one of these is given.
         task: Parameters of its Celery task, in their order. Empty: there is no such task, or it is written by hand.
@@ -102,6 +104,7 @@ class Verb:
     service_only: Sequence[str] = ()
     needs: Needs = field(default_factory=dict[tuple[str, Any], Scope])
     for_chat: bool = False
+    own: str = ""
     reads_session: bool | Sequence[str] = True
     task: Sequence[str] = ()
     task_gives: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -142,6 +145,7 @@ def verb(
             *made.http,
             *made.headers,
             *made.service_only,
+            *([made.own] if made.own else []),
             *(name for name, _ in made.needs),
             *made.task,
             *made.task_gives,

@@ -39,13 +39,15 @@ class Access:
         scopes: Allowed scopes.
         session_id: The one session, with those below it, that it may reach. None: all.
         answer_to: The addressee whose requests a token of a session answers. None: no addressee's.
-        subject: Who bears a token of a session, as its maker has said.
+        subject: Who bears a token of a session, for the events; a name for all such where its maker has not said.
+        person: The same; "" where its maker has not said.
     """
 
     scopes: frozenset[Scope] = frozenset()
     session_id: str | None = None
     answer_to: str | None = None
     subject: str = ""
+    person: str = ""
 
     @property
     def is_visitor(self) -> bool:
@@ -113,6 +115,28 @@ class Access:
             raise HttpProblem(403, "other-subject", f"by: this token is of {self.subject!r}. Leave it out.")
         return self.subject
 
+    def name_sender(self, by: str | None) -> str | None:
+        """Under whom a message that is sent is kept. None: it is nobody's own.
+
+        Raises:
+            HttpProblem: A token of a session gives another name than its own.
+        """
+        named = self.name_caller(by)
+        return named if self.session_id is None else self.person or None
+
+    def name_owner(self, scope: Scope | None) -> str | None:
+        """The one whose messages it may change. None: anybody's, by this scope.
+
+        Raises:
+            HttpProblem: It may change its bearer's own, and nobody has said who that is.
+        """
+        if scope is None or self.has(scope):
+            return None
+        if not self.person:
+            detail = "This token may change messages of its subject, and it has none: have it made with a subject."
+            raise HttpProblem(403, "no-subject", detail)
+        return self.person
+
     def may_answer(self, kind: RequestKind, to: str | None) -> bool:
         """Whether it may answer a request of this kind to this addressee, in a session that it may reach.
 
@@ -173,7 +197,8 @@ class AccessRules:
             scopes=frozenset(Scope(scope) for scope in claims.scopes),
             session_id=claims.session_id,
             answer_to=claims.answer_to,
-            subject=claims.subject or f"session {claims.session_id}",
+            subject=claims.subject or claims.answer_to or f"session {claims.session_id}",
+            person=claims.subject,
         )
 
     def _check_local(self, request: Request) -> None:

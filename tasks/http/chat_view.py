@@ -25,6 +25,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     EventType.EXECUTION_SUBMITTED: ("operation",),
     EventType.MESSAGE_RECEIVED: ("operation", "queued"),
     EventType.MESSAGE_JOINED: ("operation", "started"),
+    EventType.MESSAGE_UNDELIVERED: ("operation", "reason"),
     EventType.STEP_COMMITTED: ("text", "finish_reason"),
     EventType.ATTEMPT_VOIDED: ("attempt", "call", "keeps_answer"),
 }

@@ -32,6 +32,7 @@ _STATUS: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.RequestNotFound, 404),
     (errors.UnknownAgent, 404),
     (errors.ConfigurationError, 501),
+    (errors.MessageNotOwn, 403),
     (errors.SessionConflict, 409),
     (errors.ActionRefused, 409),
     (errors.InvalidTransition, 409),

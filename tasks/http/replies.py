@@ -491,6 +491,7 @@ class WaitingMessageReply(Reply):
     when: str = Field(description="steer, queue or interrupt.")
     placed: str = Field(description="joins: it waits for the running step; queued or held: for an execution.")
     at: datetime | None
+    by: str = Field(description="Who has sent it; empty where nobody has said so.")
 
 
 class QueueReply(Reply):

@@ -26,6 +26,7 @@ from ..client.json_values import (
 )
 from ..client.verbs import VERBS, Verb, needed_scopes
 from . import replies
+from .access import Access
 from .bodies import (
     Budget,
     Cap,
@@ -210,8 +211,7 @@ def _make_handler(verb: Verb, writer: Writer) -> Handler:
             **{name: getattr(given, name) for name in verb.http},
             **{name: getattr(call, name) for name in verb.headers},
         }
-        if "by" in arguments:
-            arguments["by"] = call.access.name_caller(arguments["by"])
+        arguments |= _people(verb, call.access, arguments)
         read = {name: reader for name, reader in readers.items() if reader and arguments[name] is not None}
         if read:  # in a thread, since a body may hold many values
             arguments |= await call.client.run(lambda _: {name: read[name](arguments[name]) for name in read})
@@ -231,6 +231,17 @@ def _make_handler(verb: Verb, writer: Writer) -> Handler:
 
     handle.__name__, handle.__doc__ = verb.operation, verb.call.__doc__
     return handle
+
+
+def _people(verb: Verb, access: Access, arguments: Mapping[str, Any]) -> dict[str, str | None]:
+    """The arguments that say who asks, and whose a message has to be."""
+    found: dict[str, str | None] = {}
+    if "by" in arguments:
+        name = access.name_sender if verb.own == "by" else access.name_caller
+        found["by"] = name(arguments["by"])
+    if verb.own == "own":
+        found["own"] = access.name_owner(verb.scope)
+    return found
 
 
 def _look_up(verb: Verb, name: str, annotation: str, table: Mapping[str, T]) -> T:

@@ -10,6 +10,7 @@ from celery_agents.worker.engine.transitions import operation_transition, retry_
 from celery_agents.worker.errors import (
     ActionRefused,
     IdempotencyMismatch,
+    MessageNotOwn,
     MessageNotWaiting,
     SessionBusy,
     SessionNotFound,
@@ -137,6 +138,40 @@ def test_a_stop_that_ends_the_execution_itself_clears_and_holds_too(bench: Bench
     bench.message("then", "q2", when="queue")
     bench.stop()
     assert (bench.queue, bench.due()) == ((["q2"], "stopped"), None)
+
+
+@pytest.mark.parametrize("when", ["steer", "interrupt", "queue"])
+@pytest.mark.parametrize("sender", ["ada", ""])
+def test_who_may_change_their_own_messages_changes_no_others(bench: Bench, when: str, sender: str) -> None:
+    bench.claim()
+    bench.message("not yours", "m1", when=when, by=sender)
+    before = bench.store.sessions.read_waiting(bench.session)
+    version = bench.store.sessions.header(bench.session).version
+    for own in ("jo", "Ada", "ada ", ""):
+        with pytest.raises(MessageNotOwn, match=r"message m1 of session .* was not sent by"):
+            bench.store.sessions.withdraw(bench.session, "m1", own=own)
+        for mode in MessageMode:
+            with pytest.raises(MessageNotOwn):
+                bench.set_mode("m1", mode, own=own)
+    assert bench.store.sessions.read_waiting(bench.session) == before
+    assert bench.store.sessions.header(bench.session).version == version
+    assert "message_undelivered" not in [each.type for each in bench.store.sessions.events(bench.session)]
+
+
+def test_a_message_stays_its_senders_wherever_it_is_moved(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.message("mine", "m1", when="steer", by="ada")
+    for mode in (QUEUE, MessageMode.INTERRUPT, QUEUE, STEER):
+        assert bench.set_mode("m1", mode, own="ada").outcome == "changed"
+    bench.message("mine", "m1", when="steer", by="jo")
+    bench.commit(claimed, failed=True)
+    assert bench.queue == (["m1"], "failed"), "an end has put it there"
+    with pytest.raises(MessageNotOwn):
+        bench.store.sessions.withdraw(bench.session, "m1", own="jo")
+    assert bench.store.sessions.withdraw(bench.session, "m1", own="ada").outcome == "changed"
+    assert bench.store.sessions.withdraw(bench.session, "m1", own="ada").outcome == "again"
+    with pytest.raises(MessageNotWaiting):
+        bench.store.sessions.withdraw(bench.session, "m2", own="ada")
 
 
 def test_all_that_waits_is_read_at_once_so_that_no_message_is_seen_twice_or_not_at_all(bench: Bench) -> None:

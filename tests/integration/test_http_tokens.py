@@ -191,6 +191,52 @@ def test_what_a_sessions_token_does_is_kept_under_its_subject(
         assert bearer.post(f"{path}/stop", json={"by": own}).status_code in (200, 202)
 
 
+def test_a_chat_changes_its_own_messages_and_no_others(served: ServeProcess, http: httpx.Client) -> None:
+    session, _ = waiting(http, "approved_by_managers")
+    path = f"/v1/sessions/{session}"
+    names = {"jo": {"subject": "jo"}, "ada": {"subject": "ada", "answer_to": "customer"}}
+    names |= {"one": {}, "other": {}, "role": {"answer_to": "customer"}, "like a role": {"subject": "customer"}}
+    names |= {"like nobody": {"subject": f"session {session}"}}
+    tokens = {name: token_for(http, session, "chat", **given) for name, given in names.items()}
+
+    def ask(name: str, method: str, below: str, body: Any = None) -> httpx.Response:
+        with served.http(tokens.get(name, ADMIN)) as bearer:
+            return bearer.request(method, path + below, json=body)
+
+    said = {
+        name: ask(name, "POST", "/messages", {"message": name, "when": "queue"}).json()["operation_id"]
+        for name in [*names, "service"]
+    }
+    for bearer in names:
+        for sender, message in said.items():
+            if bearer == sender and bearer in ("jo", "ada", "like a role", "like nobody"):
+                continue
+            for method, below, body in (("DELETE", "", None), ("PUT", "/mode", {"when": "steer"})):
+                refused = ask(bearer, method, f"/messages/{message}{below}", body)
+                assert refused.status_code == 403, (bearer, sender, refused.text)
+                kind = "no-subject" if bearer in ("one", "other", "role") else "message-not-own"
+                assert refused.json()["type"].endswith(kind), refused.text
+    assert [each["by"] for each in http.get(f"{path}/queue").json()["messages"]] == [
+        "jo", "ada", "", "", "", "customer", f"session {session}", ""
+    ]  # fmt: skip
+    forged = ask("jo", "POST", "/messages", {"message": "x", "by": "ada"})
+    assert (forged.status_code, forged.json()["type"].endswith("other-subject")) == (403, True)
+    assert ask("jo", "DELETE", f"/messages/{said['ada']}?by=ada").status_code == 403
+    assert ask("jo", "DELETE", f"/messages/{said['ada']}?own=ada").status_code == 422
+    assert ask("jo", "PUT", f"/messages/{said['jo']}/mode", {"when": "interrupt"}).status_code == 403, "needs stop"
+    assert ask("jo", "PUT", f"/messages/{said['jo']}/mode", {"when": "steer"}).json() == {"placed": "joins"}
+    assert ask("jo", "DELETE", f"/messages/{said['jo']}").json() == {"changed": True}
+    tokens["jo"] = token_for(http, session, "chat", "stop", subject="jo")
+    again = ask("jo", "POST", "/messages", {"message": "not that", "when": "queue"}).json()["operation_id"]
+    assert ask("jo", "PUT", f"/messages/{again}/mode", {"when": "interrupt"}).json() == {"placed": "joins"}
+    assert ask("jo", "PUT", f"/messages/{said['ada']}/mode", {"when": "interrupt"}).status_code == 403
+    for_jo = ask("service", "POST", "/messages", {"message": "y", "when": "queue", "by": "jo"}).json()["operation_id"]
+    assert ask("jo", "DELETE", f"/messages/{for_jo}").json() == {"changed": True}
+    tokens["submit"] = token_for(http, session, "submit")
+    assert ask("submit", "DELETE", f"/messages/{said['one']}").json() == {"changed": True}
+    http.post(f"{path}/stop", json={"clear_queue": True})
+
+
 TRUSTED = [
     ("PUT", "/metadata/customer", {"value": "umbrella"}),
     ("POST", "/messages", {"message": "x", "budget": {"max_steps": 1000}}),

@@ -263,8 +263,11 @@ class Bench:
         names = self.database("HGETALL", self.journal(self.ref(step)))[::2]
         return len([name for name in names if name.startswith(b"try:")])
 
-    def message(self, text: str, operation: str | None = None, *, when: str = "", key: str = "") -> ActionResult:
+    def message(
+        self, text: str, operation: str | None = None, *, when: str = "", key: str = "", by: str = ""
+    ) -> ActionResult:
         message = an_operation(text, operation, when=when, key=key)
+        message = message.taken(by=by) if by else message
         return self.store.sessions.act(self.session, message, operation_transition)
 
     def stop(self, **options: Any) -> ActionResult:
@@ -273,8 +276,8 @@ class Bench:
     def release_queue(self, operation: str = "release") -> ActionResult:
         return self.store.sessions.release_queue(self.session, operation, operation_transition)
 
-    def set_mode(self, operation: str, when: MessageMode) -> ActionResult:
-        return self.store.sessions.set_mode(self.session, operation, when, operation_transition)
+    def set_mode(self, operation: str, when: MessageMode, *, own: str | None = None) -> ActionResult:
+        return self.store.sessions.set_mode(self.session, operation, when, operation_transition, own=own)
 
     @property
     def queue(self) -> tuple[list[str], str]:

@@ -293,6 +293,11 @@ class Operation:
         return str(message.get("content", ""))
 
     @property
+    def by(self) -> str:
+        """The sender of a message; "" where nobody has said who it is."""
+        return str(self.payload.get("by", ""))
+
+    @property
     def at_ms(self) -> int:
         """Redis time at which a message was taken; 0: an earlier version has taken it."""
         return int(self.payload.get("at_ms", 0))

@@ -75,7 +75,7 @@ def test_a_token_of_a_session_has_what_it_says() -> None:
     claims = TokenClaims(
         session_id="s", request_id="", purpose=TokenPurpose.SESSION, scopes=("chat",), answer_to="desk", subject="ada"
     )
-    expected = Access(scopes=frozenset({Scope.CHAT}), session_id="s", answer_to="desk", subject="ada")
+    expected = Access(scopes=frozenset({Scope.CHAT}), session_id="s", answer_to="desk", subject="ada", person="ada")
     for tokens in (TOKENS, None):
         assert access_of(tokens, headers=bearer(SIGNER.sign(claims)), peer="10.0.0.1") == expected
     unnamed = TokenClaims(session_id="s", request_id="", purpose=TokenPurpose.SESSION)

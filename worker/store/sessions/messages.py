@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from ...errors import MessageNotWaiting
+from ...errors import MessageNotOwn, MessageNotWaiting
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..control import QUEUE_HELD, forget_changes
@@ -53,31 +53,44 @@ class MessageVerbs(StorePart):
         fresh = read_inbox(inbox, fields.strings(known))
         return WaitingMessages(fresh, len(inbox), read_queue(queued, fields.text(held)))
 
-    def withdraw(self, session_id: str, operation_id: str, *, by: str = "") -> ActionResult:
+    def withdraw(self, session_id: str, operation_id: str, *, by: str = "", own: str | None = None) -> ActionResult:
         """Take back a message that waits for the step or in the queue. Its id stays known.
 
+        Args:
+            own: The only one whose messages are taken back. None: anybody's.
         Returns:
             "changed"; "again" when it was taken back before.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             MessageNotWaiting: It was delivered, or the session does not know it.
+            MessageNotOwn: Somebody else has sent it, or nobody has said who.
         """
-        action = _MessageAction(self._context.session(session_id), operation_id, by)
+        action = _MessageAction(self._context.session(session_id), operation_id, by, own=own)
         return action.scope.act_once(action.withdraw, "take a message back")
 
     def set_mode(
-        self, session_id: str, operation_id: str, mode: MessageMode, transition: Transition, *, by: str = ""
+        self,
+        session_id: str,
+        operation_id: str,
+        mode: MessageMode,
+        transition: Transition,
+        *,
+        by: str = "",
+        own: str | None = None,
     ) -> ActionResult:
         """Give a message that waits another mode, and with it another place.
 
+        Args:
+            own: As for `withdraw`.
         Returns:
             "changed" or "started", with its place; "again" when it is there already.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             MessageNotWaiting: It was delivered, or the session does not know it.
+            MessageNotOwn: Somebody else has sent it, or nobody has said who.
             ActionRefused: There is no room where it is to go, or the session is a child.
         """
-        action = _MessageAction(self._context.session(session_id), operation_id, by)
+        action = _MessageAction(self._context.session(session_id), operation_id, by, own=own)
         return action.scope.act_once(lambda: action.set_mode(mode, transition), "change a message")
 
     def release_queue(
@@ -143,6 +156,7 @@ class _MessageAction:
 
     Attributes:
         operation_id: Of the message; of the release, where the queue is released.
+        own: The only one whose message it may be. None: anybody's.
         written: What the last attempt wrote, perhaps: its reply was lost.
         change_id: Of a change of mode, by which it is known whether it was written.
     """
@@ -150,6 +164,7 @@ class _MessageAction:
     scope: SessionScope
     operation_id: str
     by: str
+    own: str | None = None
     written: ActionResult | None = None
     change_id: str = field(default_factory=new_change_id)
 
@@ -161,6 +176,7 @@ class _MessageAction:
                 if read.execution.startswith(UNDELIVERED):
                     return ActionResult("again", "", read.found.version)
                 raise self._not_waiting(read)
+            self._check_owner(message)
             told = undeliver(read.found, [message.id], "withdrawn", self.by)
             read.watched.commit("withdraw.exec", [*read.take_out(message), *told])
             return ActionResult("changed", "", read.found.version)
@@ -173,6 +189,7 @@ class _MessageAction:
                 return self.written
             if message is None:
                 raise self._not_waiting(read)
+            self._check_owner(message)
             mode = mode_under(mode, found)
             is_in_place = read.is_in_inbox(message) != (mode is MessageMode.QUEUE)
             if is_in_place and message.mode is mode:
@@ -252,6 +269,11 @@ class _MessageAction:
                 status=fields.text(status),
                 watched=watched,
             )
+
+    def _check_owner(self, message: Operation) -> None:
+        # A message of which nobody has said who sent it is nobody's own.
+        if self.own is not None and not (message.by and message.by == self.own):
+            raise MessageNotOwn(self.scope.session_id, self.operation_id, self.own)
 
     def _not_waiting(self, read: _Read) -> MessageNotWaiting:
         execution, why = read.execution, ""
