@@ -198,8 +198,8 @@ class RequestVerbs(ClientConnection):
             scopes: What the bearer may do: chat, or submit (further messages), read, answer, stop.
             ttl: How long it is valid, an hour at most.
             answer_to: The addressee whose requests the bearer may answer. None: only requests without an addressee.
-            subject: Who the bearer is, kept with what it does. None: nobody in particular, so that no message is its own;
-                it acts under the name `answer_to`, else the session's.
+            subject: Who the bearer is, kept with what it does. None: nobody in particular, so that no message is its
+                own; it acts under the name `answer_to`, else the session's.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             ConfigurationError: The setting `token_secret` is missing.
