@@ -51,7 +51,7 @@ def join(
     steps: Sequence[bytes | StepExecution] = (),
     lists: Mapping[str, Sequence[bytes]] = _NO_LISTS,
 ) -> AgentState:
-    """The state from its parts. Items may be JSON or the values themselves, which are taken as they are.
+    """The state from its parts. Items may be JSON or the values themselves; steps get the messages that they lack.
 
     Raises:
         StateTooNew: A newer version of this package wrote it.
@@ -140,7 +140,7 @@ def _expect(part: str, said: int, found: int) -> None:
 
 def _step(item: bytes | StepExecution, part: str, store: MessageStore) -> StepExecution:
     execution = _value(StepExecution, item, part)
-    if execution is item:
+    if execution is item and execution.step.output_messages:
         return execution
     return execution.with_step(_with_output(execution.step, part, store))
 

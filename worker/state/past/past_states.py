@@ -275,12 +275,11 @@ class _Reading:
             value = before(value, record)
         return value
 
-    def _steps(self) -> list[bytes | StepExecution]:
+    def _steps(self) -> Sequence[StepExecution]:
         """The records, with the places of their messages where these have moved since."""
         outputs = self._within("outputs")
-        done = self._stored.records[: self._at.step]
         if outputs is None:
-            return list(done)
+            return self._parsed[: self._at.step]
         spans = [tuple(Span(*span) for span in each) for each in from_json(outputs.value)]
         return [
             each.with_step(each.step.with_outputs(each.step.output_messages, spans[place])) if spans[place] else each
