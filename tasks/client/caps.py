@@ -54,7 +54,7 @@ class SpendCaps(FleetLimits):
         self._store().flow.set_cap(cap, by=by or "")
         self._bring_forward(cap.field)
         log.info("%s was set by %s", cap.field, by)
-        return find_unused_cap(cap, self._store().registry)
+        return find_unused_cap(cap, self._store().registry.workers())
 
     def get(self, name: str) -> SpendCap | None:
         """Read the cap of a name; None: none is set."""

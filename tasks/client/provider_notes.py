@@ -35,13 +35,13 @@ def find_unnamed(limit: ConcurrencyLimit, workers: Mapping[str, Mapping[str, Any
     return (*notes, *_unknown("concurrency", limit.name, _names(workers, "concurrency")))
 
 
-def find_unused_cap(cap: SpendCap, registry: WorkerRegistry) -> tuple[str, ...]:
+def find_unused_cap(cap: SpendCap, workers: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Say what a cap of zero does, and that no live worker has its agent."""
     notes: tuple[str, ...] = ()
     if 0 in (cap.usd, *cap.values.values()):
         what = "stops at once" if cap.then == "stop" else "waits until the cap is raised or removed"
         notes = (f"cap: 0 lets no model call begin under {cap.name}; what needs one {what}.",)
-    return (*notes, *(find_unknown_agent(cap.agent, registry) if cap.agent else ()))
+    return (*notes, *_unknown("agent", cap.agent or None, _names(workers, "agents")))
 
 
 def find_unknown(pause: Pause, registry: WorkerRegistry) -> tuple[str, ...]:

@@ -30,10 +30,10 @@ class SubmitNotes:
             queue: Of the agent; "" is the common one.
         """
         try:
-            view = self._known_view()
+            view, is_fresh = self._known_view()
             told = self._describe(view, agent, queue, labels)
-            if told and view is not self._known_view(seconds=0.0):  # it may have ended
-                told = self._describe(self._view[0], agent, queue, labels)
+            if told and not is_fresh:  # it may have ended
+                told = self._describe(self._read_view(), agent, queue, labels)
         except (StoreUnavailable, StoreForbidden):  # the job is there: its caller must not take it for lost
             return ""
         return told
@@ -43,16 +43,20 @@ class SubmitNotes:
         for pause in (view.pause_of("agent", agent, now_ms), view.pause_of("queue", queue, now_ms)):
             if pause is not None:
                 return f"the job waits: {describe_pause(pause)}"
-        for cap in view.caps.values():
-            part = cap.part_for(agent, labels, now_ms)
-            if part is not None and (spent := self._store().flow.spent_of(part)) >= part.most:
-                ends = "is stopped" if cap.then == "stop" else "waits"
+        parts = view.cap_parts(agent, labels, now_ms)
+        for part, spent in zip(parts, self._store().flow.spent_of(parts), strict=True):
+            if spent >= part.most:
+                ends = "is stopped" if part.cap.then == "stop" else "waits"
                 return f"the job {ends}: {describe_overspent(Overspent(part, spent))}"
         return ""
 
-    def _known_view(self, seconds: float = _KNOWN_SECONDS) -> FlowView:
+    def _known_view(self) -> tuple[FlowView, bool]:
+        """Give all that is set, and whether it was read just now."""
         view, read_at = self._view
-        if time.monotonic() - read_at > seconds:
-            view = self._store().flow.view()
-            self._view = view, time.monotonic()
+        is_known = time.monotonic() - read_at <= _KNOWN_SECONDS
+        return (view, False) if is_known else (self._read_view(), True)
+
+    def _read_view(self) -> FlowView:
+        view = self._store().flow.view()
+        self._view = view, time.monotonic()
         return view

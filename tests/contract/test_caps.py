@@ -50,8 +50,8 @@ def settle(bench: Bench, parts: Sequence[CapPart], name: str, usd: float | None)
 
 
 def spent(bench: Bench, cap: SpendCap) -> dict[str, float]:
-    found = bench.store.flow.spending_of(cap, now_ms(bench)).spent
-    return {each.value: round(each.usd, 9) for each in found}
+    (found,) = bench.store.flow.spending_of([cap], now_ms(bench))
+    return {each.value: round(each.usd, 9) for each in found.spent}
 
 
 def test_what_would_go_beyond_a_cap_is_refused_and_counts_nothing(bench: Bench) -> None:
@@ -148,14 +148,19 @@ def test_who_waits_for_a_cap_is_woken_when_it_is_raised_or_removed(bench: Bench)
         assert due < now_ms(bench) + HOUR_MS / 2
 
 
-def test_a_cap_that_is_raised_while_a_step_is_put_off_holds_it_no_longer(bench: Bench) -> None:
+@pytest.mark.parametrize("change", ["raised", "damaged"])
+def test_a_cap_that_is_changed_while_a_step_is_put_off_holds_it_no_longer(bench: Bench, change: str) -> None:
     cap = made(bench)
     claimed = bench.claim()
-    bench.spy.before(Points.RELEASE_READ, lambda: made(bench, usd=2.0))
+    damage = ("HSET", bench.store.context.fleet.flow, cap.field, b"{")
+    bench.spy.before(
+        Points.RELEASE_READ, lambda: made(bench, usd=2.0) if change == "raised" else bench.database(*damage)
+    )
     bench.store.steps.release(claimed.claim, delay_ms=HOUR_MS, give_back=True, reason="no money", put_off=cap.cause)
     due = bench.due()
     assert due is not None
     assert due < now_ms(bench) + HOUR_MS / 2
+    bench.store.flow.remove_cap(cap.name)
 
 
 def test_what_is_no_cap_is_left_out(bench: Bench) -> None:

@@ -118,11 +118,10 @@ class SpendingGate:
             self.settle(spending, 0.0 if is_refused else None)
 
     def _parts_of(self, run: Run, now_ms: int) -> tuple[CapPart, ...]:
-        caps = [*self._services.gate.view.caps.values()]
-        has_labels = any(cap.label for cap in caps)
+        view = self._services.gate.view
+        has_labels = any(cap.label for cap in view.caps.values())
         labels = self._flow.labels_of(run.ref.session_id) if has_labels else {}
-        found = (cap.part_for(run.agent.name, labels, now_ms) for cap in caps)
-        return tuple(part for part in found if part is not None)
+        return view.cap_parts(run.agent.name, labels, now_ms)
 
     def _reserve(self, run: Run, request: InferenceRequest) -> Spending | Overspent | None:
         """Reserve under the caps that are known now; None: none of them holds."""

@@ -118,7 +118,11 @@ class SpendCap(Value):
         if self.agent not in ("", agent) or (self.label and not value) or amount is None:
             return None
         begins, ends = period_of(self.per, self.zone, now_ms)
-        return CapPart(self, value, nanos(amount), window=f"{self.per}:{begins}", ends_ms=ends)
+        return CapPart(self, value, nanos(amount), window=self.window_of(begins), ends_ms=ends)
+
+    def window_of(self, begins: str) -> str:
+        """The name of a period in the keys, by how `period_of` names its beginning."""
+        return f"{self.per}:{begins}"
 
 
 @dataclass(frozen=True, slots=True)

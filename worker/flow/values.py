@@ -16,7 +16,7 @@ from typing import Final, Literal, Self, get_args
 from ..errors import InvalidInput
 from ..state.values.field_types import Amount, Count, Flag, Text, UtcDatetime
 from ..state.values.value import Value, skip_when_reading
-from .caps import SpendCap
+from .caps import CapPart, SpendCap
 from .concurrency import ConcurrencyLimit
 from .names import check_name
 
@@ -284,6 +284,11 @@ class FlowView:
     def must_reserve(self, bucket: ModelEndpoint) -> bool:
         """Whether a request has to be reserved: a limit is set, or the bucket has learned something."""
         return bucket.digest in self.buckets or self.limit_of(bucket) is not None
+
+    def cap_parts(self, agent: str, labels: Mapping[str, str], now_ms: int) -> tuple[CapPart, ...]:
+        """The parts of all caps that an execution spends from now."""
+        found = (cap.part_for(agent, labels, now_ms) for cap in self.caps.values())
+        return tuple(part for part in found if part is not None)
 
     def pause_of(self, kind: PauseKind, name: str, now_ms: int) -> Pause | None:
         """The pause of what has this name, unless it has ended by itself; None: it is not paused."""

@@ -54,7 +54,7 @@ def check_concurrency(installation: Installation) -> Iterator[Finding]:
 def check_caps(installation: Installation) -> Iterator[Finding]:
     """Spend caps, what is spent of them, and those that may not be meant."""
     for status in installation.store.flow.caps():
-        cap, notes = status.cap, find_unused_cap(status.cap, installation.store.registry)
+        cap, notes = status.cap, find_unused_cap(status.cap, installation.workers)
         full = [each for each in status.spent if each.share >= _MUCH]
         told = [f"{each.value or 'all'} {each.usd:.4g} $ of {each.most:g} $" for each in full[:_MOST_SHOWN]]
         what = f"{cap.name}, a {cap.per}: {' '.join((*notes, ', '.join(told))).strip() or 'enough is left'}"

@@ -10,8 +10,9 @@ import contextlib
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.records import Claimed, StepRef
 from celery_agents.worker.store.sessions import acting
 
-from .strikes import Killed, Strike, StrikingDatabase, choices
+from .strikes import Killed, Strike, StrikingDatabase, explore_worlds
 from support.lua_scripts import SCRIPTS
 from support.store import step_transition
 
@@ -167,16 +168,7 @@ class World:
             self.violations.append(f"of the others: {found}, sent {self.sent}")
 
 
-def explore(every: int = 1) -> Iterator[tuple[Sequence[Strike], list[str]]]:
-    """Play every choice of one thing at any round trip, and of two, and give the violations of each.
-
-    Args:
-        every: Of the choices of two, play one in so many.
-    """
-    for strikes in choices(World().play(()), ACTS, every):
-        world = World()
-        world.play(strikes)
-        yield strikes, world.violations
+explore = partial(explore_worlds, World, ACTS)
 
 
 def _overwrites(patch: Any) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.flow import caps as stored
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
-from .strikes import Killed, Strike, StrikingDatabase, choices
+from .strikes import Killed, Strike, StrikingDatabase, explore_worlds
 from support.lua_scripts import SCRIPTS
 from support.points import Points
 
@@ -147,7 +148,7 @@ class World:
         return trips
 
     def _judge(self) -> None:
-        status = self.store.flow.spending_of(self.cap, self.now_ms)
+        (status,) = self.store.flow.spending_of([self.cap], self.now_ms)
         spent = sum(each.usd for each in status.spent)
         if self.bill > self.highest + 1e-6:
             self.violations.append(f"{self.bill:.2f} $ were charged under a cap of {self.highest:.2f} $")
@@ -166,16 +167,7 @@ class World:
             self.violations.append(f"{spent:.2f} $ are counted: {self.bill:.2f} $ and {reserved:.2f} $ reserved")
 
 
-def explore(every: int = 1) -> Iterator[tuple[Sequence[Strike], list[str]]]:
-    """Play every choice of one thing at any round trip, and of two, and give the violations of each.
-
-    Args:
-        every: Of the choices of two, play one in so many.
-    """
-    for strikes in choices(World().play(()), ACTS, every):
-        world = World()
-        world.play(strikes)
-        yield strikes, world.violations
+explore = partial(explore_worlds, World, ACTS)
 
 
 def _not_reserved(patch: Any) -> None:

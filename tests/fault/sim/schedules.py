@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.flow import schedules as stored
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
-from .strikes import Killed, Strike, StrikingDatabase, choices
+from .strikes import Killed, Strike, StrikingDatabase, explore_worlds
 from support.lua_scripts import SCRIPTS
 
 NAME: Final = "each-second"
@@ -152,16 +153,7 @@ class World:
             self.violations.append("a taken slot is left")
 
 
-def explore(every: int = 1) -> Iterator[tuple[Sequence[Strike], list[str]]]:
-    """Play every choice of one thing at any round trip, and of two, and give the violations of each.
-
-    Args:
-        every: Of the choices of two, play one in so many.
-    """
-    for strikes in choices(World().play(()), ACTS, every):
-        world = World()
-        world.play(strikes)
-        yield strikes, world.violations
+explore = partial(explore_worlds, World, ACTS)
 
 
 def _unguarded(patch: Any) -> None:

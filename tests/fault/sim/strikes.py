@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
@@ -48,3 +48,31 @@ def choices(trips: int, acts: Sequence[str], every: int = 1) -> Iterator[Sequenc
     places = [(trip, behind, act) for trip in range(trips + 1) for behind in (False, True) for act in acts]
     pairs = (pair for pair in itertools.combinations(places, 2) if pair[0][:2] != pair[1][:2])
     return itertools.chain(((),), zip(places), itertools.islice(pairs, 0, None, every))
+
+
+class Playable(Protocol):
+    """A world in which a process is struck.
+
+    Attributes:
+        violations: What must not have happened.
+    """
+
+    violations: list[str]
+
+    def play(self, strikes: Sequence[Strike]) -> int:
+        """Let the process work while these things happen, and judge; how many round trips it has made."""
+        ...
+
+
+def explore_worlds(
+    make: Callable[[], Playable], acts: Sequence[str], every: int = 1
+) -> Iterator[tuple[Sequence[Strike], list[str]]]:
+    """Play every choice of one thing at any round trip, and of two, and give the violations of each.
+
+    Args:
+        every: Of the choices of two, play one in so many.
+    """
+    for strikes in choices(make().play(()), acts, every):
+        world = make()
+        world.play(strikes)
+        yield strikes, world.violations

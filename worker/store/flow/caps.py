@@ -10,7 +10,7 @@ from ...errors import StoreForbidden, StoreFull
 from ...flow.caps import NANOS, CapPart, CapSpending, CapStatus, SpendCap, period_of
 from .. import fields
 from ..context import StorePart
-from ..database import Word
+from ..database import Command, Word
 
 _AFTER_MS: Final = 86_400_000
 """How long behind its end a period is known, for calls that began in it."""
@@ -67,24 +67,27 @@ class CapVerbs(StorePart):
         except (StoreForbidden, StoreFull):
             return []
 
-    def spent_of(self, part: CapPart) -> int:
-        """Read what is spent and reserved of a part (billionths of a US dollar)."""
-        keys = self._context.fleet.cap(part.cap.name, part.window)
-        (spent,) = self._context.database.pipeline("caps.spent", [("ZSCORE", keys.spent, part.value)])
-        return int(float(spent or 0))
+    def spent_of(self, parts: Sequence[CapPart]) -> list[int]:
+        """Read what is spent and reserved of parts (billionths of a US dollar)."""
+        fleet = self._context.fleet
+        reads: list[Command] = [("ZSCORE", fleet.cap(part.cap.name, part.window).spent, part.value) for part in parts]
+        replies = self._context.database.pipeline("caps.spent", reads) if reads else []
+        return [int(float(spent or 0)) for spent in replies]
 
-    def spending_of(self, cap: SpendCap, now_ms: int) -> CapStatus:
-        """Read what was spent of a cap in the present period."""
-        window, ends_ms = period_of(cap.per, cap.zone, now_ms)
-        keys = self._context.fleet.cap(cap.name, f"{cap.per}:{window}")
-        (flat,) = self._context.database.pipeline(
-            "caps.spent", [("ZREVRANGEBYSCORE", keys.spent, "+inf", "-inf", "WITHSCORES", "LIMIT", 0, _SHOWN)]
-        )
-        found: list[CapSpending] = []
-        for name, spent in zip(flat[::2], flat[1::2], strict=True):
-            value = fields.any_text(name)
-            found.append(CapSpending(value, float(spent) / NANOS, cap.amount_for(value)))
-        return CapStatus(cap, tuple(found), ends_ms)
+    def spending_of(self, caps: Sequence[SpendCap], now_ms: int) -> list[CapStatus]:
+        """Read what was spent of caps in the present period."""
+        periods = [period_of(cap.per, cap.zone, now_ms) for cap in caps]
+        reads: list[Command] = []
+        for cap, (begins, _) in zip(caps, periods, strict=True):
+            spent = self._context.fleet.cap(cap.name, cap.window_of(begins)).spent
+            reads.append(("ZREVRANGEBYSCORE", spent, "+inf", "-inf", "WITHSCORES", "LIMIT", 0, _SHOWN))
+        replies = self._context.database.pipeline("caps.spent", reads) if reads else []
+        found: list[CapStatus] = []
+        for cap, (_, ends_ms), flat in zip(caps, periods, replies, strict=True):
+            pairs = ((fields.any_text(name), spent) for name, spent in zip(flat[::2], flat[1::2], strict=True))
+            spent = tuple(CapSpending(name, float(nanos) / NANOS, cap.amount_for(name)) for name, nanos in pairs)
+            found.append(CapStatus(cap, spent, ends_ms))
+        return found
 
     def _spend(self, point: str, parts: Sequence[CapPart], asked: dict[str, Any], now_ms: int) -> list[Any]:
         fleet = self._context.fleet

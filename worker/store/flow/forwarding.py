@@ -18,6 +18,7 @@ from ..keys import ShardKeys
 from ..records import StepRef
 from ..waking import WakeUp, wake
 from .lines import may_go
+from .stored_values import read_stored
 
 
 def bring_forward(context: StoreContext, causes: Collection[str], page: int = 500) -> list[StepRef | None]:
@@ -69,7 +70,8 @@ def _may_go(scope: SessionScope, put_off: str) -> bool:
     if is_cap(put_off):
         field = put_off.partition("|")[0]
         stored = scope.database.pipeline("release.look", [("HGET", scope.context.fleet.flow, field)])[0]
-        return stored is None or SpendCap.from_json(stored).cause != put_off
+        cap = read_stored(SpendCap, stored)
+        return cap is None or cap.cause != put_off
     held_by: Command = ("ZSCORE", scope.context.fleet.rate(put_off).line, scope.session_id)
     if is_pause(put_off):
         held_by = ("HGET", scope.context.fleet.flow, put_off)

@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pydantic import ValidationError
-
-from ...errors import InvalidInput
 from ...flow.schedules import Schedule, ScheduleStatus
 from ...flow.slots import look_at_ms
 from .. import fields
 from ..context import StorePart, TooManyConflicts
-from ..database import Changed, Command, Reply
+from ..database import Changed, Command
 from ..keys import ShardKeys
+from .stored_values import read_stored
 
 _CONFLICTS: Final = 100
 _BATCH: Final = 100
@@ -72,12 +70,12 @@ class ScheduleVerbs(StorePart):
     def schedule(self, name: str) -> ScheduleStatus | None:
         """Read a schedule; None: there is none, or it cannot be read."""
         (raw,) = self._context.database.pipeline("schedules.get", [("HGET", self._shard.schedules, name)])
-        return _parse(raw)
+        return read_stored(ScheduleStatus, raw)
 
     def schedules(self) -> list[ScheduleStatus]:
         """Read all schedules that can be read, by name."""
         (flat,) = self._context.database.pipeline("schedules.list", [("HGETALL", self._shard.schedules)])
-        found = map(_parse, fields.named_pairs(flat).values())
+        found = (read_stored(ScheduleStatus, raw) for raw in fields.named_pairs(flat).values())
         return sorted((each for each in found if each is not None), key=lambda each: each.schedule.name)
 
     def deploy_schedules(self, schedules: Sequence[Schedule], by: str) -> list[str]:
@@ -88,7 +86,7 @@ class ScheduleVerbs(StorePart):
         """
         names = [each.name for each in schedules]
         (raws,) = self._context.database.pipeline("schedules.deployed", [("HMGET", self._shard.schedules, *names)])
-        known = ("" if (found := _parse(raw)) is None else found.deployed for raw in raws)
+        known = ("" if (found := read_stored(ScheduleStatus, raw)) is None else found.deployed for raw in raws)
         changed = [each for each, digest in zip(schedules, known, strict=True) if each.digest != digest]
         for each in changed:
             self.set_schedule(each, by=by, deployed=each.digest)
@@ -106,7 +104,7 @@ class ScheduleVerbs(StorePart):
         (raws,) = context.database.pipeline("schedules.read", [("HMGET", shard.schedules, *names)])
         found: list[DueSchedule] = []
         for name, raw in zip(names, raws, strict=True):
-            status = _parse(raw)
+            status = read_stored(ScheduleStatus, raw)
             if status is not None:
                 found.append(DueSchedule(raw, status, now_ms))
             else:
@@ -161,7 +159,7 @@ class ScheduleVerbs(StorePart):
             ):
                 raw, now_reply = watched.replies
                 now_ms = context.clock.milliseconds(now_reply)
-                status = change(_parse(raw), now_ms)
+                status = change(read_stored(ScheduleStatus, raw), now_ms)
                 watched.commit("schedules.set", list(self._writes(status, now_ms)))
                 return status
         raise TooManyConflicts("the schedules change too fast to set one; try again")
@@ -180,10 +178,3 @@ def _next_revision(old: ScheduleStatus | None, schedule: Schedule, now_ms: int) 
     if (old.schedule.cron, old.schedule.zone) == (schedule.cron, schedule.zone) and old.slot_ms is not None:
         slot_ms = old.slot_ms
     return old.changed(schedule=schedule, revision=old.revision + 1, slot_ms=slot_ms)
-
-
-def _parse(raw: Reply) -> ScheduleStatus | None:
-    try:
-        return None if raw is None else ScheduleStatus.from_json(raw)
-    except (ValidationError, InvalidInput):
-        return None

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
-from pydantic import ValidationError
-
-from ...errors import InvalidInput, StateUnreadable
+from ...errors import StateUnreadable
 from ...flow.caps import CapStatus, SpendCap, cap_field
 from ...flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, LimitPart, PartStatus, concurrency_field
 from ...flow.values import (
@@ -38,8 +36,7 @@ from .caps import CapVerbs
 from .forwarding import bring_forward
 from .holders import HolderVerbs
 from .reservations import ReservationVerbs
-
-V = TypeVar("V", bound=Value)
+from .stored_values import read_stored
 
 _LEARNED: Final = (
     *(f"{kind}:{dimension}" for kind in ("at", "learned") for dimension in DIMENSIONS),
@@ -75,8 +72,7 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
         Then bring forward what waits for it to be defined: `undefined_cause` names it.
         """
         stored = limit.set_by(by, self._context.now_ms("flow.now"))
-        notice: Command = ("PUBLISH", FLOW_CHANNEL, limit.field)
-        self._change("flow.concurrency", [("HSET", self._context.fleet.flow, limit.field, stored.to_json()), notice])
+        self._store("flow.concurrency", limit.field, stored)
 
     def remove_concurrency(self, name: str) -> bool:
         """Let a concurrency limit limit nothing any more, though agents name it; False: none was set.
@@ -87,7 +83,7 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
         if not self._context.database.pipeline("flow.known", [("HGET", fleet.flow, field)])[0]:
             return False
         # Kept as a name that limits nothing: a limit that nobody has defined is waited for.
-        self._change("flow.concurrency", [("HSET", fleet.flow, field, b""), ("PUBLISH", FLOW_CHANNEL, field)])
+        self._change("flow.concurrency", field, [("HSET", fleet.flow, field, b"")])
         return True
 
     def set_cap(self, cap: SpendCap, *, by: str = "") -> None:
@@ -96,21 +92,17 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
         Then bring forward what it has put off: `cap_field` names it.
         """
         stored = cap.set_by(by, self._context.now_ms("flow.now"))
-        notice: Command = ("PUBLISH", FLOW_CHANNEL, cap.field)
-        self._change("flow.cap", [("HSET", self._context.fleet.flow, cap.field, stored.to_json()), notice])
+        self._store("flow.cap", cap.field, stored)
 
     def remove_cap(self, name: str) -> bool:
         """Remove a spend cap; False: there was none. Then bring forward what it has put off: `cap_field` names it."""
         field = cap_field(name)
-        removed = self._change(
-            "flow.cap", [("HDEL", self._context.fleet.flow, field), ("PUBLISH", FLOW_CHANNEL, field)]
-        )
-        return bool(removed[0])
+        return bool(self._change("flow.cap", field, [("HDEL", self._context.fleet.flow, field)])[0])
 
     def caps(self) -> list[CapStatus]:
         """All spend caps by name, with what was spent in the present period; for people."""
         view = self.view()
-        return [self.spending_of(cap, view.at_ms) for _, cap in sorted(view.caps.items())]
+        return self.spending_of([cap for _, cap in sorted(view.caps.items())], view.at_ms)
 
     def concurrency(self) -> list[ConcurrencyStatus]:
         """All concurrency limits, with who holds and waits now; for people."""
@@ -135,9 +127,7 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
 
     def pause(self, pause: Pause) -> None:
         """Pause, in place of an earlier pause of the same."""
-        stored = pause.set_at(self._context.now_ms("flow.now")).to_json()
-        notice: Command = ("PUBLISH", FLOW_CHANNEL, pause.field)
-        self._change("flow.pause", [("HSET", self._context.fleet.flow, pause.field, stored), notice])
+        self._store("flow.pause", pause.field, pause.set_at(self._context.now_ms("flow.now")))
 
     def unpause(self, kind: PauseKind, name: str) -> bool:
         """End a pause; of a model, its used-up quotas too. False: nothing was paused.
@@ -149,8 +139,8 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
             if status.bucket.model == name and status.why == "quota":
                 keys = self._context.fleet.rate(status.bucket.digest)
                 ended += [("HDEL", keys.bucket, "not_before", "why", "probe", "probe_at"), ("DEL", keys.line)]
-        writes: list[Command] = [("HDEL", self._context.fleet.flow, field), *ended, ("PUBLISH", FLOW_CHANNEL, field)]
-        return bool(self._change("flow.unpause", writes)[0] or ended)
+        writes: list[Command] = [("HDEL", self._context.fleet.flow, field), *ended]
+        return bool(self._change("flow.unpause", field, writes)[0] or ended)
 
     def buckets(self) -> list[BucketStatus]:
         """All buckets that have asked or learned something, then the limits without a bucket; for people."""
@@ -185,16 +175,20 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
 
     def _change_limit(self, write: Command, model: str, group: str | None) -> Reply:
         """Write a limit, and forget what its buckets have learned under the old one."""
-        commands: list[Command] = [write, ("PUBLISH", FLOW_CHANNEL, limit_field(model, group))]
+        commands = [write]
         for digest in self.put_off_by(model, group):
             keys = self._context.fleet.rate(digest)
             commands += [("HDEL", keys.bucket, *_LEARNED), ("DEL", keys.line)]
-        return self._change("flow.limit", commands)[0]
+        return self._change("flow.limit", limit_field(model, group), commands)[0]
 
-    def _change(self, point: str, commands: Sequence[Command]) -> list[Reply]:
-        """Change a limit or a pause, as a client's action."""
+    def _store(self, point: str, field: str, value: Value) -> None:
+        """Store a value in place of the one of its field."""
+        self._change(point, field, [("HSET", self._context.fleet.flow, field, value.to_json())])
+
+    def _change(self, point: str, field: str, commands: Sequence[Command]) -> list[Reply]:
+        """Change the value of a field, as a client's action, and tell the workers."""
         with self._context.acknowledging(self._context.fleet):
-            return self._context.database.transaction(point, commands)
+            return self._context.database.transaction(point, [*commands, ("PUBLISH", FLOW_CHANNEL, field)])
 
 
 def forget_past_flow(context: StoreContext) -> None:
@@ -208,7 +202,7 @@ def forget_past_flow(context: StoreContext) -> None:
             keys = context.fleet.rate(name.removeprefix("bucket:"))
             unused = (("EXISTS", keys.bucket, keys.line), ("0",))
         else:
-            pause = _parse(Pause, raw) if is_pause(name) else None
+            pause = read_stored(Pause, raw) if is_pause(name) else None
             is_past, unused = pause is not None and not pause.holds(now_ms), None
         if is_past:
             guards = [(("HGET", context.fleet.flow, name), (raw,)), *([unused] if unused else [])]
@@ -224,15 +218,15 @@ def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
     known: list[ModelEndpoint] = []
     for name, raw in fields.named_pairs(flat).items():
         kind = name.partition(":")[0]
-        if kind == "limit" and (limit := _parse(ProviderLimit, raw)) is not None:
+        if kind == "limit" and (limit := read_stored(ProviderLimit, raw)) is not None:
             limits[name] = limit
-        elif kind == "pause" and (pause := _parse(Pause, raw)) is not None and pause.holds(now_ms):
+        elif kind == "pause" and (pause := read_stored(Pause, raw)) is not None and pause.holds(now_ms):
             pauses[name] = pause
         elif kind == "concurrency":
-            found = _parse(ConcurrencyLimit, raw) if raw else None
+            found = read_stored(ConcurrencyLimit, raw) if raw else None
             if found is not None or not raw:  # b"": it was removed
                 concurrency[name.partition(":")[2]] = found
-        elif kind == "cap" and (cap := _parse(SpendCap, raw)) is not None:
+        elif kind == "cap" and (cap := read_stored(SpendCap, raw)) is not None:
             caps[cap.name] = cap
         elif kind == "bucket" and (bucket := _parse_bucket(raw)) is not None:
             known.append(bucket)
@@ -242,13 +236,6 @@ def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
         limits=limits, pauses=pauses, buckets=buckets, concurrency=concurrency, caps=caps, at_ms=now_ms
     )  # fmt: skip
     return view, known
-
-
-def _parse(kind: type[V], raw: bytes) -> V | None:
-    try:
-        return kind.from_json(raw)
-    except (ValidationError, InvalidInput):
-        return None
 
 
 def _parse_bucket(raw: bytes) -> ModelEndpoint | None:
