@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
 from .options import AsJson, By, RedisUrl, client_for, login, time_option
-from .views import as_json, clean, one_line, print_done, print_notes, print_table, print_values
+from .views import as_json, one_line, print_done, print_found, print_notes
 
 if TYPE_CHECKING:
     from ...worker.flow.caps import CapStatus
     from ...worker.flow.concurrency import ConcurrencyStatus
     from ...worker.flow.values import BucketStatus
+
+N = TypeVar("N", int, float)
 
 _CAPS_HEAD: Final = ("NAME", "CAP", "SPENT", "UNTIL", "BY")
 _MOST_SPENT: Final = 5
@@ -98,7 +100,7 @@ def concurrency(
     else:
         from ...worker.flow.concurrency import ConcurrencyLimit
 
-        limit = ConcurrencyLimit(name, total=total, per=_read_per(per or ()))
+        limit = ConcurrencyLimit(name, total=total, per=_read_numbers("--per", per or (), _whole, "LABEL=N"))
         print_notes(client.concurrency.set(limit, by=by or login()), "set", json)
 
 
@@ -133,7 +135,7 @@ def caps(
     given: dict[str, Any] = {"usd": usd, "per": per, "zone": zone, "agent": agent, "label": label, "then": then}
     given = {option: each for option, each in given.items() if each is not None}
     if value:
-        given["values"] = _read_amounts(value)
+        given["values"] = _read_numbers("--value", value, float, "VALUE=USD")
     if (action == "list") != (name is None):
         raise typer.BadParameter("give it with set and with remove, and not with list", param_hint="NAME")
     if action != "set" and given:
@@ -208,42 +210,42 @@ def pauses(json: AsJson = False, redis_url: RedisUrl = None) -> None:
         print(as_json(pause_value(each)) if json else one_line(describe_pause(each), 1000))
 
 
+def _whole(text: str) -> int:
+    """Read a whole number of decimal digits alone."""
+    if text.isdecimal():
+        return int(text)
+    raise ValueError
+
+
+def _read_numbers(option: str, pairs: Sequence[str], number: Callable[[str], N], wanted: str) -> dict[str, N]:
+    """Read `NAME=NUMBER`, each name once.
+
+    Args:
+        number: Reads the number; ValueError where it is none.
+        wanted: How a pair is written, for people.
+    """
+    found: dict[str, N] = {}
+    for pair in pairs:
+        name, _, text = pair.rpartition("=")
+        try:
+            if not name or name in found:
+                raise ValueError
+            found[name] = number(text)
+        except ValueError:
+            raise typer.BadParameter(f"{pair!r}: give {wanted}, each once", param_hint=option) from None
+    return found
+
+
 def _print_limits(found: Sequence[BucketStatus], json: bool) -> None:
     from ...worker.engine.flow_texts import bucket_state, describe_limits
     from ..client.json_values import bucket_value
 
-    if json:
-        print_values([bucket_value(each) for each in found])
-        return
-    rows: list[list[str]] = []
-    for each in found:
+    def row(each: BucketStatus) -> list[str]:
         place = f"{each.bucket.model} {each.bucket.endpoint}".rstrip()
         counts = f"{each.in_flight} asked, {each.waiting} wait"
-        rows.append([place, each.bucket.group, describe_limits(each), counts, bucket_state(each)[1]])
-    print_table(_LIMITS_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
+        return [place, each.bucket.group, describe_limits(each), counts, bucket_state(each)[1]]
 
-
-def _read_per(pairs: Sequence[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for pair in pairs:
-        label, _, most = pair.rpartition("=")
-        if not label or not most.isdecimal() or label in found:
-            raise typer.BadParameter(f"{pair!r}: give LABEL=N, each label once", param_hint="--per")
-        found[label] = int(most)
-    return found
-
-
-def _read_amounts(pairs: Sequence[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for pair in pairs:
-        value, _, amount = pair.rpartition("=")
-        try:
-            found[value] = float(amount)
-        except ValueError:
-            value = ""
-        if not value:
-            raise typer.BadParameter(f"{pair!r}: give VALUE=USD", param_hint="--value")
-    return found
+    print_found(_LIMITS_HEAD, found, json=json, value=bucket_value, row=row)
 
 
 def _print_caps(found: Sequence[CapStatus], json: bool) -> None:
@@ -251,27 +253,21 @@ def _print_caps(found: Sequence[CapStatus], json: bool) -> None:
     from ...worker.moments import moment
     from ..client.json_values import cap_value
 
-    if json:
-        print_values([cap_value(each) for each in found])
-        return
-    rows: list[list[str]] = []
-    for each in found:
+    def row(each: CapStatus) -> list[str]:
         spent = "; ".join(f"{part.value or 'all'}: {part.usd:.4g} $" for part in each.spent[:_MOST_SPENT])
         ends = describe_moment(moment(each.ends_ms))
-        rows.append([each.cap.name, describe_cap(each.cap), spent, f"{ends} UTC", each.cap.by])
-    print_table(_CAPS_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
+        return [each.cap.name, describe_cap(each.cap), spent, f"{ends} UTC", each.cap.by]
+
+    print_found(_CAPS_HEAD, found, json=json, value=cap_value, row=row)
 
 
 def _print_concurrency(found: Sequence[ConcurrencyStatus], json: bool) -> None:
     from ...worker.engine.flow_texts import describe_parts
     from ..client.json_values import concurrency_value
 
-    if json:
-        print_values([concurrency_value(each) for each in found])
-        return
-    rows: list[list[str]] = []
-    for each in found:
+    def row(each: ConcurrencyStatus) -> list[str]:
         limits = [] if each.limit.total is None else [f"{each.limit.total} in all"]
         limits += [f"{most} for each {label}" for label, most in each.limit.per.items()]
-        rows.append([each.limit.name, ", ".join(limits), "; ".join(describe_parts(each)), each.limit.by])
-    print_table(_CONCURRENCY_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
+        return [each.limit.name, ", ".join(limits), "; ".join(describe_parts(each)), each.limit.by]
+
+    print_found(_CONCURRENCY_HEAD, found, json=json, value=concurrency_value, row=row)

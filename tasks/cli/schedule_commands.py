@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from .options import AsJson, By, RedisUrl, client_for, login, time_option
-from .views import clean, one_line, print_done, print_notes, print_table, print_values
+from .views import one_line, print_done, print_found, print_notes
 
 if TYPE_CHECKING:
     from ...worker.flow.schedules import ScheduleStatus
@@ -80,14 +80,11 @@ def _print_schedules(found: Sequence[ScheduleStatus], json: bool) -> None:
     from ...worker.moments import moment
     from ..client.json_values import schedule_value
 
-    if json:
-        print_values([schedule_value(each) for each in found])
-        return
-    rows: list[list[str]] = []
-    for each in found:
+    def row(each: ScheduleStatus) -> list[str]:
         schedule, last = each.schedule, each.last
         begins = "never" if each.slot_ms is None else f"{moment(schedule.begin_ms(each.slot_ms)):%Y-%m-%d %H:%M:%SZ}"
         ended = "" if last is None else last.session_id or f"refused: {one_line(last.refused, 60)}"
         counts = map(str, (each.submitted, each.skipped, each.missed, each.refused))
-        rows.append([schedule.name, f"{schedule.cron} {schedule.zone}", schedule.agent, begins, ended, *counts])
-    print_table(_HEAD, [[clean(cell) or "-" for cell in row] for row in rows])
+        return [schedule.name, f"{schedule.cron} {schedule.zone}", schedule.agent, begins, ended, *counts]
+
+    print_found(_HEAD, found, json=json, value=schedule_value, row=row)

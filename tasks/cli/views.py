@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ...config.escaping import escape, escape_json
+
+T = TypeVar("T")
 
 _MAX_LINE: Final = 160
 
@@ -46,6 +48,20 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], cursor: str 
     """Print a page as a table; where there are more, a line says how to go on."""
     for line in [*table(head, rows), *([f"more with: --cursor {cursor}"] if cursor else [])]:
         print(line)
+
+
+def print_found(
+    head: Sequence[str], found: Sequence[T], *, json: bool, value: Callable[[T], Any], row: Callable[[T], Sequence[str]]
+) -> None:
+    """Print a list as a table, or with `json` a value a line.
+
+    Args:
+        value, row: What is printed of an entry, as JSON or in the table.
+    """
+    if json:
+        print_values([value(each) for each in found])
+    else:
+        print_table(head, [[clean(cell) or "-" for cell in row(each)] for each in found])
 
 
 def say_unread(unread: int) -> None:
