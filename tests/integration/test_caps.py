@@ -174,26 +174,24 @@ def test_what_is_no_cap_is_refused(client: AgentClient) -> None:
 
 @pytest.mark.usefixtures("client")
 def test_over_http_a_cap_is_set_listed_and_removed(lab: Lab) -> None:
-    process = ServeProcess(lab.directory / "serve", lab.store_url, TOKENS)
-    process.start()
-    try:
-        with httpx.Client(base_url=process.url, trust_env=False) as http:
-            admin, reader = ({"Authorization": f"Bearer {token}"} for token in (ADMIN, READER))
-            cap = {"name": "web", "usd": 0.5, "per": "day", "zone": "Europe/Berlin", "label": "customer"}
-            assert http.put("/v1/caps", json={"cap": cap}, headers=reader).status_code == 403
-            done = http.put("/v1/caps", json={"cap": {**cap, "values": {"acme": 2}}, "by": "ann"}, headers=admin)
-            assert done.json() == {"notes": []}, done.text
-            (found,) = http.get("/v1/caps", headers=reader).json()["caps"]
-            assert {name: found[name] for name in cap} == cap
-            assert (found["values"], found["by"], found["spent"]) == ({"acme": 2.0}, "ann", [])
-            for wrong, told in (({"per": "week"}, "per"), ({"usd": -1}, "usd"), ({"zone": "Mars/X"}, "SpendCap.zone")):
-                refused = http.put("/v1/caps", json={"cap": {**cap, **wrong}}, headers=admin)
-                assert refused.status_code == 422, refused.text
-                assert told in refused.text
-            gone = [http.delete("/v1/caps?name=web", headers=admin).json() for _ in range(2)]
-            assert gone == [{"changed": True}, {"changed": False}]
-    finally:
-        process.end()
+    with (
+        ServeProcess(lab.directory / "serve", lab.store_url, TOKENS) as process,
+        httpx.Client(base_url=process.url, trust_env=False) as http,
+    ):
+        admin, reader = ({"Authorization": f"Bearer {token}"} for token in (ADMIN, READER))
+        cap = {"name": "web", "usd": 0.5, "per": "day", "zone": "Europe/Berlin", "label": "customer"}
+        assert http.put("/v1/caps", json={"cap": cap}, headers=reader).status_code == 403
+        done = http.put("/v1/caps", json={"cap": {**cap, "values": {"acme": 2}}, "by": "ann"}, headers=admin)
+        assert done.json() == {"notes": []}, done.text
+        (found,) = http.get("/v1/caps", headers=reader).json()["caps"]
+        assert {name: found[name] for name in cap} == cap
+        assert (found["values"], found["by"], found["spent"]) == ({"acme": 2.0}, "ann", [])
+        for wrong, told in (({"per": "week"}, "per"), ({"usd": -1}, "usd"), ({"zone": "Mars/X"}, "SpendCap.zone")):
+            refused = http.put("/v1/caps", json={"cap": {**cap, **wrong}}, headers=admin)
+            assert refused.status_code == 422, refused.text
+            assert told in refused.text
+        gone = [http.delete("/v1/caps?name=web", headers=admin).json() for _ in range(2)]
+        assert gone == [{"changed": True}, {"changed": False}]
 
 
 def test_the_command_sets_lists_and_removes(lab: Lab, client: AgentClient) -> None:

@@ -40,10 +40,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def served(lab: Lab) -> Iterator[ServeProcess]:
-    process = ServeProcess(lab.directory / "serve", lab.store_url, TOKENS)
-    process.start()
-    yield process
-    process.end()
+    with ServeProcess(lab.directory / "serve", lab.store_url, TOKENS) as process:
+        yield process
 
 
 def quiet(key: str, seconds: float = 0.5, at_most: float = 3.0) -> Debounce:

@@ -48,10 +48,8 @@ def client(lab: Lab) -> Iterator[AgentClient]:
 
 @pytest.fixture(scope="module")
 def served(lab: Lab) -> Iterator[ServeProcess]:
-    process = ServeProcess(lab.directory / "serve", lab.store_url, TOKENS)
-    process.start()
-    yield process
-    process.end()
+    with ServeProcess(lab.directory / "serve", lab.store_url, TOKENS) as process:
+        yield process
 
 
 def made(name: str = "nightly", **changes: Any) -> Schedule:

@@ -237,7 +237,7 @@ class Process:
         if _running.pop(self.pid, None) is not None:
             _warden.tell("drop", self.pid)
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
