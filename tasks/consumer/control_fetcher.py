@@ -42,7 +42,7 @@ name, and the message.
 
 _HELD_BESIDE_BODY: Final = 4_000
 _MOST_UNREMOVED: Final = 1_000
-_LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 5.0
 # What `exchange` returns for a command or a key that this user may not use, also within a script.
 _FORBIDDEN: Final = re.compile("no permissions|can't run this command|unknown command", re.IGNORECASE)
 # KEYS: hash and index of the records, then the lists of the queue. ARGV: the name of a new record, which changes with
@@ -255,8 +255,8 @@ class ControlFetcher(QueueFetcher):
     def _take(self, queue: str, keys: Sequence[str]) -> list[FetchedElement] | None:
         """Take a message of a queue, if there is one; None: Redis refuses the script."""
         now = time.monotonic()
-        looks = now - self._looked_at >= _LOOK_SECONDS
-        if now - self._restored_at >= _LOOK_SECONDS:
+        looks = now - self._looked_at >= LOOK_SECONDS
+        if now - self._restored_at >= LOOK_SECONDS:
             self._restored_at = now
             self._records.remove()
             self._restore()

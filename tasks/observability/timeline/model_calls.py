@@ -83,7 +83,8 @@ class _Calls:
                 id=f"{self._step}.f{event.id}", kind=SpanKind.LOST, name=self._answer.model or "model call", note=note,
                 start_ms=start_ms, end_ms=event.at_ms, outcome=SpanOutcome.VOID, data=self._data(error=facts),
             )  # fmt: skip
-            next_ms = read_time(event.data.get("next_try_ms")) or event.at_ms
+            # The worker's estimate of Redis's clock, which may be behind the time of the event.
+            next_ms = max(event.at_ms, read_time(event.data.get("next_try_ms")) or 0)
             latest_ms = self._source.now_ms if self._attempt.end_ms is None else self._attempt.end_ms
             is_over = next_ms <= latest_ms
             end_ms = next_ms if is_over else self._attempt.end_ms

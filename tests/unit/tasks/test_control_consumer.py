@@ -15,6 +15,7 @@ from celery.worker import state as worker_state
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
+from celery_agents.tasks.consumer import control_fetcher
 from celery_agents.tasks.consumer.control_consumer import ControlConsumer
 from celery_agents.tasks.consumer.internals import plain_socket
 from celery_agents.tasks.consumer.kombu_records import KombuRecords
@@ -74,6 +75,7 @@ class Runtime:
         self.settings = settings
         self.liveness = Liveness()
         self.quarantined: list[tuple[str, str]] = []
+        self.refused = 0
         self.fails: Exception | None = None
         self.store = SimpleNamespace(housekeeping=SimpleNamespace(quarantine=self._quarantine))
 
@@ -82,6 +84,7 @@ class Runtime:
 
     def _quarantine(self, *entry: str) -> None:
         if self.fails is not None:
+            self.refused += 1
             raise self.fails
         self.quarantined.append(entry)
 
@@ -99,6 +102,11 @@ def runtime(redis_url: str) -> Any:
 @pytest.fixture
 def consuming() -> Consuming:
     return Consuming()
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_fetcher, "LOOK_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -188,7 +196,7 @@ def test_a_message_stays_when_celery_and_the_quarantine_fail_by_any_error(
 ) -> None:
     runtime.fails = consuming.fails = RuntimeError("anything")
     send(app)
-    wait_until(lambda: redis_client.hlen(RECORDS) == 1 and not redis_client.llen(QUEUE), "it was taken", 10)
+    wait_until(lambda: runtime.refused == 1, "neither took it", 10)
     consuming.fails = None
     send(app)
     consuming.take(1)

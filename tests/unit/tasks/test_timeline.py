@@ -330,6 +330,21 @@ def test_failed_model_calls_and_the_pauses_after_them(new: Callable[..., Made]) 
     assert span_of(step, "lost").note == "429: too many requests"
 
 
+def test_a_pause_of_nothing_ends_no_earlier_than_it_begins(new: Callable[..., Made]) -> None:
+    bench, session, driver = new("done", driver_attempts=3)
+    driver.failures = [failure(retry_after=0.05), failure(retry_after=0.05)]
+    bench.run(session)
+    stored = bench.store.sessions.execution(session, 1, 200)
+    # As a worker's estimate of Redis's clock has it, whose pause has ended before Redis knew that it began.
+    events = [
+        replace(each, data={**each.data, "next_try_ms": each.at_ms - 3}) if "next_try_ms" in each.data else each
+        for each in stored.events
+    ]
+    (step,) = make_timeline(replace(stored, events=tuple(events)), 1, 200, with_data=True).steps
+    assert [span.kind for span in step.spans] == ["lost", "provider", "lost", "provider", "model"]
+    assert all(span.end_ms is not None and span.start_ms <= span.end_ms for span in step.spans)
+
+
 def test_a_delay_begins_with_the_attempt_that_gave_up(new: Callable[..., Made]) -> None:
     bench, session, driver = new("done", driver_attempts=1)
     driver.failures = [failure()]
