@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.worker import crash_points
 from celery_agents.worker.archive.archive import open_archive
 from celery_agents.worker.archive.rows import RowState, Search, SessionKey
 from celery_agents.worker.engine import operation_transition, retry_transition
@@ -363,6 +365,46 @@ def test_a_move_whose_reply_was_lost_is_finished_by_housekeeping(lab: Lab) -> No
     assert state_of(lab, lab.key) is RowState.VALID
     assert lab.bench.database("PTTL", lab.names.session) > 0
     assert lab.archiver.finish_pending() == 0
+
+
+def test_a_move_is_finished_when_its_mark_has_gone(lab: Lab) -> None:
+    lab.end()
+    key = lab.key
+    die_before_row_is_valid(lab)
+    lab.bench.database("DEL", lab.names.session)
+    assert state_of(lab, key) is RowState.PENDING
+    assert lab.archiver.finish_pending() == 1
+    assert state_of(lab, key) is RowState.VALID
+    assert lab.store.sessions.header(lab.session).status == "completed"
+
+
+def test_a_move_is_finished_when_its_id_is_used_again(lab: Lab) -> None:
+    lab.end()
+    key = lab.key
+    die_before_row_is_valid(lab)
+    lab.bench.database("DEL", lab.names.session)
+    lab.bench.submit(execution="another")
+    assert lab.key != key
+    assert lab.archiver.finish_pending() == 1
+    assert state_of(lab, key) is RowState.VALID
+    assert lab.store.sessions.header(lab.session).status == "pending"
+
+
+def die_before_row_is_valid(lab: Lab) -> None:
+    """Begin a move that ends at a2."""
+
+    def die(point: str) -> None:
+        if point == "a2":
+            raise _DiedError
+
+    crash_points.install(die)
+    with contextlib.suppress(_DiedError):
+        lab.move()
+    crash_points.install(None)
+
+
+class _DiedError(Exception):
+    """A worker has died."""
 
 
 def test_an_archived_session_is_deleted_in_both_places(lab: Lab) -> None:

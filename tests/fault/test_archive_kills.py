@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.real.archive import MET, POINTS, kill_archive, pause_mover
+from fault.real.archive import MET, POINTS, kill_archive, outlive_mark, pause_mover
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 COUNTS = (*(f"killed_{point}" for point in (*POINTS, "a3")), "messages", "deleted", "effects")
@@ -24,6 +24,13 @@ def test_a_slow_worker_removes_no_session_that_was_changed_meanwhile(tmp_path: P
     verdict = pause_mover(tmp_path / "lab", f"sqlite:///{tmp_path}/history.db", ("message",))
     print(verdict)
     assert not verdict.violations, str(verdict)
+
+
+def test_a_move_is_finished_when_its_mark_has_gone(tmp_path: Path) -> None:
+    verdict = outlive_mark(tmp_path / "lab", f"sqlite:///{tmp_path}/history.db")
+    print(verdict)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous(("left_pending",)), str(verdict)
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from typing import Final
 
 from celery_agents.worker.state import Role
 
-from .archive_traffic import TREATMENTS, Traffic
+from .archive_traffic import GONE, TREATMENTS, Traffic
 from support.http_service import Entry
 from support.lab import Lab, Supervisor
 from support.verdict import Verdict
@@ -114,6 +114,23 @@ def pause_mover(directory: Path, url: str, treatments: Sequence[str] = TREATMENT
         return _judge(traffic)
 
 
+def outlive_mark(directory: Path, url: str) -> Verdict:
+    """Kill a worker at a2; the next one comes when the life of the mark is over, and Redis holds nothing of the session."""
+    lives = {"CELERY_AGENTS_RETENTION_SECONDS": "2"}
+    with Lab(directory, env={**ENVIRONMENT, **lives, "CELERY_AGENTS_ARCHIVE_URL": url}) as lab:
+        traffic = Traffic(lab, url, random.Random(1), killed_clients=0)
+        killed = lab.worker(crash="a2:1:1")
+        session = traffic.submit("rest")
+        wait_until(lambda: not killed.alive, "the worker is killed at a2", 60)
+        wait_until(lambda: traffic.places([session])[0] == GONE, "the mark's life is over", 30)
+        pending = lab.client.archive_status().pending
+        lab.worker()
+        wait_until(lambda: not lab.client.archive_status().pending, "its row is valid", 30)
+        verdict = _judge(traffic, marks_stay=False)
+        verdict.counts["left_pending"] += pending
+        return verdict
+
+
 def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
@@ -125,7 +142,7 @@ def _wait_for_rest(traffic: Traffic) -> None:
     wait_until(lambda: not traffic.outbox(), "all deletions have reached the archive", 60)
 
 
-def _judge(traffic: Traffic) -> Verdict:
+def _judge(traffic: Traffic, *, marks_stay: bool = True) -> Verdict:
     """None lost, none doubled, none in neither place; no effect twice; nothing left of what was deleted."""
     lab, live = traffic.lab, [each.name for each in traffic.live]
     verdict = Verdict(counts=Counter(traffic.counts))
@@ -142,9 +159,8 @@ def _judge(traffic: Traffic) -> Verdict:
     archived = lab.client.archive_status()
     verdict.expect(archived.sessions == len(live), "A3", f"{archived} for {len(live)} sessions")
     verdict.expect(archived.pending == 0, "A4", f"{archived.pending} rows are pending")
-    endless = [
-        each.name for each, place in zip(traffic.live, traffic.places(traffic.live), strict=True) if not place.lives
-    ]
+    places = zip(traffic.live, traffic.places(traffic.live), strict=True)
+    endless = [each.name for each, place in places if not place.lives and (marks_stay or place != GONE)]
     verdict.expect(not endless, "A5", f"marks without a life: {endless[:10]}")
     left = [str(key) for key in lab.redis.scan_iter("ca:{*}:s:*") if str(key).count(":") > 3]
     left = [key for key in left if ":j:" not in key]  # of committed steps, for a minute

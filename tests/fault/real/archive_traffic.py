@@ -79,6 +79,10 @@ class Place:
         return not self.is_hot and self.mark is not None
 
 
+GONE: Final = Place(is_hot=False, mark=None, lives=False)
+"""The place of a session of which Redis holds nothing."""
+
+
 class Traffic:
     """What clients do, what is found wrong meanwhile, and what was killed."""
 

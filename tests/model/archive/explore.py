@@ -69,6 +69,8 @@ CONFIGURATIONS: Final[dict[str, Config]] = {
     "messages": Config(messages=2),
     "messages, a deletion": Config(messages=1, delete=True),
     "messages, a loss": Config(messages=2, crashes=0, losses=1),
+    "a message, marks that expire": Config(messages=1, expires=True),
+    "a deletion, marks that expire": Config(messages=0, delete=True, expires=True),
     "a deletion, a loss": Config(messages=1, delete=True, crashes=0, losses=1),
 }
 EXPLORER: Final = Explorer("archive", RULES, CONFIGURATIONS)

@@ -25,6 +25,7 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.MARK_FORGOTTEN: (CALM, "A1"),
     Mutant.TOMBSTONE_UNCONFIRMED: (DELETION._replace(losses=1), "A1"),
     Mutant.DELETE_WITHOUT_OUTBOX: (DELETION, "A3"),
+    Mutant.ONLY_MARKED_FINISHED: (Config(messages=0, expires=True), "A4"),
 }
 
 if __name__ == "__main__":

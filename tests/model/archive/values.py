@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 History: TypeAlias = tuple[int, ...]
 """What a session holds: the numbers of the messages that it has taken, in order."""
 
-IDLE, READ, STORED, REMOVED = range(4)
+IDLE, READ, STORED, REMOVED, MARKED = range(5)
 PENDING, VALID, TOMBSTONE = range(3)
 
 
@@ -25,23 +25,32 @@ class Mutant(StrEnum):
     MARK_FORGOTTEN = "the mover removes the session and leaves no mark"
     TOMBSTONE_UNCONFIRMED = "a row becomes a tombstone before the deletion is durable"
     DELETE_WITHOUT_OUTBOX = "a deletion leaves no entry in the outbox"
+    ONLY_MARKED_FINISHED = "housekeeping leaves a row pending whose mark has outlived its life"
 
 
 class Config(NamedTuple):
-    """What may happen in one search."""
+    """What may happen in one search; `expires`: a mark outlives its life."""
 
     messages: int = 2
     delete: bool = False
     crashes: int = 1
     losses: int = 0
+    expires: bool = False
     mutant: Mutant | None = None
 
 
 class Redis(NamedTuple):
-    """What Redis holds of the session, and what a loss takes back."""
+    """What Redis holds of the session, and what a loss takes back.
+
+    Attributes:
+        lives: The mark has its life.
+        is_expired: The mark is gone, since its life was over.
+    """
 
     session: History | None = (0,)
     mark: History | None = None
+    lives: bool = False
+    is_expired: bool = False
     is_deleted: bool = False
     outbox: bool = False
 
@@ -96,12 +105,17 @@ def canonical(state: State) -> State:
 
 
 def readable(state: State) -> History | None:
-    """What a reader is shown: Redis first, then the row that matches the mark."""
+    """What a reader is shown: Redis first, then the row that matches the mark, or any where its life is over."""
     redis, row = state.redis, state.row
     if redis.is_deleted:
         return None
     if redis.session is not None:
         return redis.session
-    if row is None or row.kind == TOMBSTONE or row.history != redis.mark:
+    if row is None or row.kind == TOMBSTONE or not is_named(redis, row.history):
         return None
     return row.history
+
+
+def is_named(redis: Redis, history: History) -> bool:
+    """Whether a row with this history is the session: its mark is in Redis, or nothing."""
+    return redis.session is None and (redis.is_expired or redis.mark == history)

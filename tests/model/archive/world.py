@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from .values import (
     IDLE,
+    MARKED,
     PENDING,
     READ,
     REMOVED,
+    RESTORERS,
     STORED,
     TOMBSTONE,
     VALID,
@@ -14,8 +16,10 @@ from .values import (
     Config,
     Moves,
     Mutant,
+    Redis,
     Row,
     State,
+    is_named,
     readable,
 )
 
@@ -31,8 +35,10 @@ def moves_of_mover(state: State, config: Config, number: int) -> Moves:
         yield from _store(state, config, number)
     elif actor.at == STORED:
         yield from _remove(state, config, number)
-    elif actor.at == REMOVED:
-        yield from _finish(state, config, number)
+    elif actor.at == REMOVED and config.expires:
+        yield "move.life given", number + 1, _give_life(state, number)
+    elif actor.at in (REMOVED, MARKED):
+        yield "move.valid", number + 1, _finish(state, number)
     if actor.at != IDLE and state.crashes:
         yield "fault.crash", number + 1, _act(state, number, Actor())._replace(crashes=state.crashes - 1)
 
@@ -68,15 +74,22 @@ def _remove(state: State, config: Config, number: int) -> Moves:
         return
     mark = None if config.mutant is Mutant.MARK_FORGOTTEN else actor.history
     after = _act(state, number, actor._replace(at=REMOVED))
-    yield "move.removed", number + 1, after._replace(redis=redis._replace(session=None, mark=mark))
+    yield "move.removed", number + 1, after._replace(redis=redis._replace(session=None, mark=mark, lives=False))
 
 
-def _finish(state: State, config: Config, number: int) -> Moves:
+def _give_life(state: State, number: int) -> State:
+    actor, redis = state.actors[number], state.redis
+    after = _act(state, number, actor._replace(at=MARKED))
+    is_own = redis.session is None and redis.mark == actor.history
+    return after._replace(redis=redis._replace(lives=True)) if is_own else after
+
+
+def _finish(state: State, number: int) -> State:
     actor, row = state.actors[number], state.row
     after = _act(state, number, Actor())
     if row is not None and row.kind == PENDING and row.revision == actor.seen:
         after = after._replace(row=row._replace(kind=VALID, revision=row.revision + 1))
-    yield "move.valid", number + 1, after
+    return after
 
 
 def moves_of_restorer(state: State, config: Config, number: int) -> Moves:
@@ -86,9 +99,10 @@ def moves_of_restorer(state: State, config: Config, number: int) -> Moves:
         yield "restore.read", 0, _act(state, number, Actor(READ, row.history, row.revision))
     elif actor.at == READ:
         after = _act(state, number, Actor())
-        is_marked = redis.session is None and redis.mark == actor.history
-        if (is_marked or config.mutant is Mutant.RESTORE_OVER_NEWER) and not redis.is_deleted:
-            yield "restore.written", 0, after._replace(redis=redis._replace(session=actor.history, mark=None))
+        may_write = is_named(redis, actor.history) or config.mutant is Mutant.RESTORE_OVER_NEWER
+        if may_write and not redis.is_deleted:
+            there = redis._replace(session=actor.history, mark=None, lives=False, is_expired=False)
+            yield "restore.written", 0, after._replace(redis=there)
         else:
             yield "restore.refused", 0, after
     if actor.at != IDLE and state.crashes:
@@ -107,24 +121,30 @@ def moves_of_world(state: State, config: Config) -> Moves:
         )
     if config.delete and not redis.is_deleted and readable(state) is not None:
         outbox = config.mutant is not Mutant.DELETE_WITHOUT_OUTBOX
-        gone = redis._replace(session=None, mark=None, is_deleted=True, outbox=outbox)
+        gone = Redis(session=None, is_deleted=True, outbox=outbox)
         yield "delete.marked", 0, state._replace(redis=gone, accepted=())
     is_durable = state.saved.is_deleted or config.mutant is Mutant.TOMBSTONE_UNCONFIRMED
     if redis.outbox and (row is None or row.kind != TOMBSTONE) and is_durable:
         yield "delete.tombstone", 0, state._replace(row=Row(TOMBSTONE, (), _revision(state) + 1))
     elif redis.outbox and row is not None and row.kind == TOMBSTONE:
         yield "delete.entry removed", 0, state._replace(redis=redis._replace(outbox=False))
-    yield from _keep_house(state)
+    # A life is longer than any client is on its way.
+    if config.expires and redis.lives and all(state.actors[number].at == IDLE for number in RESTORERS):
+        expired = redis._replace(mark=None, lives=False, is_expired=True)
+        yield "redis.mark expired", 0, state._replace(redis=expired)
+    yield from _keep_house(state, config)
     yield from _lose(state)
 
 
-def _keep_house(state: State) -> Moves:
+def _keep_house(state: State, config: Config) -> Moves:
     redis, row = state.redis, state.row
-    if row is None:
+    if row is None or row.kind != PENDING or redis.is_deleted or not is_named(redis, row.history):
         return
-    is_marked = redis.session is None and redis.mark == row.history
-    if row.kind == PENDING and is_marked:
-        yield "house.pending made valid", 0, state._replace(row=row._replace(kind=VALID, revision=row.revision + 1))
+    if redis.is_expired and config.mutant is Mutant.ONLY_MARKED_FINISHED:
+        return
+    valid = row._replace(kind=VALID, revision=row.revision + 1)
+    lives = config.expires and redis.mark is not None
+    yield "house.pending made valid", 0, state._replace(row=valid, redis=redis._replace(lives=lives))
 
 
 def _lose(state: State) -> Moves:

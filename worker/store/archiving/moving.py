@@ -163,13 +163,15 @@ class Archiver:
         marks, total = self.context.database.pipeline("archive.pending", reads), 0
         for found, scope, (version, created, archived) in zip(pending, scopes, marks, strict=True):
             key = found.session.key
-            if version is not None:
+            own = str(key.created_ms).encode()
+            if version is not None and created in (own, None):
                 continue  # it is there, and will be moved again
-            if archived == found.row.mark.encode():
+            if created == own and archived is None:
+                self._note_deletion(scope, key)
+            # A mark that is gone has outlived its life; its id may be used again.
+            elif created != own or archived == found.row.mark.encode():
                 self._finish(scope, key, found.row.mark, found.row.revision, found.session.expires_ms)
                 total += 1
-            elif archived is None and created == str(key.created_ms).encode():
-                self._note_deletion(scope, key)
         return total
 
     def bury_deleted(self, shards: Sequence[ShardKeys]) -> int:
