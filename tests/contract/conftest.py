@@ -14,6 +14,7 @@ from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.store.redis.cluster import connect_cluster
 from celery_agents.worker.store.redis.database import connect
 
+from support.archive_lab import ArchiveLab
 from support.cluster import ClusterGroup
 from support.fake_redis import FakeRedisDatabase
 from support.fiber_thread import DatabaseInFibers, FiberThread
@@ -98,3 +99,11 @@ def new_bench(request: pytest.FixtureRequest, database: Database) -> NewBench:
     """`new_bench(max_inbox_bytes=10_000)`: both ways to claim and to commit."""
     way = {} if request.param == "as expected" else {"cache_bytes": 0}
     return lambda **settings: Bench(database, **way, **settings)
+
+
+@pytest.fixture
+def lab(database: Database, tmp_path: Path) -> Iterator[ArchiveLab]:
+    """A store with an archive that takes a state for durable at once."""
+    found = ArchiveLab(database, f"sqlite:///{tmp_path}/history.db", archive_settle_seconds=0)
+    yield found
+    found.archive.close()

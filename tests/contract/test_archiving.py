@@ -2,126 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from celery_agents.worker import crash_points
-from celery_agents.worker.archive.archive import open_archive
-from celery_agents.worker.archive.rows import RowState, Search, SessionKey
+from celery_agents.worker.archive.rows import RowState, Search
 from celery_agents.worker.engine import operation_transition, retry_transition
 from celery_agents.worker.errors import (
     IdempotencyMismatch,
     SessionArchived,
     SessionConflict,
-    SessionDeleted,
     SessionNotFound,
     StateUnreadable,
-    StoreUnavailable,
 )
-from celery_agents.worker.store.archiving.documents import Document, read_document
-from celery_agents.worker.store.archiving.moving import Archiver, MoveOutcome
+from celery_agents.worker.store.archiving.documents import Document
+from celery_agents.worker.store.archiving.moving import MoveOutcome
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.labels import sessions_range
 from celery_agents.worker.store.sessions.past_reads import StepAddress
 
-from support.asking import failing_transition
+from support.archive_lab import ArchiveLab
 from support.points import Points
 from support.random_past import Past
-from support.store import Bench, an_operation, step_transition
+from support.store import Bench, an_operation
 from support.wait import wait_until
 
 pytestmark = pytest.mark.leaves_keys("sessions that ended stay until the archive has them")
 
 
-class Lab:
-    """A bench with an archive."""
-
-    def __init__(self, database: Database, url: str, **settings: Any) -> None:
-        self.bench = Bench(database, archive_url=url, **settings)
-        self.archive = open_archive(url)
-        self.store = self.bench.another()
-        self.store.reach(self.archive)
-        assert self.store.archiver is not None
-        self.archiver: Archiver = self.store.archiver
-
-    @property
-    def session(self) -> str:
-        return self.bench.session
-
-    @property
-    def key(self) -> SessionKey:
-        created = self.bench.database("HGET", self.names.session, "created")
-        return SessionKey(self.session, int(created))
-
-    @property
-    def names(self) -> Any:
-        return self.bench.store.context.keys(self.session)
-
-    def end(self, *, steps: int = 2, failed: bool = False, **submitted: Any) -> None:
-        """A session whose execution has ended."""
-        self.bench.submit(**submitted)
-        for number in range(1, steps + 1):
-            claimed = self.bench.claim(number)
-            if failed and number == steps:
-                transition = failing_transition(claimed)
-            else:
-                transition = step_transition(claimed, final=number == steps)
-            self.bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
-
-    def move(self) -> MoveOutcome:
-        return self.archiver.move(self.session)
-
-    def document(self) -> Document | None:
-        scope = self.bench.store.context.session(self.session)
-        return read_document(scope, self.bench.spy.inner.pipeline)
-
-    def everything(self) -> dict[str, Any]:
-        """All keys of the session, as they are, but for the field that tells of the row, and its places in indexes."""
-        found: dict[str, Any] = {}
-        for key in self.all_keys():
-            kind = self.bench.database("TYPE", key)
-            if kind == b"hash":
-                flat = self.bench.database("HGETALL", key)
-                values = dict(zip(flat[::2], flat[1::2], strict=True))
-                values.pop(b"archived", None)
-                found[key] = values
-            elif kind == b"list":
-                found[key] = self.bench.database("LRANGE", key, 0, -1)
-            elif kind == b"stream":
-                found[key] = self.bench.database("XRANGE", key, "-", "+")
-        shard = self.names.shard
-        for name in ("sessions", "due", "delayed", "failed", "ending", "children", "callbacks", "requests", "labels"):
-            members = self.bench.database("ZRANGEBYSCORE", getattr(shard, name), "-inf", "+inf")
-            found[name] = [each for each in members if self.session.encode() in each]
-        found["score"] = self.bench.database("ZSCORE", shard.sessions, self.session)
-        return found
-
-    def all_keys(self) -> list[str]:
-        state = self.store.sessions.load(self.session).state
-        keys = self.names
-        execution = self.bench.execution
-        named = [keys.session, keys.ctl, keys.inbox, keys.old_values, keys.events]
-        named += [keys.section(name, section.generation) for name, section in state.store.sections.items()]
-        named += [keys.part(name, items.generation) for name, items in state.part_lists.items()]
-        named += [keys.steps(execution), *(keys.journal(execution, step) for step in range(9))]
-        # The journals of committed steps live for a minute, and are not kept.
-        return [each for each in named if ":j:" not in each or self.bench.database("PTTL", each) < 0]
-
-
-@pytest.fixture
-def lab(database: Database, tmp_path: Path) -> Iterator[Lab]:
-    found = Lab(database, f"sqlite:///{tmp_path}/history.db", archive_settle_seconds=0)
-    yield found
-    found.archive.close()
-
-
 @pytest.mark.parametrize("seed", range(4))
-def test_a_document_holds_every_key_byte_for_byte(lab: Lab, seed: int) -> None:
+def test_a_document_holds_every_key_byte_for_byte(lab: ArchiveLab, seed: int) -> None:
     lab.bench.submit(labels={"customer": "42", "ü": "1"})
     past = Past(lab.bench, seed)
     for _ in range(2):
@@ -157,7 +70,7 @@ def test_a_document_holds_every_key_byte_for_byte(lab: Lab, seed: int) -> None:
     past.check()
 
 
-def test_a_failed_session_is_retried_from_the_archive_as_if_it_had_stayed(lab: Lab) -> None:
+def test_a_failed_session_is_retried_from_the_archive_as_if_it_had_stayed(lab: ArchiveLab) -> None:
     lab.end(failed=True)
     journal = lab.names.journal(lab.bench.execution, 2)
     lab.bench.database("HSET", journal, "x:note", b"\x00\xffbytes")
@@ -173,7 +86,7 @@ def test_a_failed_session_is_retried_from_the_archive_as_if_it_had_stayed(lab: L
     lab.bench.claim(2)
 
 
-def test_only_what_has_ended_moves(lab: Lab) -> None:
+def test_only_what_has_ended_moves(lab: ArchiveLab) -> None:
     bench = lab.bench
     bench.submit()
     assert lab.move() is MoveOutcome.STAYS
@@ -191,7 +104,7 @@ def test_only_what_has_ended_moves(lab: Lab) -> None:
     assert lab.archiver.move("nobody") is MoveOutcome.STAYS
 
 
-def test_a_session_with_a_callback_to_make_stays(lab: Lab) -> None:
+def test_a_session_with_a_callback_to_make_stays(lab: ArchiveLab) -> None:
     lab.end(notify={"task": "done"})
     assert lab.move() is MoveOutcome.STAYS
     (note,) = lab.bench.database("ZRANGEBYSCORE", lab.names.shard.callbacks, "-inf", "+inf")
@@ -199,7 +112,7 @@ def test_a_session_with_a_callback_to_make_stays(lab: Lab) -> None:
     assert lab.move() is MoveOutcome.MOVED
 
 
-def test_what_moves_leaves_nothing_but_its_mark(lab: Lab) -> None:
+def test_what_moves_leaves_nothing_but_its_mark(lab: ArchiveLab) -> None:
     lab.end(labels={"customer": "42"})
     assert lab.bench.database("PTTL", lab.names.session) == -1
     assert lab.move() is MoveOutcome.MOVED
@@ -216,7 +129,7 @@ def test_what_moves_leaves_nothing_but_its_mark(lab: Lab) -> None:
     assert row.mark.encode() == lab.bench.database("HGET", lab.names.session, "archived")
 
 
-def test_a_repeated_submit_is_answered_by_the_mark(lab: Lab) -> None:
+def test_a_repeated_submit_is_answered_by_the_mark(lab: ArchiveLab) -> None:
     lab.end(fingerprint="mine")
     lab.move()
     bench = lab.bench
@@ -228,7 +141,7 @@ def test_a_repeated_submit_is_answered_by_the_mark(lab: Lab) -> None:
         bench.store.sessions.create(lab.session, lab.store.sessions.load(lab.session))
 
 
-def test_a_process_without_the_archive_is_told_what_to_set(lab: Lab) -> None:
+def test_a_process_without_the_archive_is_told_what_to_set(lab: ArchiveLab) -> None:
     lab.end()
     lab.move()
     for call in (bench_header, bench_message):
@@ -244,7 +157,7 @@ def bench_message(bench: Bench) -> object:
     return bench.message("next")
 
 
-def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: Lab) -> None:
+def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: ArchiveLab) -> None:
     lab.end(labels={"customer": "42"})
     sessions, name, execution = lab.store.sessions, lab.session, lab.bench.execution
     reads: dict[str, Callable[[], Any]] = {
@@ -278,7 +191,7 @@ def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: Lab) -
     assert listed.agent == "agent"
 
 
-def test_a_message_to_an_archived_session_restores_it_and_starts_an_execution(lab: Lab) -> None:
+def test_a_message_to_an_archived_session_restores_it_and_starts_an_execution(lab: ArchiveLab) -> None:
     lab.end()
     lab.move()
     operation = an_operation("and now?")
@@ -297,19 +210,19 @@ def test_a_message_to_an_archived_session_restores_it_and_starts_an_execution(la
 
 def test_a_row_is_replaced_when_both_have_been_seen_for_long_enough(database: Database, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/history.db"
-    lab = Lab(database, url, archive_settle_seconds=3600)
+    lab = ArchiveLab(database, url, archive_settle_seconds=3600)
     lab.end()
     lab.move()
-    restored(lab)
-    assert state_of(lab, lab.key) is RowState.PENDING
+    lab.restore()
+    assert lab.row_state(lab.key) is RowState.PENDING
     assert lab.move() is MoveOutcome.MOVED  # as it was: the row is its row
-    assert state_of(lab, lab.key) is RowState.VALID
-    restored(lab)
+    assert lab.row_state(lab.key) is RowState.VALID
+    lab.restore()
     lab.bench.database("HSET", lab.names.session, "updated", 1)
     for _ in range(3):
         assert lab.move() is MoveOutcome.LATER
-    assert state_of(lab, lab.key) is RowState.PENDING
-    quick = Lab(database, url, archive_settle_seconds=0.2)
+    assert lab.row_state(lab.key) is RowState.PENDING
+    quick = ArchiveLab(database, url, archive_settle_seconds=0.2)
     quick.bench.session = lab.session
     assert quick.move() is MoveOutcome.LATER
     quick.bench.database("HSET", lab.names.session, "updated", 2)
@@ -317,174 +230,24 @@ def test_a_row_is_replaced_when_both_have_been_seen_for_long_enough(database: Da
     wait_until(lambda: quick.move() is MoveOutcome.MOVED, "both have been as they are for long enough", 10)
 
 
-def state_of(lab: Lab, key: SessionKey) -> RowState | None:
-    row = lab.archive.row(key)
-    return None if row is None else row.state
-
-
-def restored(lab: Lab) -> None:
-    assert lab.store.archived is not None
-    assert lab.store.archived.restore(lab.session)
-
-
-def test_a_session_that_changes_while_it_is_stored_stays(lab: Lab) -> None:
+def test_a_session_that_changes_while_it_is_stored_stays(lab: ArchiveLab) -> None:
     lab.end()
     lab.bench.spy.before("archive.read", lambda: lab.bench.message("meanwhile"))
     assert lab.move() is MoveOutcome.LATER
     assert lab.bench.store.sessions.header(lab.session).status == "pending"
-    assert state_of(lab, lab.key) is RowState.PENDING
+    assert lab.row_state(lab.key) is RowState.PENDING
     assert lab.archiver.finish_pending() == 0
     assert list(lab.store.archived.search(Search())) == []  # type: ignore[union-attr]
 
 
-def test_a_session_that_changes_at_the_last_moment_stays(lab: Lab) -> None:
+def test_a_session_that_changes_at_the_last_moment_stays(lab: ArchiveLab) -> None:
     lab.end()
     lab.bench.spy.before("archive.exec", lambda: lab.bench.message("meanwhile"))
     assert lab.move() is MoveOutcome.LATER
     assert lab.bench.store.sessions.header(lab.session).status == "pending"
 
 
-def test_a_mark_gets_its_life_when_its_worker_has_died_before(lab: Lab) -> None:
-    lab.end()
-    lab.bench.spy.before("archive.mark", lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        lab.move()
-    lab.archiver.finish_pending()
-    assert lab.bench.database("PTTL", lab.names.session) > 0
-
-
-def test_a_move_whose_reply_was_lost_is_finished_by_housekeeping(lab: Lab) -> None:
-    lab.end()
-    lab.bench.spy.lose("archive.exec")
-    with pytest.raises(StoreUnavailable):
-        lab.move()
-    assert state_of(lab, lab.key) is RowState.PENDING
-    assert lab.bench.database("PTTL", lab.names.session) == -1
-    assert lab.store.sessions.header(lab.session).status == "completed"  # pending, and its mark names it
-    assert lab.archiver.finish_pending() == 1
-    assert state_of(lab, lab.key) is RowState.VALID
-    assert lab.bench.database("PTTL", lab.names.session) > 0
-    assert lab.archiver.finish_pending() == 0
-
-
-def test_a_move_is_finished_when_its_mark_has_gone(lab: Lab) -> None:
-    lab.end()
-    key = lab.key
-    die_before_row_is_valid(lab)
-    lab.bench.database("DEL", lab.names.session)
-    assert state_of(lab, key) is RowState.PENDING
-    assert lab.archiver.finish_pending() == 1
-    assert state_of(lab, key) is RowState.VALID
-    assert lab.store.sessions.header(lab.session).status == "completed"
-
-
-def test_a_move_is_finished_when_its_id_is_used_again(lab: Lab) -> None:
-    lab.end()
-    key = lab.key
-    die_before_row_is_valid(lab)
-    lab.bench.database("DEL", lab.names.session)
-    lab.bench.submit(execution="another")
-    assert lab.key != key
-    assert lab.archiver.finish_pending() == 1
-    assert state_of(lab, key) is RowState.VALID
-    assert lab.store.sessions.header(lab.session).status == "pending"
-
-
-def die_before_row_is_valid(lab: Lab) -> None:
-    """Begin a move that ends at a2."""
-
-    def die(point: str) -> None:
-        if point == "a2":
-            raise _DiedError
-
-    crash_points.install(die)
-    with contextlib.suppress(_DiedError):
-        lab.move()
-    crash_points.install(None)
-
-
-class _DiedError(Exception):
-    """A worker has died."""
-
-
-def test_an_archived_session_is_deleted_in_both_places(lab: Lab) -> None:
-    lab.end()
-    lab.move()
-    key = lab.key
-    assert lab.store.sessions.delete(lab.session).outcome == "changed"
-    assert lab.store.sessions.delete(lab.session).outcome == "again"
-    with pytest.raises(SessionDeleted):
-        lab.store.sessions.header(lab.session)
-    assert list(lab.store.archived.search(Search())) == []  # type: ignore[union-attr]
-    (note,) = lab.bench.database("ZRANGEBYSCORE", lab.names.shard.archive, "-inf", "+inf")
-    lab.bench.database("ZADD", lab.names.shard.archive, 1, note)
-    assert lab.archiver.bury_deleted([lab.names.shard]) == 1
-    assert state_of(lab, key) is RowState.TOMBSTONE
-    with pytest.raises(SessionNotFound):
-        lab.archive.document(key)
-    assert lab.bench.database("ZCARD", lab.names.shard.archive) == 0
-
-
-@pytest.mark.parametrize("has_url", [True, False])
-def test_the_row_of_a_restored_session_goes_with_its_deletion(lab: Lab, has_url: bool) -> None:
-    lab.end()
-    lab.move()
-    restored(lab)
-    key = lab.key
-    store = lab.store if has_url else Bench(lab.bench.spy.inner).store
-    assert store.sessions.delete(lab.session).outcome == "changed"
-    bury(lab)
-    assert state_of(lab, key) is RowState.TOMBSTONE
-
-
-def bury(lab: Lab) -> None:
-    for note in lab.bench.database("ZRANGEBYSCORE", lab.names.shard.archive, "-inf", "+inf"):
-        lab.bench.database("ZADD", lab.names.shard.archive, 1, note)
-    lab.archiver.bury_deleted([lab.names.shard])
-
-
-def test_a_slow_mover_stores_nothing_over_a_tombstone(lab: Lab) -> None:
-    lab.end()
-    key, document = lab.key, lab.document()
-    assert document is not None
-    lab.bench.spy.before("archive.read", lambda: lab.store.sessions.delete(lab.session))
-    assert lab.move() is MoveOutcome.LATER
-    bury(lab)
-    assert state_of(lab, key) is RowState.TOMBSTONE
-    # A Redis from a backup has the session again.
-    lab.bench.database("DEL", lab.names.session)
-    commands = list(document.write_commands(lab.names))
-    lab.bench.spy.inner.pipeline("test", commands)
-    assert lab.move() is MoveOutcome.DELETED
-    assert lab.bench.store.sessions.header(lab.session).status == "completed"
-
-
-def test_a_pending_row_of_a_deleted_session_is_deleted(lab: Lab) -> None:
-    lab.end()
-    key = lab.key
-    lab.bench.spy.before("archive.read", lambda: Bench(lab.bench.spy.inner).store.sessions.delete(lab.session))
-    assert lab.move() is MoveOutcome.LATER
-    lab.archiver.finish_pending()
-    bury(lab)
-    assert state_of(lab, key) is RowState.TOMBSTONE
-
-
-def test_a_session_whose_mark_is_gone_is_still_found_and_deleted(lab: Lab) -> None:
-    lab.end()
-    lab.move()
-    key = lab.key
-    lab.bench.database("DEL", lab.names.session)
-    assert lab.store.sessions.header(lab.session).status == "completed"
-    assert [each.name for each in lab.store.archived.search(Search())] == [lab.session]  # type: ignore[union-attr]
-    restored(lab)
-    lab.move()
-    lab.bench.database("DEL", lab.names.session)
-    assert lab.store.sessions.delete(lab.session).outcome == "changed"
-    bury(lab)
-    assert state_of(lab, key) is RowState.TOMBSTONE
-
-
-def test_a_deletion_with_another_version_is_refused(lab: Lab) -> None:
+def test_a_deletion_with_another_version_is_refused(lab: ArchiveLab) -> None:
     lab.end()
     version = lab.store.sessions.header(lab.session).version
     lab.move()
@@ -493,7 +256,7 @@ def test_a_deletion_with_another_version_is_refused(lab: Lab) -> None:
     assert lab.store.sessions.delete(lab.session, version=version).outcome == "changed"
 
 
-def test_a_mark_without_its_row_is_said(lab: Lab) -> None:
+def test_a_mark_without_its_row_is_said(lab: ArchiveLab) -> None:
     lab.end()
     lab.move()
     lab.archive.bury(lab.key, expires_ms=1)
@@ -502,7 +265,7 @@ def test_a_mark_without_its_row_is_said(lab: Lab) -> None:
         lab.store.sessions.header(lab.session)
 
 
-def test_a_message_reaches_a_session_that_the_mover_takes_again_as_soon_as_it_is_restored(lab: Lab) -> None:
+def test_a_message_reaches_a_session_that_the_mover_takes_again_as_soon_as_it_is_restored(lab: ArchiveLab) -> None:
     lab.end()
     lab.move()
     spy, moved = lab.bench.spy, list[MoveOutcome]()
@@ -511,18 +274,18 @@ def test_a_message_reaches_a_session_that_the_mover_takes_again_as_soon_as_it_is
     assert (sent.outcome, moved) == ("started", [MoveOutcome.MOVED])
 
 
-def test_two_clients_that_restore_at_once_restore_once(lab: Lab) -> None:
+def test_two_clients_that_restore_at_once_restore_once(lab: ArchiveLab) -> None:
     lab.end()
     lab.move()
     before = lab.store.sessions.load(lab.session)
     assert lab.store.archived is not None
-    lab.bench.spy.before("restore.exec", lambda: restored(lab))
+    lab.bench.spy.before("restore.exec", lambda: lab.restore())
     assert lab.store.archived.restore(lab.session)
     assert lab.bench.store.sessions.load(lab.session) == before
     assert len(lab.bench.store.sessions.events(lab.session)) == len(lab.store.sessions.events(lab.session))
 
 
-def test_sessions_that_others_have_ended_lose_their_time_to_live(lab: Lab) -> None:
+def test_sessions_that_others_have_ended_lose_their_time_to_live(lab: ArchiveLab) -> None:
     other = Bench(lab.bench.spy.inner)
     other.submit()
     other.commit(other.claim(), final=True)
@@ -534,7 +297,7 @@ def test_sessions_that_others_have_ended_lose_their_time_to_live(lab: Lab) -> No
     assert lab.archiver.move(other.session) is MoveOutcome.MOVED
 
 
-def test_children_move_after_their_parent(lab: Lab) -> None:
+def test_children_move_after_their_parent(lab: ArchiveLab) -> None:
     lab.end()
     parent = lab.session
     lab.bench.session = f"{parent}.{'0' * 32}"
@@ -556,7 +319,7 @@ def test_children_move_after_their_parent(lab: Lab) -> None:
     assert lab.store.trees.tree(parent) == before
 
 
-def test_sessions_that_ended_long_ago_are_found(lab: Lab) -> None:
+def test_sessions_that_ended_long_ago_are_found(lab: ArchiveLab) -> None:
     lab.end()
     shard = lab.names.shard
     now_ms = lab.store.context.now_ms()
@@ -565,7 +328,7 @@ def test_sessions_that_ended_long_ago_are_found(lab: Lab) -> None:
     assert lab.session in found
 
 
-def test_an_archived_session_is_listed_by_its_facts(lab: Lab) -> None:
+def test_an_archived_session_is_listed_by_its_facts(lab: ArchiveLab) -> None:
     lab.end(labels={"customer": "42"})
     lab.move()
     assert lab.store.archived is not None
@@ -576,19 +339,8 @@ def test_an_archived_session_is_listed_by_its_facts(lab: Lab) -> None:
         assert len(list(lab.store.archived.search(wanted))) == count
 
 
-def test_a_deletion_that_redis_may_still_lose_leaves_the_row(database: Database, tmp_path: Path) -> None:
-    lab = Lab(database, f"sqlite:///{tmp_path}/history.db")
-    lab.end()
-    lab.move()
-    key = lab.key
-    lab.store.sessions.delete(lab.session)
-    assert lab.archiver.bury_deleted([lab.names.shard]) == 0
-    assert state_of(lab, key) is RowState.VALID
-    assert lab.bench.database("ZCARD", lab.names.shard.archive) == 1
-
-
 def test_the_archive_forgets_after_its_days(database: Database, tmp_path: Path) -> None:
-    lab = Lab(database, f"sqlite:///{tmp_path}/history.db", archive_days=1e-9)
+    lab = ArchiveLab(database, f"sqlite:///{tmp_path}/history.db", archive_days=1e-9)
     lab.end()
     lab.move()
     assert lab.archiver.forget() == 1
@@ -611,7 +363,7 @@ def test_the_archive_forgets_after_its_days(database: Database, tmp_path: Path) 
 def test_an_agent_says_after_how_many_days_its_sessions_are_forgotten(
     database: Database, tmp_path: Path, stored: dict[str, str], days: float
 ) -> None:
-    lab = Lab(database, f"sqlite:///{tmp_path}/history.db", archive_days=30)
+    lab = ArchiveLab(database, f"sqlite:///{tmp_path}/history.db", archive_days=30)
     lab.end()
     for name, value in stored.items():
         lab.bench.database("HSET", lab.names.session, name, value)
@@ -623,7 +375,7 @@ def test_an_agent_says_after_how_many_days_its_sessions_are_forgotten(
     assert 0 < life_ms <= min(days, 7) * 86_400_000  # the mark goes with the row
 
 
-def test_a_rewound_session_moves_and_one_in_the_archive_is_rewound(lab: Lab) -> None:
+def test_a_rewound_session_moves_and_one_in_the_archive_is_rewound(lab: ArchiveLab) -> None:
     bench = lab.bench
     bench.submit()
     bench.commit(bench.claim(), text="first")
