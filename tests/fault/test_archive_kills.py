@@ -35,7 +35,9 @@ def test_a_move_is_finished_when_its_mark_has_gone(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_many_sessions_are_in_one_place_whoever_is_killed(tmp_path: Path, archive_url: str) -> None:
-    verdict = kill_archive(tmp_path / "lab", archive_url, 10, 3, sessions=2_000, probability=0.2, timeout=1_000)
+    verdict = kill_archive(
+        tmp_path / "lab", archive_url, 10, 3, sessions=2_000, probability=0.2, timeout=1_000, met=MET
+    )
     print(verdict)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous((*COUNTS, *MET, "restored_only")), str(verdict)

@@ -28,18 +28,19 @@ ENVIRONMENT: Final = {
     "CELERY_AGENTS_ARCHIVE_SETTLE_SECONDS": "0.3",
 }
 _PAUSE_SECONDS: Final = 2.0
+_IN_FLIGHT: Final = 8
 
 
 def kill_archive(
     directory: Path, url: str, rounds: int, seed: int, *, sessions: int, probability: float, timeout: float,
-    in_flight: int = 8,
+    met: Sequence[str] = (),
 ) -> Verdict:  # fmt: skip
     """Kill the worker that moves sessions at each point, and clients that restore them.
 
     Args:
         rounds: So many kills at each point.
         probability: Of a kill when a worker passes its point.
-        in_flight: Most executions at a time.
+        met: Of `MET`: more workers are killed until each of these has been met.
     """
     chance = random.Random(seed)
     plans = [f"{point}:{probability}:{chance.randrange(10**9)}" for point in POINTS * rounds]
@@ -48,7 +49,11 @@ def kill_archive(
         traffic = Traffic(lab, url, chance, killed_clients=rounds)
         with Supervisor(lab, list(plans), 2) as supervisor:
             lab.client.wait_for_agent("planned")
-            _run_traffic(traffic, supervisor, sessions=sessions, in_flight=in_flight, timeout=timeout)
+            deadline = time.monotonic() + timeout
+            _run_traffic(traffic, supervisor, sessions, deadline)
+            while missing := [name for name in met if not traffic.counts[name]]:
+                supervisor.plans.append(f"{missing[0].split('_')[1]}:1:1")
+                _run_traffic(traffic, supervisor, sessions, deadline)
             _wait_for_rest(traffic)
         verdict = _judge(traffic)
         for problem in supervisor.problems:
@@ -60,19 +65,19 @@ def kill_archive(
     return verdict
 
 
-def _run_traffic(traffic: Traffic, supervisor: Supervisor, *, sessions: int, in_flight: int, timeout: float) -> None:
+def _run_traffic(traffic: Traffic, supervisor: Supervisor, sessions: int, deadline: float) -> None:
     """Let clients do what they do until each has done it and each plan has killed its worker."""
-    deadline, met, rests = time.monotonic() + timeout, 0, False
-    while not (rests and supervisor.done):
-        assert time.monotonic() < deadline, f"not at its end within {timeout:g} s: {traffic.counts} {supervisor.active}"
+    rests = False
+    while not (rests and supervisor.done and len(supervisor.deaths) == traffic.deaths):
+        assert time.monotonic() < deadline, f"not at its end in time: {traffic.counts} {supervisor.active}"
         running = traffic.in_flight()
-        for death in supervisor.deaths[met:]:
-            met += 1
+        for death in supervisor.deaths[traffic.deaths :]:
+            traffic.deaths += 1
             traffic.meet(death.crash.partition(":")[0])
         _hand_over(traffic, supervisor)
         traffic.look()
-        for _ in range(in_flight - running):
-            if len(supervisor.deaths) > met:
+        for _ in range(_IN_FLIGHT - running):
+            if len(supervisor.deaths) > traffic.deaths:
                 break  # what it has left behind is looked for before another worker mends it
             if len(traffic.sessions) < sessions:
                 traffic.submit()
@@ -86,7 +91,7 @@ def _run_traffic(traffic: Traffic, supervisor: Supervisor, *, sessions: int, in_
 
 def _hand_over(traffic: Traffic, supervisor: Supervisor) -> None:
     """Kill the worker that moves sessions when it has no crash plan, so that one with a plan takes its place."""
-    if not supervisor.active:
+    if not supervisor.active and not supervisor.plans:
         return
     holder = str(traffic.lab.redis.get(traffic.client.store.context.shards[0].sweeper) or "")
     for worker in supervisor.unarmed:

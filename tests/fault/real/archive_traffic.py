@@ -84,13 +84,18 @@ GONE: Final = Place(is_hot=False, mark=None, lives=False)
 
 
 class Traffic:
-    """What clients do, what is found wrong meanwhile, and what was killed."""
+    """What clients do, what is found wrong meanwhile, and what was killed.
+
+    Attributes:
+        deaths: Workers that have died, and whose sessions were looked for.
+    """
 
     def __init__(self, lab: Lab, url: str, chance: random.Random, *, killed_clients: int) -> None:
         self.lab, self.url, self.chance = lab, url, chance
         self.sessions: dict[str, Session] = {}
         self.deleted: set[str] = set()
         self.counts: Counter[str] = Counter()
+        self.deaths = 0
         self.problems: list[str] = []
         self.ended: dict[str, float] = {}
         self._running: dict[str, Session] = {}
