@@ -217,7 +217,8 @@ class Settings(BaseSettings):
     compression: bool = Field(
         True,
         description="Messages and steps are compressed, in a store that is new or upgraded (celery-agents "
-        "upgrade-data). Off: they are written as plain JSON. What is compressed is read all the same.",
+        "upgrade-data). Off: messages are written as plain JSON, and so are steps that have asked; others of 1 000 "
+        "bytes or more take no room for what their messages say. What is compressed is read all the same.",
     )
     history_bytes: int = Field(
         1_000_000,

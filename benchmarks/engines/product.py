@@ -16,6 +16,8 @@ from yardstick.work import TOOL, answer_text, tool_arguments, tool_result
 # Seconds between two looks whether a load has ended.
 LOOK = 0.001
 LOOK_AT_MANY = 0.02
+# The variable with other seconds, where what looking sends to Redis would be counted with the steps.
+EACH = "BENCH_LOOK"
 
 
 def agents(driver_of: Callable[[Any], Any] | None = None) -> tuple[Any, ...]:
@@ -77,7 +79,7 @@ def main() -> None:
     agent = os.environ["BENCH_AGENT"]
 
     def run(load: Load) -> Callable[[], None]:
-        look = LOOK_AT_MANY if load.at_once and load.sessions > 1 else LOOK
+        look = float(os.environ.get(EACH, 0)) or (LOOK_AT_MANY if load.at_once and load.sessions > 1 else LOOK)
         job = {"steps": load.steps, "latency": load.latency}
         prompt = f"{load.steps} {load.latency}" if agent == "pydantic" else "Look it up."
         submitted: list[str] = []

@@ -130,15 +130,17 @@ def test_a_process_that_has_not_noticed_goes_on_in_the_form_of_the_session(datab
     assert not is_plain(entries(bench)[1][1:])
 
 
-def test_without_compression_entries_are_plain_and_packed_ones_are_read(database: Database) -> None:
+def test_without_compression_messages_are_plain_and_a_step_takes_no_room_for_them(database: Database) -> None:
     bench = Bench(database)
     bench.submit()
     bench.commit(bench.claim(), text=TEXT)
     plain = Bench(database, compression=False)
     plain.session, plain.execution = bench.session, bench.execution
     plain.commit(plain.claim(2), text=TEXT)
-    _, steps = entries(bench)
-    assert [is_plain([step]) for step in steps] == [False, True]
+    messages, steps = entries(bench)
+    assert [is_plain([message]) for message in messages] == [True, False, True]
+    assert [bool(step_spans(step)) for step in steps] == [True, True]
+    assert max(map(len, steps)) < len(TEXT) / 4
     assert head(bench)["state"]["schema_version"] == 4
     contents = [each.content for each in bench.another().sessions.load(bench.session).state.store.section().messages]
     assert contents == ["first", TEXT, TEXT]

@@ -22,6 +22,8 @@ from .run import Run
 log = logging.getLogger(__name__)
 
 _SHOWN_CHARS: Final = 300
+# An event is kept as long as its session, and the record of the step has the whole text.
+_EXCERPT_CHARS: Final = 160
 _SHOWN_TOOLS: Final = 100
 _SHOWN_NAME_CHARS: Final = 64
 
@@ -36,7 +38,7 @@ def step_event(run: Run, response: InferenceResponse) -> NewEvent:
         "tokens": response.usage.total,
         "finish_reason": response.finish_reason.value,
         "model": response.model,
-        "text": redact_known(response.content[: 2 * _SHOWN_CHARS])[:_SHOWN_CHARS],
+        "text": redact_known(response.content[: 2 * _SHOWN_CHARS])[:_EXCERPT_CHARS],
         "worker": run.claim.worker,
         "attempt": run.claim.attempt,
     }

@@ -98,29 +98,34 @@ def unpack(entry: bytes, part: str = "an entry") -> bytes:
     return _decompress(entry[1:], _ALONE_DICTIONARY, part) if entry[:1] == _ALONE else entry
 
 
-def pack_step(step: StepExecution, item: bytes, sections: Mapping[str, ListChange]) -> bytes:
-    """Pack the JSON of a step over its messages; by itself where these are not written with it, or where it has asked.
+def pack_step(step: StepExecution, item: bytes, sections: Mapping[str, ListChange], *, alone: bool) -> bytes:
+    """Pack the JSON of a step over its messages, where these are written with it and it has not asked.
 
     Args:
         sections: What is appended to sections in the same transaction.
+        alone: Pack any other step by itself; else it stays as it is.
     """
+    packed = _pack_over(step, item, sections)
+    if packed is None:
+        return pack(item) if alone else item
+    return packed if len(packed) < len(item) else item
+
+
+def _pack_over(step: StepExecution, item: bytes, sections: Mapping[str, ListChange]) -> bytes | None:
+    """Pack the JSON of a step over its messages; None where they cannot be relied on, and for a short one."""
     messages: list[bytes] = []
     header = step.claim
     for span in step.step.outputs:
         section = sections.get(span.section)
         if section is None or section.generation != span.generation or span.start < section.start:
-            return pack(item)
+            return None
         messages += section.items[span.start - section.start : span.stop - section.start]
         header += f"\t{span.section}\t{span.generation}\t{span.start}\t{span.stop}"
     if len(item) < _LEAST_BYTES or not messages or any(each.resolutions for each in step.step.tool_executions):
-        return pack(item)
-    return _pack_over(header.encode() + b"\n", messages, item)
-
-
-def _pack_over(header: bytes, messages: Iterable[bytes], item: bytes) -> bytes:
-    compressor = zstd.ZstdCompressor(options=_OPTIONS, zstd_dict=_dictionary(header, messages))
-    packed = _OVER + header + compressor.compress(item, compressor.FLUSH_FRAME)
-    return packed if len(packed) < len(item) else item
+        return None
+    head = header.encode() + b"\n"
+    compressor = zstd.ZstdCompressor(options=_OPTIONS, zstd_dict=_dictionary(head, messages))
+    return _OVER + head + compressor.compress(item, compressor.FLUSH_FRAME)
 
 
 def _dictionary(header: bytes, messages: Iterable[bytes]) -> tuple[zstd.ZstdDict, int]:

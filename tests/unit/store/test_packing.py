@@ -29,7 +29,7 @@ def packed_step(text: str = PROSE) -> tuple[bytes, bytes, list[bytes]]:
     assert written.steps is not None
     assert after.execution is not None
     (item,) = written.steps.items
-    entry = pack_step(after.execution.step_executions[0], item, written.sections)
+    entry = pack_step(after.execution.step_executions[0], item, written.sections, alone=True)
     return entry, item, list(written.sections["messages"].items)
 
 
@@ -133,9 +133,10 @@ def test_a_step_whose_messages_are_not_written_with_it_is_packed_by_itself() -> 
     step: StepExecution = after.execution.step_executions[0]
     (item,) = written.steps.items
     for sections in ({}, {"messages": ListChange(generation=1, start=0, items=written.sections["messages"].items)}):
-        entry = pack_step(step, item, sections)
+        entry = pack_step(step, item, sections, alone=True)
         assert step_spans(entry) == ()
         assert unpack(entry) == item
+        assert pack_step(step, item, sections, alone=False) == item
 
 
 @given(changes_of_state, st.booleans())

@@ -314,23 +314,23 @@ class SessionSave:
     def _append_commands(self, state: AgentState, change: StateChanges, before: AgentState | None) -> Iterator[Command]:
         """Append what a state has and the state before it has not; a list that starts over replaces the old one."""
         keys, context = self.scope.keys, self.scope.context
-        packs = context.layout.packs and context.settings.compression
+        compresses = context.layout.packs and context.settings.compression
         for name, section in change.sections.items():
             if section.start == 0 and before is not None and name in before.store.sections:
                 yield ("DEL", keys.section(name, before.store.section(name).generation))
-            yield from _append(keys.section(name, section.generation), section.items, packs=packs)
+            yield from _append(keys.section(name, section.generation), section.items, packs=compresses)
         for name, generation in change.dropped_lists.items():
             yield ("DEL", keys.part(name, generation))
         for name, items in change.lists.items():
-            yield from _append(keys.part(name, items.generation), items.items, packs=packs)
+            yield from _append(keys.part(name, items.generation), items.items, packs=compresses)
         if change.steps is not None and state.execution is not None:
             steps = keys.steps(state.execution.execution_id)
             if change.steps.start == 0 and before is not None:
                 yield ("DEL", steps)
             items = change.steps.items
-            if packs:
+            if context.layout.packs:
                 done = zip(state.execution.step_executions[change.steps.start :], items, strict=True)
-                items = [pack_step(step, item, change.sections) for step, item in done]
+                items = [pack_step(step, item, change.sections, alone=compresses) for step, item in done]
             yield from _append(steps, items)
 
 
