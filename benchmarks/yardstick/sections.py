@@ -30,6 +30,7 @@ _TITLES: Final = (
     "Late steps",
     "Bytes of a step",
     "The archive",
+    "Forks",
 )
 """The sections of this kind, in the order of the page, before its last section."""
 

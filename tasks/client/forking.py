@@ -9,16 +9,17 @@ from typing import Any, Final
 from pydantic import Field
 
 from ...worker.errors import ActionRefused, IdempotencyMismatch, SessionConflict, SessionNotFound
-from ...worker.state.agent_state import AgentState
+from ...worker.state.codec.join import StateParts
 from ...worker.state.execution.status import ExecutionStatus
 from ...worker.state.execution.tool_calls import ToolOutcome
-from ...worker.state.past.edits import Edit, copy_execution, edit_state, read_edits
+from ...worker.state.past.edits import Edit, read_edits
 from ...worker.state.values.canonical import canonical_digest
 from ...worker.state.values.field_types import utcnow
 from ...worker.state.values.frozen import freeze
 from ...worker.state.values.ids import ChildSessionId, ExecutionId, read_session_id
 from ...worker.store.labels import check_labels
 from ...worker.store.session_records import StoredSession
+from ...worker.store.sessions.copying import edit_entries, go_on
 from ...worker.store.sessions.past_reads import StepAddress
 from ...worker.store.sessions.whole_sessions import Copy, without_execution
 from .connection import ClientConnection
@@ -140,7 +141,7 @@ class ForkingVerbs(ClientConnection):
         fork_id = ChildSessionId.of(f"{source.partition('.')[0]}.{derive_id(key, 'fork')}")
         copy = Copy(
             change=wanted.of,
-            past=None if wanted.at is None else self.store.sessions.state_at(source, wanted.at),
+            past=None if wanted.at is None else self.store.sessions.parts_at(source, wanted.at),
             queue="" if agent is None else self._queues.queue_of(agent),
             fingerprint="" if key is None else canonical_digest(["fork", key, *wanted.facts()]),
         )
@@ -161,7 +162,7 @@ class ForkingVerbs(ClientConnection):
         if at is None:
             return
         effects = effects_of(self.store.sessions.definition(session))
-        for execution_id, step in self.store.sessions.steps_after(session, at):
+        for execution_id, step in self.store.sessions.steps_after(session, at, with_calls=True):
             for call in step.tool_executions:
                 effect = effects.get(call.tool_call.name, "")
                 if effect != _WITHOUT_EFFECT and call.outcome not in (ToolOutcome.NOT_RUN, ToolOutcome.BLOCKED):
@@ -195,17 +196,18 @@ class _Wanted:
         if self.prompt is not None:
             check_text("system_prompt", self.prompt, limit_bytes)
 
-    def of(self, source: StoredSession) -> StoredSession:
+    def of(self, source: StoredSession, parts: StateParts) -> tuple[StoredSession, StateParts]:
         """Make it of a session as it is at the step, or at its last commit."""
-        state = source.state
+        made, outline = source, parts.head.state
         if self.prompt is not None:
-            state = state.with_context_and_execution(state.context.with_system_prompt(self.prompt), state.execution)
-        made = replace(source, state=edit_state(state, self.edits))
+            context = outline.context.with_system_prompt(self.prompt)
+            parts = parts.with_outline(outline.with_context_and_execution(context, outline.execution))
         if self.agent not in (None, source.agent):
             made = replace(made, agent=self.agent, definition=b"")
         if self.labels is not None:
             made = replace(made, labels=self.labels)
-        return replace(made, state=_going_on(made.state)) if self.go_on else without_execution(made)
+        parts = edit_entries(parts, self.edits)
+        return (made, _going_on(parts)) if self.go_on else without_execution(made, parts)
 
     def facts(self) -> list[Any]:
         """All of it as JSON: other forks of the session have other ones."""
@@ -213,12 +215,13 @@ class _Wanted:
         return [str(self.at), edits, self.go_on, self.agent, self.prompt, self.labels]
 
 
-def _going_on(state: AgentState) -> AgentState:
+def _going_on(parts: StateParts) -> StateParts:
     """The state with its execution under a new id, in progress."""
+    state = parts.head.state
     if state.execution is None or state.execution.status.is_terminal():
         raise ActionRefused(
             "the session has no execution that could go on there; fork it without go_on, and send the fork a message"
         )
     if state.execution.status is ExecutionStatus.WAITING:
-        state = state.with_execution_resumed()
-    return copy_execution(state, ExecutionId.generate(), utcnow())
+        parts = parts.with_outline(state.with_execution_resumed())
+    return go_on(parts, ExecutionId.generate(), utcnow())

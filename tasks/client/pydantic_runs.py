@@ -171,9 +171,10 @@ class DurableAgent(Generic[OutputT]):
             execution = state.execution
             raise _failure(self._agent.name or "", result, execution.errors if execution is not None else ())
         messages = state.store.section(DEFAULT).messages
-        mine = [number for number, each in enumerate(messages) if _is_of(each, result.execution_id)]
+        tag_id = state.tag_id_of(result.execution_id)
+        mine = [number for number, each in enumerate(messages) if _is_of(each, tag_id)]
         messages = messages[: mine[-1] + 1]  # the session may have gone on
-        conversation = read_conversation(messages, result.execution_id)
+        conversation = read_conversation(messages, tag_id)
         answers = [messages[number] for number in mine]
         return self._result(session_id, result, conversation, answers)
 
@@ -312,9 +313,9 @@ def _dumped_deps(agent: Agent[Any, Any], deps: Any) -> Any:
 # --- what comes back ------------------------------------------------------------------------------------------------
 
 
-def _is_of(message: Message, execution_id: str) -> bool:
-    """Whether a message is an answer of this execution."""
-    return message.role is Role.ASSISTANT and message.metadata.get("execution_id") == execution_id
+def _is_of(message: Message, tag_id: str) -> bool:
+    """Whether a message is an answer of an execution."""
+    return message.role is Role.ASSISTANT and message.metadata.get("execution_id") == tag_id
 
 
 def _older(history: Sequence[ModelMessage], answers: Iterable[Message]) -> int:

@@ -12,6 +12,7 @@ from ...worker.moments import moment
 from ...worker.state.agent_state import AgentState
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.requests import RequestKind
+from ...worker.state.values.ids import AgentStepId
 from ...worker.store.event_records import Event, EventType
 from ...worker.store.live.streams import LiveDelta
 from ...worker.store.requests.records import FoundRequest
@@ -29,12 +30,14 @@ def messages_by_step(state: AgentState, execution_id: str) -> dict[int, list[Mes
     execution = state.execution
     if execution is not None and execution.execution_id == execution_id:
         return {each.step.number: list(each.step.output_messages) for each in execution.step_executions}
-    # A later execution has begun: the conversation still has the messages, in the order of their steps.
-    steps: dict[Any, list[Message]] = {}
+    # A later execution has begun: the conversation still has the messages, each with the id of its step.
+    steps: dict[int, list[Message]] = {}
     for message in state.store.section().messages:
-        if message.metadata.get("execution_id") == execution_id and "step_id" in message.metadata:
-            steps.setdefault(message.metadata["step_id"], []).append(message)
-    return dict(enumerate(steps.values(), 1))
+        step_id = str(message.metadata.get("step_id", ""))
+        number = step_id.rpartition("-")[2]
+        if number.isdigit() and step_id == AgentStepId.following(execution_id, number):
+            steps.setdefault(int(number), []).append(message)
+    return steps
 
 
 def events_of_messages(

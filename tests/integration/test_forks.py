@@ -64,14 +64,8 @@ def said(client: AgentClient, session: str) -> list[str]:
 
 
 def seen(client: AgentClient, session: str, step: int) -> ModelRequest:
-    """What a model saw, without whose it was."""
-    found = client.model_request(session, step=step)
-    messages = [replace_tags(each.to_dict()) for each in found.messages or ()]
-    return replace(found, session_id="", execution_id="", messages=tuple(messages))  # type: ignore[arg-type]
-
-
-def replace_tags(message: dict[str, Any]) -> dict[str, Any]:
-    return {**message, "metadata": {}, "tool_calls": [each["args"] for each in message["tool_calls"]]}
+    """The whole of what a model saw, without whose it was."""
+    return replace(client.model_request(session, step=step), session_id="", execution_id="")
 
 
 def test_a_fork_of_each_step_goes_on_as_its_source_did_and_makes_its_own_effects(lab: Lab) -> None:

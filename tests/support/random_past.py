@@ -106,7 +106,7 @@ class Past:
         self.saved: dict[str, AgentState] = {}
         self.price = 0.1  # sums of it are rounded
 
-    def step(self, number: int, *changes: Change, final: bool = False) -> AgentState:
+    def step(self, number: int, *changes: Change, final: bool = False, text: str = "") -> AgentState:
         bench = self.bench
         claimed = bench.claim(number)
 
@@ -119,7 +119,7 @@ class Past:
             calls = () if final else (ToolCall(id=f"c{number}", name="tool", args={"n": number}),)
             usage = InferenceUsage(input=10 + number, output=number, requests=1)
             answer = InferenceResponse(
-                content=f"answer {number}", tool_calls=calls, usage=usage, cost=self.price * number
+                content=f"answer {number}{text}", tool_calls=calls, usage=usage, cost=self.price * number
             )
             step = AgentStep.from_inference(answer, number=number, inputs=inputs)
             state = state.with_current_step(step, now=now)

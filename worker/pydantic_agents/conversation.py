@@ -244,11 +244,15 @@ def history_message(history: Sequence[ModelMessage]) -> Message:
     return Message(role=Role.ASSISTANT, content="(what was said before)", provider=FrozenDict({KEY: kept}))
 
 
-def read_conversation(messages: Sequence[Message], execution_id: str) -> Conversation:
-    """The conversation of a session, as the next step of this execution asks it."""
+def read_conversation(messages: Sequence[Message], tag_id: str) -> Conversation:
+    """The conversation of a session, as the next step of an execution asks it.
+
+    Args:
+        tag_id: The `execution_id` in the metadata of its messages.
+    """
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-    history, latest = _read_answers(messages, execution_id)
+    history, latest = _read_answers(messages, tag_id)
     if latest.takes_outputs:
         return Conversation(
             history=history,
@@ -272,9 +276,9 @@ def read_conversation(messages: Sequence[Message], execution_id: str) -> Convers
     )
 
 
-def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[ModelMessage], _Since]:
+def _read_answers(messages: Sequence[Message], tag_id: str) -> tuple[list[ModelMessage], _Since]:
     """The history up to the latest answer of a model, and what has come since."""
-    read, joined = _find_read_history(messages, execution_id)
+    read, joined = _find_read_history(messages, tag_id)
     history, ids, known = list(read.history), read.ids, len(read.history)
     answered, answer = joined, messages[joined - 1] if joined else None
     since: list[Message] = []
@@ -288,26 +292,26 @@ def _read_answers(messages: Sequence[Message], execution_id: str) -> tuple[list[
             since.append(message)
             continue
         repeated = repeated_calls(message)
-        if repeated or _was_left_off(messages, place, execution_id):
+        if repeated or _was_left_off(messages, place, tag_id):
             continue
         if kept_of(message) is not None:  # it keeps the request that it answers
             kept = _PARSED.of(message, kept_messages_of)
             kept.extend(history)
             known = known if kept.earlier is None else 0
         else:
-            history += _convert(message, _read_since(answer, since, execution_id))
+            history += _convert(message, _read_since(answer, since, tag_id))
         answer, answered, since = message, place + 1, []
     ids = make_call_ids_unique(history, known, ids if known else None)
     if answer is not None and answered > joined:
         if joined:  # a session has one history
             _HISTORIES.drop(messages[joined - 1])
         before = tuple(messages[: answered - 1])
-        read = _ReadHistory(execution_id=execution_id, before=before, history=tuple(history), ids=ids)
+        read = _ReadHistory(tag_id=tag_id, before=before, history=tuple(history), ids=ids)
         _HISTORIES.keep(answer, read)
-    return history, _read_since(answer, since, execution_id)
+    return history, _read_since(answer, since, tag_id)
 
 
-def _was_left_off(messages: Sequence[Message], place: int, execution_id: str) -> bool:
+def _was_left_off(messages: Sequence[Message], place: int, tag_id: str) -> bool:
     """Whether this answer was interrupted, and its execution went on: the next one keeps the request of both.
 
     What was said by then is no part of the conversation of pydantic-ai, whose counters go on from the answer before.
@@ -316,7 +320,7 @@ def _was_left_off(messages: Sequence[Message], place: int, execution_id: str) ->
     if own is None or kept_of(messages[place]) is not None:
         return False
     following = next((each for each in messages[place + 1 :] if _keeps_request(each)), None)
-    return own == (execution_id if following is None else following.metadata.get("execution_id"))
+    return own == (tag_id if following is None else following.metadata.get("execution_id"))
 
 
 def _keeps_request(message: Message) -> bool:
@@ -332,13 +336,13 @@ class _ReadHistory:
         ids: What `make_call_ids_unique` returned for the history.
     """
 
-    execution_id: str = ""
+    tag_id: str = ""
     before: tuple[Message, ...] = ()
     history: tuple[ModelMessage, ...] = ()
     ids: CallIds = field(default_factory=CallIds)
 
 
-def _find_read_history(messages: Sequence[Message], execution_id: str) -> tuple[_ReadHistory, int]:
+def _find_read_history(messages: Sequence[Message], tag_id: str) -> tuple[_ReadHistory, int]:
     """Find the latest answer whose history was read for this execution, and the number of messages up to it.
 
     Histories that do not fit, of another execution or with other messages before, are dropped.
@@ -347,7 +351,7 @@ def _find_read_history(messages: Sequence[Message], execution_id: str) -> tuple[
         read = _HISTORIES.get(messages[place])
         if read is not None:
             # A capability may have replaced earlier messages; those that are the same objects are not compared.
-            if read.execution_id == execution_id and read.before == tuple(messages[:place]):
+            if read.tag_id == tag_id and read.before == tuple(messages[:place]):
                 return read, place + 1
             _HISTORIES.drop(messages[place])
     return _ReadHistory(), 0
@@ -391,7 +395,7 @@ class _Since:
     takes_outputs: bool = False
 
 
-def _read_since(answer: Message | None, since: Sequence[Message], execution_id: str) -> _Since:
+def _read_since(answer: Message | None, since: Sequence[Message], tag_id: str) -> _Since:
     """Read the messages that follow an answer; None: those of the beginning."""
     from pydantic_ai.messages import SystemPromptPart, ToolReturnPart
     from pydantic_ai.usage import RunUsage
@@ -401,7 +405,7 @@ def _read_since(answer: Message | None, since: Sequence[Message], execution_id: 
     if answer is not None and kept is not None:
         found.results = [*load_parts(kept["results"])]
         outputs = kept.get("outputs", ())
-        if answer.metadata.get("execution_id") == execution_id:
+        if answer.metadata.get("execution_id") == tag_id:
             found.goes_on = True
             found.counters = Counters(**thaw(kept["counters"]))
             found.usage = load_usage(kept["usage"])

@@ -107,9 +107,10 @@ class PydanticAgentDriver:
         if request.tell is not None:
             request.tell(None)  # the hook of `CeleryDurability` tells what is sent, where something is
         messages = request.state.store.section(DEFAULT).messages
+        tag_id = request.state.tag_id_of(request.execution_id)
         if repeated := calls_to_repeat(request.state, messages, request.execution_id):
-            return _as_json(_repeat(messages, request.execution_id, repeated))
-        conversation = read_conversation(messages, request.execution_id)
+            return _as_json(_repeat(messages, tag_id, repeated))
+        conversation = read_conversation(messages, tag_id)
         deps = deps_of(self._agent, self._options, request.state.metadata)
         failure: Exception
         limit = None
@@ -367,11 +368,11 @@ class PydanticAgentDriver:
         await self._clients.aclose()
 
 
-def _repeat(messages: Sequence[Message], execution_id: str, repeated: Mapping[str, Any]) -> dict[str, Any]:
+def _repeat(messages: Sequence[Message], tag_id: str, repeated: Mapping[str, Any]) -> dict[str, Any]:
     """An answer that makes calls of the model's last answer again, without asking the model."""
     answer = next(each for each in reversed(messages) if each.role is Role.ASSISTANT and not repeated_calls(each))
     kept: Mapping[str, Any] = thaw(kept_of(answer))
-    usage = dump_usage(read_conversation(messages, execution_id).usage)
+    usage = dump_usage(read_conversation(messages, tag_id).usage)
     again = {"messages": [], "results": [], "calls": list(repeated), REPEATED: dict(repeated), "usage": usage}
     same = {name: kept[name] for name in ("counters", TOOLS) if name in kept}
     return {"format": _FORMAT, "output": None, "final": False, "rejected": False, **same, **again}

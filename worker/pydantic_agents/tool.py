@@ -116,7 +116,7 @@ class PydanticTool:
         assert ctx.state is not None
         assert ctx.provider is not None
         kept: Any = thaw(ctx.provider[KEY])
-        before = read_conversation(ctx.state.store.section(DEFAULT).messages, ctx.execution_id)
+        before = read_conversation(ctx.state.store.section(DEFAULT).messages, ctx.state.tag_id_of(ctx.execution_id))
         counters = Counters(**kept["counters"])
         limits = limits_of(self.options, ctx.state.metadata)
         added = KeptMessages.read(kept)

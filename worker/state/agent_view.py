@@ -138,6 +138,11 @@ class AgentView(AgentFields):
         """Seconds from the execution's start to its end, or to now; None without an execution."""
         return self.execution.duration(now) if self.execution else None
 
+    def tag_id_of(self, execution_id: str) -> str:
+        """The `execution_id` in the metadata of an execution's messages; see `ExecutionState.tags`."""
+        execution = self.execution
+        return execution.tag_id if execution is not None and execution.execution_id == execution_id else execution_id
+
     @property
     def _latest_step(self) -> AgentStep | None:
         return self.execution.current_step_or_last if self.execution else None

@@ -97,6 +97,16 @@ class PastChange:
     asked: bytes | None = None
 
 
+def begin_past(scope: SessionScope, *, is_committed: bool) -> PastChange:
+    """The old values of a new session that is a copy of another one: none yet.
+
+    Args:
+        is_committed: Its state is as its last step has committed it.
+    """
+    kept = Past(version=1, is_committed=is_committed).to_stored() if scope.settings.history_bytes else b""
+    return PastChange(kept, [])
+
+
 def is_over(stored: bytes | None, limit: int) -> bool:
     """Whether the old values are beyond their bound, so that the next save reads them and drops the oldest."""
     past = Past.read(stored)

@@ -209,5 +209,5 @@ def pinned_of(messages: Sequence[Message], before: Compaction, cut: int) -> tupl
 
 
 def _without_former_traces(state: AgentState, messages: Sequence[Message]) -> list[Message]:
-    current = state.execution.execution_id if state.execution is not None else None
+    current = state.execution.tag_id if state.execution is not None else None
     return [each for each in messages if not each.is_trace or each.metadata.get("execution_id") == current]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -44,6 +44,48 @@ class Head(Value):
         """The same with the state's own schema version, where that of the packed form is stored in its place."""
         return self._with(state=self.state.stored_as(self.packed))
 
+    def with_state(self, state: AgentState) -> Head:
+        """Another state around the same lists."""
+        return self._with(state=state)
+
+    def with_packing(self) -> Head:
+        """The same for a store whose entries may be packed: builds that cannot read these are to refuse the session."""
+        return self._with(state=self.state.stored_as(PACKED_SCHEMA_VERSION), packed=self.state.schema_version)
+
+
+class StateParts(NamedTuple):
+    """A state as a store holds it. Items are JSON or values for `join`; a store has its own form of entries, too.
+
+    Attributes:
+        sections: The messages of each section.
+        steps: The steps that are done.
+        lists: The items of each list of a part, by the name of `AgentState.part_lists`.
+    """
+
+    head: Head
+    sections: Mapping[str, Sequence[bytes | Message]]
+    steps: Sequence[bytes | StepExecution] = ()
+    lists: Mapping[str, Sequence[bytes]] = _NO_LISTS
+
+    def with_outline(self, outline: AgentState) -> StateParts:
+        """The same lists with another state around them."""
+        return self._replace(head=self.head.with_state(outline))
+
+    def without_execution(self) -> StateParts:
+        """The same without the execution, its steps and its lists."""
+        outline = self.head.state.for_next_execution()
+        lists = {name: self.lists[name] for name in outline.part_lists}
+        counts = FrozenMap[int].of({name: len(each) for name, each in lists.items()})
+        head = Head(state=outline, lengths=self.head.lengths, lists=counts)
+        return StateParts(head, self.sections, lists=lists)
+
+    def check_lengths(self) -> None:
+        """Raise `StateUnreadable` where a list is not as long as the head says."""
+        for name, length in self.head.lengths.items():
+            _expect(name, length, len(self.sections.get(name, ())))
+        _expect("steps", self.head.steps, len(self.steps))
+        _check_part_lists(self.head, self.lists)
+
 
 def join(
     head: bytes | Head,
@@ -58,8 +100,8 @@ def join(
         StateUnreadable: A part is damaged, or the lists are not as long as the head says.
     """
     read = head if isinstance(head, Head) else read_head(head)
+    StateParts(read, sections, steps, lists=lists).check_lengths()
     store = _store(read, sections)
-    _expect("steps", read.steps, len(steps))
     done = tuple(_step(item, f"steps[{place}]", store) for place, item in enumerate(steps))
     return _complete(read.state, store, done).with_part_lists(_part_lists(read, lists))
 
@@ -70,7 +112,13 @@ def join_outline(head: Head, lists: Mapping[str, Sequence[bytes]] = _NO_LISTS) -
     Raises:
         StateUnreadable: A list of a part is damaged, or not as long as the head says.
     """
+    _check_part_lists(head, lists)
     return head.state.with_part_lists(_part_lists(head, lists))
+
+
+def _check_part_lists(head: Head, lists: Mapping[str, Sequence[bytes]]) -> None:
+    for name, length in head.lists.items():
+        _expect(f"part {name}", length, len(lists.get(name, ())))
 
 
 def read_head(head: bytes) -> Head:
@@ -100,17 +148,20 @@ def _part_lists(head: Head, lists: Mapping[str, Sequence[bytes]]) -> Mapping[str
     if not head.lists:
         return {}
     empty = head.state.part_lists
-    return {name: _part_list(name, empty[name], length, lists.get(name, ())) for name, length in head.lists.items()}
+    return {name: _part_list(name, empty[name], lists.get(name, ())) for name in head.lists}
 
 
-def _part_list(name: str, empty: PartList, length: int, items: Sequence[bytes]) -> PartList:
-    _expect(f"part {name}", length, len(items))
+def _part_list(name: str, empty: PartList, items: Sequence[bytes]) -> PartList:
     for place, item in enumerate(items):
-        try:
-            from_json(item)
-        except ValueError as error:
-            raise StateUnreadable(f"part {name}[{place}]", str(error)) from None
+        _check_json(item, f"part {name}[{place}]")
     return empty.with_items(tuple(items))
+
+
+def _check_json(item: bytes, part: str) -> None:
+    try:
+        from_json(item)
+    except ValueError as error:
+        raise StateUnreadable(part, str(error)) from None
 
 
 def _version_in(head: bytes) -> object:
@@ -123,13 +174,12 @@ def _version_in(head: bytes) -> object:
 def _store(head: Head, sections: Mapping[str, Sequence[bytes | Message]]) -> MessageStore:
     read = head.state.store.sections
     return head.state.store.with_sections(
-        {name: _section(name, part, head.lengths[name], sections.get(name, ())) for name, part in read.items()}
+        {name: _section(name, part, sections.get(name, ())) for name, part in read.items()}
     )
 
 
-def _section(name: str, section: Section, length: int, items: Sequence[bytes | Message]) -> Section:
-    _expect(name, length, len(items))
-    messages = tuple(_value(Message, item, f"{name}[{place}]") for place, item in enumerate(items))
+def _section(name: str, section: Section, items: Sequence[bytes | Message]) -> Section:
+    messages = tuple(read_item(Message, item, f"{name}[{place}]") for place, item in enumerate(items))
     return section.with_messages_added(messages)
 
 
@@ -139,7 +189,7 @@ def _expect(part: str, said: int, found: int) -> None:
 
 
 def _step(item: bytes | StepExecution, part: str, store: MessageStore) -> StepExecution:
-    execution = _value(StepExecution, item, part)
+    execution = read_item(StepExecution, item, part)
     if execution is item and execution.step.output_messages:
         return execution
     return execution.with_step(_with_output(execution.step, part, store))
@@ -168,7 +218,12 @@ def _complete(state: AgentState, store: MessageStore, steps: tuple[StepExecution
     return state.with_context_and_execution(state.context.with_store(store), execution)
 
 
-def _value(kind: type[V], item: bytes | V, part: str) -> V:
+def read_item(kind: type[V], item: bytes | V, part: str) -> V:
+    """An item of a list as a value.
+
+    Raises:
+        StateUnreadable: It is damaged; the error names it as `part`.
+    """
     if isinstance(item, kind):
         return item
     try:

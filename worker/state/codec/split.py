@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..agent_fields import PACKED_SCHEMA_VERSION
 from ..agent_state import AgentState
 from ..conversation.messages import Message, Section
 from ..execution.execution import ExecutionState
@@ -110,20 +109,21 @@ def head_json(state: AgentState, *, packed: bool = False) -> bytes:
     Args:
         packed: Entries of the lists may be packed: builds that cannot read these are to refuse the session.
     """
-    form = 0
-    if packed:
-        form, state = state.schema_version, state.stored_as(PACKED_SCHEMA_VERSION)
     lengths = FrozenMap[int].of({name: len(section.messages) for name, section in state.store.sections.items()})
-    step, lists = state.current_step, state.part_lists
+    counts = FrozenMap[int].of({name: len(each.items) for name, each in state.part_lists.items()})
+    return write_head(
+        Head(state=state, lengths=lengths, steps=len(_steps(state.execution)), lists=counts), packed=packed
+    )
+
+
+def write_head(head: Head, *, packed: bool = False) -> bytes:
+    """A head as it is stored; see `head_json`."""
+    step = head.state.current_step
     split_off = _SPLIT_OFF_WITH_OUTPUT if step is not None and step.outputs else _SPLIT_OFF
-    if not lists:
-        head = Head(state=state, lengths=lengths, steps=len(_steps(state.execution)), packed=form)
-        return models.write_json(head, {"state": split_off})
-    counts = FrozenMap[int].of({name: len(each.items) for name, each in lists.items()})
-    head = Head(state=state, lengths=lengths, steps=len(_steps(state.execution)), lists=counts, packed=form)
-    in_execution = {**split_off["execution"], "parts": _SPLIT_OFF_LISTS}
-    split_off = {**split_off, "parts": _SPLIT_OFF_LISTS, "execution": in_execution}
-    return models.write_json(head, {"state": split_off})
+    if head.lists:
+        in_execution = {**split_off["execution"], "parts": _SPLIT_OFF_LISTS}
+        split_off = {**split_off, "parts": _SPLIT_OFF_LISTS, "execution": in_execution}
+    return models.write_json(head.with_packing() if packed else head, {"state": split_off})
 
 
 def message_json(message: Message) -> bytes:
@@ -135,6 +135,13 @@ def step_json(execution: StepExecution) -> bytes:
     """A step, without the messages that its section holds."""
     exclude = {"step": {"output_messages"}} if execution.step.outputs else None
     return models.write_json(execution, exclude)
+
+
+def item_json(item: bytes | Message | StepExecution) -> bytes:
+    """An item of a list as it is stored."""
+    if isinstance(item, bytes):
+        return item
+    return message_json(item) if isinstance(item, Message) else step_json(item)
 
 
 def changes(before: AgentState | None, after: AgentState) -> StateChanges:

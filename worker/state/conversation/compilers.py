@@ -25,7 +25,7 @@ class ConversationWithCurrentToolTrace:
 
     def compile(self, state: AgentState) -> tuple[Message, ...]:
         """The chosen messages, in order."""
-        return choose_current(state.store, state.execution.execution_id if state.execution else None)
+        return choose_current(state.store, state.execution.tag_id if state.execution else None)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _tags(state: AgentState, step: AgentStep) -> dict[str, Json]:
     assert state.execution is not None
     tags: dict[str, Json] = {
         "step_id": str(step.id),
-        "execution_id": str(state.execution.execution_id),
+        "execution_id": str(state.execution.tag_id),
         "agent_id": str(state.agent_id),
     }
     if step.step_type is not AgentStepType.FINAL_RESPONSE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -55,6 +54,8 @@ class ExecutionState(Value):
             retried then: it would go on behind steps that the conversation lacks. None: it was not.
         expires_at: It is stopped at this time, where no model has been asked for it by then. None: it waits for as long
             as it takes.
+        tags: The id of the execution that a fork goes on with: its messages are tagged as those of one execution. None:
+            it began in this session, and they have its own id.
     """
 
     execution_id: ExecutionId = default_from(ExecutionId.generate)
@@ -86,6 +87,12 @@ class ExecutionState(Value):
     default_steps: Count | None = None
     rewound_to: Text | None = None
     expires_at: UtcDatetime | None = None
+    tags: Text | None = None
+
+    @property
+    def tag_id(self) -> str:
+        """The `execution_id` in the metadata of its messages."""
+        return self.tags or self.execution_id
 
     @property
     def steps_used(self) -> int:
@@ -262,15 +269,10 @@ class ExecutionState(Value):
             return self
         return self.with_charge(usage, cost)._with(charged_calls=(*self.charged_calls, name))
 
-    def with_steps(self, change: Callable[[AgentStep], AgentStep]) -> ExecutionState:
-        """The same with its steps that are done as `change` returns them."""
-        return self._with(step_executions=tuple(each.with_step(change(each.step)) for each in self.step_executions))
-
-    def with_id(self, execution_id: ExecutionId, now: datetime) -> ExecutionState:
-        """The same in another session; the time since its last step does not count."""
-        since = self.step_executions[-1].completed_at if self.step_executions else self.started_at or now
-        idle = max(0.0, (now - since).total_seconds())
-        return self._with(execution_id=execution_id, operation_id=None, waited_seconds=self.waited_seconds + idle)
+    def as_fork(self, execution_id: ExecutionId, *, idle: float) -> ExecutionState:
+        """The same in another session; `idle` seconds since its last step do not count."""
+        waited = self.waited_seconds + idle
+        return self._with(execution_id=execution_id, tags=self.tag_id, operation_id=None, waited_seconds=waited)
 
     def with_parts(self, parts: StoredParts | None) -> ExecutionState:
         """Other parts of capabilities."""

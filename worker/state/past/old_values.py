@@ -116,8 +116,8 @@ def old_values(before: AgentState, after: AgentState, *, is_committed: bool) -> 
     )
 
 
-def committed_fields(records: tuple[StepExecution, ...]) -> Mapping[str, Any]:
-    """The fields of an execution that follow from the records of its steps, as a rule, when the last was committed."""
+def committed_fields(steps: int, last: StepExecution) -> Mapping[str, Any]:
+    """The fields of an execution that follow from its steps and their last record, as a rule, at its commit."""
     return {
         "status": ExecutionStatus.IN_PROGRESS,
         "completed_at": None,
@@ -125,8 +125,8 @@ def committed_fields(records: tuple[StepExecution, ...]) -> Mapping[str, Any]:
         "waiting_for": (),
         "current_step": None,
         "current_step_started_at": None,
-        "step_count": len(records),
-        "continuation": records[-1].continuation,
+        "step_count": steps,
+        "continuation": last.continuation,
     }
 
 
@@ -221,7 +221,8 @@ def _expected(
     if stepped is not None:
         usage, cost = usage_before(usage, stepped), cost_before(cost, stepped)
     used = {"usage": usage, "cost": cost}
-    return {**used, **committed_fields(one.step_executions)} if is_committed else used
+    records = one.step_executions
+    return {**used, **committed_fields(len(records), records[-1])} if is_committed else used
 
 
 def _of_sections(before: AgentState, after: AgentState, stepped: StepExecution | None) -> Old:

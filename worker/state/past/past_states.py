@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 
 from ...errors import NotKept
 from ..agent_state import AgentState
-from ..codec.join import Head, join
+from ..codec.join import Head, StateParts
 from ..conversation.messages import Extent, Message, Span
 from ..execution.execution import ExecutionState
 from ..execution.steps import StepExecution
@@ -100,10 +100,12 @@ class StoredPast:
         position: The last committed step of the present state.
         is_committed: The present state is as that step has committed it.
         old: The old values.
-        records: The committed steps of the execution that is asked for, as stored; all that there are.
+        records: The committed steps of the execution that is asked for, as entries; all that there are.
+        record: Reads the record of a step of it, from 1.
         asked: What the last step has asked the model, as JSON; empty where it is not known.
-        messages: Reads the first messages of a section, at the generation that it has now.
-        items: Reads the first items of a list of a part, at the generation that it has now.
+        messages: Reads the first messages of a section, as entries, at the generation that it has now.
+        items: Reads the first items of a list of a part, as entries, at the generation that it has now.
+        unpack: The JSON of an entry of these.
     """
 
     head: Head
@@ -111,12 +113,14 @@ class StoredPast:
     is_committed: bool
     old: OldValues
     records: Sequence[bytes]
+    record: Callable[[int], StepExecution]
     asked: bytes
     messages: Callable[[str, int], Sequence[bytes]]
     items: Callable[[str, int], Sequence[bytes]]
+    unpack: Callable[[bytes], bytes]
 
-    def section(self, name: str, extent: Extent, at: Position) -> Sequence[bytes | Message]:
-        """The first messages of a section as it was at a step.
+    def section(self, name: str, extent: Extent, at: Position) -> Sequence[bytes]:
+        """The first messages of a section as it was at a step, as entries.
 
         Raises:
             NotKept: It was replaced since, and its messages are not kept.
@@ -129,17 +133,36 @@ class StoredPast:
         found = self.old.first(kept, at)
         if found is None:
             raise NotKept(kept, at.step)
-        return [Message.from_dict(each) for each in from_json(found.value)[:length]]
+        return [Message.from_dict(each).to_json() for each in from_json(found.value)[:length]]
+
+    def execution(self, at: Position) -> ExecutionState:
+        """The execution of a step as it was last: the present one, or as it was when another one followed it.
+
+        Raises:
+            NotKept: It is not kept.
+        """
+        present = self.head.state.execution
+        if present is not None and at.execution == self.position.execution:
+            return present
+        return ExecutionState.from_json(self.last_entry(at)[1].value)
+
+    def last_entry(self, at: Position) -> tuple[str, Entry]:
+        """The old value of the execution of a step, which another one has followed, and its name."""
+        for name in ("committed", "execution"):
+            found = self.old.first(name, at)
+            if found is not None and found.until.execution == at.execution:
+                return name, found
+        raise NotKept("execution", at.step)
 
 
-def past_state(stored: StoredPast, at: Position) -> AgentState:
-    """The state exactly as a step has committed it.
+def past_parts(stored: StoredPast, at: Position) -> StateParts:
+    """The parts of the state exactly as a step has committed it.
 
     Raises:
         NotKept: A value of that time is not kept any more.
         StateUnreadable: A part of what is stored is damaged.
     """
-    return _Reading(stored, at).state()
+    return _Reading(stored, at).parts()
 
 
 class _Reading:
@@ -148,12 +171,11 @@ class _Reading:
     def __init__(self, stored: StoredPast, at: Position) -> None:
         self._stored, self._old, self._at = stored, stored.old, at
         self._present = stored.head.state
-        self._parsed = tuple(StepExecution.from_json(record) for record in stored.records)
-        self._sections: dict[str, Sequence[bytes | Message]] = {}
+        self._sections: dict[str, Sequence[bytes]] = {}
         self._lists: dict[str, Sequence[bytes]] = {}
 
-    def state(self) -> AgentState:
-        """Look up every value, and join them with the lists."""
+    def parts(self) -> StateParts:
+        """Look up every value; of the records only those are parsed that a value follows from."""
         data = self._fields()
         lengths, lists = self._read_sections(), self._read_lists()
         data["context"]["store"]["sections"] = {name: {"generation": extent[0]} for name, extent in lengths.items()}
@@ -168,7 +190,7 @@ class _Reading:
             steps=self._at.step,
             lists=FrozenMap[int].of({name: len(items) for name, items in self._lists.items()}),
         )
-        return join(head, self._sections, self._steps(), self._lists)
+        return StateParts(head, self._sections, self._steps(), lists=self._lists)
 
     def _fields(self) -> dict[str, Any]:
         """The fields of the state and of its context."""
@@ -183,7 +205,7 @@ class _Reading:
         if updated is not None:
             data["updated_at"] = from_json(updated.value)
         elif not self._is_present:
-            data["updated_at"] = _as_json(self._parsed[self._at.step - 1].completed_at)
+            data["updated_at"] = _as_json(self._stored.record(self._at.step).completed_at)
         return data
 
     @property
@@ -212,7 +234,7 @@ class _Reading:
 
     def _execution(self) -> dict[str, Any]:
         """The execution without its steps and its lists."""
-        known, (last, is_committed) = self._known_execution(), self._known_at()
+        known, (last, is_committed) = self._stored.execution(self._at), self._known_at()
         data = known.to_dict()
         if not is_committed or last != self._at:
             data |= self._execution_fields(known, last)
@@ -221,7 +243,8 @@ class _Reading:
 
     def _execution_fields(self, known: ExecutionState, last: Position) -> dict[str, Any]:
         """The fields of the execution that differ, or may differ, from those at its last known step."""
-        usual = {name: _as_json(value) for name, value in committed_fields(self._parsed[: self._at.step]).items()}
+        last_record = self._stored.record(self._at.step)
+        usual = {name: _as_json(value) for name, value in committed_fields(self._at.step, last_record).items()}
         found = {name: self._old.exact(f"execution.{name}", self._at) for name in usual}
         others = set(EXECUTION_FIELDS) - set(usual) - {"usage", "cost"}
         found |= {name: self._within(f"execution.{name}") for name in others}
@@ -232,27 +255,12 @@ class _Reading:
             "cost": self._back(known.cost, last, "cost", _same, cost_before),
         }
 
-    def _known_execution(self) -> ExecutionState:
-        """The execution as it was last: the present one, or as it was when another one followed it."""
-        present = self._present.execution
-        if present is not None and self._at.execution == self._stored.position.execution:
-            return present
-        found = self._last_entry()
-        return ExecutionState.from_json(found[1].value)
-
     def _known_at(self) -> tuple[Position, bool]:
-        """The step at which `_known_execution` was, and whether it is as that step has committed it."""
+        """The step at which the execution was last, and whether it is as that step has committed it."""
         if self._at.execution == self._stored.position.execution:
             return self._stored.position, self._stored.is_committed
-        name, entry = self._last_entry()
+        name, entry = self._stored.last_entry(self._at)
         return entry.until, name == "committed"
-
-    def _last_entry(self) -> tuple[str, Entry]:
-        for name in ("committed", "execution"):
-            found = self._old.first(name, self._at)
-            if found is not None and found.until.execution == self._at.execution:
-                return name, found
-        raise NotKept("execution", self._at.step)
 
     def _within(self, name: str) -> Entry | None:
         """An old value of this execution."""
@@ -271,19 +279,20 @@ class _Reading:
         found = self._within(f"execution.{name}")
         if found is not None:
             value, last = read(from_json(found.value)), found.until
-        for record in reversed(self._parsed[self._at.step : last.step]):
-            value = before(value, record)
+        for number in range(last.step, self._at.step, -1):
+            value = before(value, self._stored.record(number))
         return value
 
-    def _steps(self) -> Sequence[StepExecution]:
+    def _steps(self) -> Sequence[bytes | StepExecution]:
         """The records, with the places of their messages where these have moved since."""
         outputs = self._within("outputs")
         if outputs is None:
-            return self._parsed[: self._at.step]
+            return self._stored.records[: self._at.step]
         spans = [tuple(Span(*span) for span in each) for each in from_json(outputs.value)]
+        records = [self._stored.record(number) for number in range(1, self._at.step + 1)]
         return [
-            each.with_step(each.step.with_outputs(each.step.output_messages, spans[place])) if spans[place] else each
-            for place, each in enumerate(self._parsed[: self._at.step])
+            each.with_step(each.step.with_outputs(each.step.output_messages, place)) if place else each
+            for each, place in zip(records, spans, strict=False)
         ]
 
     # --- lists ------------------------------------------------------------------------------------------------
@@ -303,8 +312,8 @@ class _Reading:
         found = self._old.exact(f"section/{name}", self._at)
         if found is not None:
             return Extent(*from_json(found.value)) if found.value else None
-        if self._at.step < len(self._parsed):
-            return self._parsed[self._at.step].step.inputs.get(name)
+        if self._at.step < len(self._stored.records):
+            return self._stored.record(self._at.step + 1).step.inputs.get(name)
         if self._at.execution != self._stored.position.execution:  # all that there were are kept at its end
             return None
         section = self._present.store.sections.get(name)

@@ -12,7 +12,6 @@ from ...errors import NotKept
 from ..conversation.compilers import choose_current
 from ..conversation.messages import Extent, Message, MessageStore, Section
 from ..conversation.pairing import repair_pairs
-from ..execution.steps import StepExecution
 from .chosen_messages import read_chosen
 from .old_values import Position
 from .past_states import StoredPast
@@ -87,7 +86,7 @@ class _Seen:
 
     def __init__(self, stored: StoredPast, at: Position) -> None:
         self._stored, self._at = stored, at
-        self._record = StepExecution.from_json(stored.records[at.step - 1])
+        self._record = stored.record(at.step)
         self._not_kept: list[str] = []
 
     def request(self, session_id: str) -> ModelRequest:
@@ -102,7 +101,7 @@ class _Seen:
             agent=facts.get("agent", ""),
             model=self._record.step.inference_response.model or facts.get("model") or "",
             system_prompt=self._prompt(facts),
-            messages=self._try(lambda: self._messages(execution_id, facts), None),
+            messages=self._try(lambda: self._messages(facts), None),
             tools=None if tools is None else tuple(from_json(tools)),
             settings=facts.get("settings") or {},
             response_format=facts.get("response_format"),
@@ -144,7 +143,7 @@ class _Seen:
         found = self._try(self._instructions, None) if kept is None or facts.get("again") else None
         return found if found is not None else None if kept is None else from_json(kept)
 
-    def _messages(self, execution_id: str, facts: Mapping[str, Any]) -> tuple[Message, ...] | None:
+    def _messages(self, facts: Mapping[str, Any]) -> tuple[Message, ...] | None:
         """The messages that were chosen of those that were there."""
         if facts.get("not_asked"):
             return ()
@@ -159,11 +158,11 @@ class _Seen:
             for name, extent in inputs.items()
         }
         store = MessageStore().with_sections(sections)
-        return repair_pairs(choose_current(store, execution_id))
+        return repair_pairs(choose_current(store, self._stored.execution(self._at).tag_id))
 
     def _read(self, name: str, extent: Extent, at: Position) -> tuple[Message, ...]:
         items = self._stored.section(name, extent, at)
-        return tuple(each if isinstance(each, Message) else Message.from_json(each) for each in items)
+        return tuple(Message.from_json(self._stored.unpack(each)) for each in items)
 
     def _instructions(self) -> str | None:
         """The instructions of an agent of pydantic-ai, which its answers keep; None for another agent."""

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from ...errors import StateUnreadable
 from ...state.agent_state import AgentState
-from ...state.codec.join import Head, join
+from ...state.codec.join import Head, StateParts, join
+from ...state.codec.split import item_json, step_json
 from ...state.conversation.messages import DEFAULT, Message, Section, Span
+from ...state.execution.steps import StepExecution
 from ...state.parts.storage import PartList
 from ..cache import CachedSession, as_read
 from ..packing import unpack, unpack_step
 
-_NO_ENTRIES: Final[Mapping[str, Sequence[bytes]]] = MappingProxyType({})
 _NO_SECTIONS: Final[Mapping[str, Section]] = MappingProxyType({})
 _NO_LISTS: Final[Mapping[str, PartList]] = MappingProxyType({})
 
@@ -25,7 +27,8 @@ def join_tails(cached: CachedSession, head: Head, tails: Sequence[list[bytes]]) 
         return None
     sections = dict(zip(old.store.sections, tails, strict=False))
     lists = dict(zip(old.part_lists, tails[len(sections) :], strict=False))
-    return join_entries(head, cached.size, sections, tails[-1] if old.execution is not None else (), lists, old)
+    steps = tails[-1] if old.execution is not None else ()
+    return join_entries(StateParts(head, sections, steps, lists=lists), cached.size, old)
 
 
 def _continues(old: AgentState, head: Head) -> bool:
@@ -54,28 +57,28 @@ def join_usual(head: Head, size: int, execution_id: str, lists: Sequence[list[by
         return None
     if head.lists:
         return None
-    return join_entries(head, as_read(size), {DEFAULT: messages} if generations else {}, steps)
+    return join_entries(StateParts(head, {DEFAULT: messages} if generations else {}, steps), as_read(size))
 
 
-def join_entries(
-    head: Head,
-    size: int,
-    sections: Mapping[str, Sequence[bytes]],
-    steps: Sequence[bytes],
-    lists: Mapping[str, Sequence[bytes]] = _NO_ENTRIES,
-    old: AgentState | None = None,
-) -> tuple[AgentState, int] | None:
-    """Join the head with entries as they are stored, behind what is parsed already.
+def join_entries(entries: StateParts, size: int, old: AgentState | None = None) -> tuple[AgentState, int] | None:
+    """Join a state from entries; see `unpack_entries`."""
+    found = unpack_entries(entries, size, old)
+    return None if found is None else (join(*found[0]), found[1])
+
+
+def unpack_entries(entries: StateParts, size: int = 0, old: AgentState | None = None) -> tuple[StateParts, int] | None:
+    """The parts of a state, as `join` takes them, from entries as they are stored, behind what is parsed already.
 
     Args:
+        entries: The head, and in each list the entries behind what `old` has.
         size: Of the head, or of `old`, as `CachedSession` counts it.
-        sections: Entries behind the messages that `old` has; likewise the others.
         old: The beginning of what the head describes. None: the entries are all there are.
     Returns:
-        The state and its size; None where a step is packed over messages that are not of the state.
+        The parts and the size; None where a step is packed over messages that are not of the state.
     """
-    added = {name: [unpack(entry, name) for entry in entries] for name, entries in sections.items()}
-    items = {name: [unpack(entry, f"part {name}") for entry in entries] for name, entries in lists.items()}
+    head, sections, steps, lists = entries
+    added = {name: [unpack(item_json(entry), name) for entry in found] for name, found in sections.items()}
+    items = {name: [unpack(entry, f"part {name}") for entry in found] for name, found in lists.items()}
     before = old.store.sections if old is not None else _NO_SECTIONS
     messages: dict[str, Sequence[bytes | Message]] = {
         name: (*before[name].messages, *new) if name in before else new for name, new in added.items()
@@ -89,6 +92,9 @@ def join_entries(
     parsed = old.execution.step_executions if old is not None and old.execution is not None else ()
     done: list[bytes] = []
     for place, entry in enumerate(steps, len(parsed)):
+        if isinstance(entry, StepExecution):
+            done.append(step_json(entry))
+            continue
         item = unpack_step(entry, said, f"steps[{place}]")
         if item is None:
             return None
@@ -98,4 +104,16 @@ def join_entries(
     whole: dict[str, Sequence[bytes]] = {
         name: (*kept[name].items, *new) if name in kept else new for name, new in items.items()
     }
-    return join(head, messages, (*parsed, *done), whole), size
+    return StateParts(head, messages, (*parsed, *done), lists=whole), size
+
+
+def unpack_parts(parts: StateParts) -> StateParts:
+    """The parts of a state as `join` takes them, from parts whose items are entries as they are stored.
+
+    Raises:
+        StateUnreadable: One is damaged, or a step is packed over messages that are not of the state.
+    """
+    found = unpack_entries(parts)
+    if found is None:
+        raise StateUnreadable("steps", "the messages that they are packed over are not those of their section")
+    return found[0]

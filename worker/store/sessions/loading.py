@@ -7,11 +7,12 @@ tails of the lists; `join` refuses parts that do not fit, and then everything is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from ...errors import SessionArchived, SessionDeleted, SessionNotFound, StateUnreadable, StoreUnavailable
 from ...state.agent_state import AgentState
-from ...state.codec.join import Head, read_head
+from ...state.codec.join import Head, StateParts, join, read_head
 from ...state.conversation.messages import DEFAULT
 from ...state.execution.budget import ExecutionBudget
 from .. import fields
@@ -23,7 +24,7 @@ from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..keys import SessionKeys
 from ..labels import LABELS, read_labels
 from ..session_records import ACTIVE, DEFINITION, FORKED_FROM, SESSION_STATUS, SUSPENDED, StoredSession
-from .joining import join_entries, join_tails, join_usual
+from .joining import join_entries, join_tails, join_usual, unpack_parts
 
 _TORN_READS: Final = 20
 _STORED_FIELDS: Final = (
@@ -150,8 +151,8 @@ def join_replies(
 class LoadVerbs(StorePart):
     """Reading a session in full, or the facts that it has besides its state."""
 
-    def load_with(self, session_id: str, state: AgentState) -> StoredSession:
-        """Read a session without its lists, and give it a state that was read elsewhere.
+    def load_with(self, session_id: str, parts: StateParts) -> tuple[StoredSession, StateParts]:
+        """Read a session without its lists, and give it the parts of a state that were read elsewhere.
 
         Raises:
             SessionNotFound: There is none.
@@ -161,7 +162,7 @@ class LoadVerbs(StorePart):
         found, held = self._context.database.pipeline("load.facts", reads)
         if found[0] is None:
             raise missing_error(self._context, session_id)
-        return _stored_session(state, found, (held, None))
+        return _stored_session(parts.head.state, found, (held, None)), parts
 
     def load(self, session_id: str) -> StoredSession:
         """Read the session in full, at one version.
@@ -170,28 +171,32 @@ class LoadVerbs(StorePart):
             SessionNotFound: There is none.
             StateUnreadable: A part of it cannot be read.
         """
+        session, parts = self.load_parts(session_id)
+        return replace(session, state=join(*unpack_parts(parts)))
+
+    def load_parts(self, session_id: str) -> tuple[StoredSession, StateParts]:
+        """Read the session in full, with a state that has no lists, and with parts whose items are entries.
+
+        Raises:
+            SessionNotFound: There is none.
+            StateUnreadable: Its head cannot be read.
+        """
         scope = self._context.session(session_id)
         keys = scope.keys
         reads: list[Command] = [("HMGET", keys.session, *_STORED_FIELDS), ("HMGET", keys.ctl, "held", "budget")]
         with self._context.database.watch("load.read", (keys.session,), reads) as watched:
             found = watched.replies
             for _ in range(_TORN_READS):
-                session, problem = None, None
-                version, *_, head = found[0]
-                if version is None:
+                if found[0][0] is None:
                     raise missing_error(self._context, session_id)
-                try:
-                    state, _size = _read_all(scope, *_read_head(scope, head), watched)
-                    session = _stored_session(state, *found)
-                except StateUnreadable as error:
-                    problem = error
+                head, _ = _read_head(scope, found[0][-1])
+                parts = _read_parts(scope, head, watched)
                 # Nothing is written here that would prove the WATCH: the version tells whether the parts fit.
-                found = watched.pipeline("load.check", reads)
-                if found[0][0] == version:
-                    if session is None:
-                        assert problem is not None
-                        raise problem
-                    return session
+                after = watched.pipeline("load.check", reads)
+                if after[0][0] == found[0][0]:
+                    session = _stored_session(head.state, *after)
+                    return session, parts.with_outline(session.state)
+                found = after
         raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
 
 
@@ -295,21 +300,25 @@ def _is_cut(lists: Sequence[list[bytes]], *, limited: bool) -> bool:
 
 def _read_all(scope: SessionScope, head: Head, size: int, watched: WatchedTransaction) -> tuple[AgentState, int]:
     """Read every list that the head names."""
-    keys, sections = scope.keys, head.state.store.sections
-    names = list(sections)
-    commands: list[Command] = [("LRANGE", keys.section(n, sections[n].generation), 0, -1) for n in names]
-    lists = head.state.part_lists
-    commands += [("LRANGE", keys.part(name, items.generation), 0, -1) for name, items in lists.items()]
-    execution = head.state.execution
-    if execution is not None:
-        commands.append(("LRANGE", keys.steps(execution.execution_id), 0, -1))
-    replies = watched.pipeline("load.all", commands) if commands else []
-    steps: list[bytes] = replies[-1] if execution is not None else []
-    read = dict(zip(lists, replies[len(names) :], strict=False))
-    found = join_entries(head, as_read(size), dict(zip(names, replies, strict=False)), steps, read)
+    found = join_entries(_read_parts(scope, head, watched), as_read(size))
     if found is None:
         raise StateUnreadable("steps", "the messages that they are packed over are not those of their section")
     return found
+
+
+def _read_parts(scope: SessionScope, head: Head, watched: WatchedTransaction) -> StateParts:
+    """Read every list that the head names, as entries."""
+    keys, state = scope.keys, head.state
+    commands: list[Command] = [
+        ("LRANGE", keys.section(name, each.generation), 0, -1) for name, each in state.store.sections.items()
+    ]
+    commands += [("LRANGE", keys.part(name, each.generation), 0, -1) for name, each in state.part_lists.items()]
+    if state.execution is not None:
+        commands.append(("LRANGE", keys.steps(state.execution.execution_id), 0, -1))
+    replies = watched.pipeline("load.all", commands) if commands else []
+    sections = dict(zip(state.store.sections, replies, strict=False))
+    lists = dict(zip(state.part_lists, replies[len(sections) :], strict=False))
+    return StateParts(head, sections, replies[-1] if state.execution is not None else (), lists=lists)
 
 
 MARK: Final = "created"

@@ -10,20 +10,23 @@ from pydantic_core import from_json
 
 from ...errors import InvalidInput, NotKept, StoreUnavailable
 from ...state.agent_state import AgentState
-from ...state.codec.join import Head, read_head
+from ...state.codec.join import Head, StateParts, join, read_head, read_item
 from ...state.conversation.messages import Message, Span
 from ...state.execution.steps import AgentStep, StepExecution
 from ...state.past.old_values import Position, position_of
-from ...state.past.past_states import OldValues, StoredPast, past_state
+from ...state.past.past_states import OldValues, StoredPast, past_parts
 from ...state.past.seen_requests import ModelRequest, seen_request
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..database import Command
 from ..packing import read_steps, unpack, unpack_step
 from ..past import Past, read_old_values
+from .joining import unpack_parts
 from .loading import missing_error, require_head
 
 _TORN_READS: Final = 20
+# In the JSON of a step that has carried out calls; a quoted one in a text has backslashes.
+_CALLS: Final = b'"tool_executions":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,23 @@ class PastReadVerbs(StorePart):
             StateUnreadable: A part of it cannot be read.
             StoreUnavailable: No answer in time, or the session changes too fast to be read.
         """
-        return past_state(*self._read_past(session_id, address, is_alone=False))
+        return join(*unpack_parts(self.parts_at(session_id, address)))
+
+    def parts_at(self, session_id: str, address: StepAddress) -> StateParts:
+        """Read the same state with its lists as entries, which are not parsed; raises as `state_at`."""
+        return past_parts(*self._read_past(session_id, address))
 
     def request_at(self, session_id: str, address: StepAddress) -> ModelRequest:
         """Read what the model saw in a step; raises as `state_at`, but the result names what is not kept of it."""
-        return seen_request(session_id, *self._read_past(session_id, address, is_alone=True))
+        return seen_request(session_id, *self._read_past(session_id, address))
 
-    def steps_after(self, session_id: str, address: StepAddress) -> Iterator[tuple[str, AgentStep]]:
+    def steps_after(
+        self, session_id: str, address: StepAddress, *, with_calls: bool = False
+    ) -> Iterator[tuple[str, AgentStep]]:
         """Read the committed steps behind one, of its execution and of later ones, each with the id of its execution.
 
+        Args:
+            with_calls: Only those that have carried out calls.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             StateUnreadable: One cannot be read.
@@ -80,22 +91,23 @@ class PastReadVerbs(StorePart):
         ]
         for name, entries in zip(names[first:], database.pipeline("past.steps", lists), strict=True):
             for record in read_steps(database.pipeline, keys, entries):
-                yield name, StepExecution.from_json(record).step
+                if _CALLS in record or not with_calls:
+                    yield name, StepExecution.from_json(record).step
 
-    def _read_past(self, session_id: str, address: StepAddress, *, is_alone: bool) -> tuple[StoredPast, Position]:
+    def _read_past(self, session_id: str, address: StepAddress) -> tuple[StoredPast, Position]:
         scope = self._context.session(session_id)
         for _ in range(_TORN_READS):
-            found = _PastRead(scope, address, is_alone=is_alone).read()
+            found = _PastRead(scope, address).read()
             if found is not None:
                 return found
         raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
 
 
 class _PastRead:
-    """One read of all that the state at a step is made of; `is_alone`: of the records that of this step alone."""
+    """One read of all that the state at a step is made of."""
 
-    def __init__(self, scope: SessionScope, address: StepAddress, *, is_alone: bool) -> None:
-        self._scope, self._address, self._is_alone = scope, address, is_alone
+    def __init__(self, scope: SessionScope, address: StepAddress) -> None:
+        self._scope, self._address = scope, address
 
     def read(self) -> tuple[StoredPast, Position] | None:
         """Read twice: what there is, and the lists. None: the session was saved in between."""
@@ -123,18 +135,19 @@ class _PastRead:
         at = self._check(execution, len(entries), execution_id)
         if past is None or not is_kept or at < past.since:
             raise NotKept("steps", at.step, _before(scope, past))
-        plain = [list(map(unpack, entries)) for entries in items]
-        messages: dict[str, Sequence[bytes]] = dict(zip(sections, plain, strict=False))
-        grown: dict[str, Sequence[bytes]] = dict(zip(lists, plain[len(sections) :], strict=True))
+        messages: dict[str, Sequence[bytes]] = dict(zip(sections, items, strict=False))
+        grown: dict[str, Sequence[bytes]] = dict(zip(lists, items[len(sections) :], strict=True))
         stored = StoredPast(
             head=head,
             position=Position(position_of(head.state).execution, head.steps),
             is_committed=past.is_committed,
             old=values,
-            records=_unpack_records(self._needed(entries), head, messages, values, at),
+            records=entries,
+            record=_Records(entries, head, messages, old=values, at=at).read,
             asked=asked or b"",
             messages=lambda name, length: messages[name][:length],
             items=lambda name, length: grown[name][:length],
+            unpack=unpack,
         )
         return stored, at
 
@@ -151,12 +164,6 @@ class _PastRead:
             advice = f"the session has no such execution, or does not keep its past; the latest one is {latest}."
         raise InvalidInput(self._address.field, str(self._address), advice)
 
-    def _needed(self, entries: Sequence[bytes]) -> Sequence[bytes]:
-        """The entries of the steps that are read; the others may be packed over messages that are not kept."""
-        if not self._is_alone:
-            return entries
-        return [entry if number == self._address.number else b"" for number, entry in enumerate(entries, 1)]
-
     def _check(self, execution: int, steps: int, execution_id: str) -> Position:
         if not 1 <= self._address.number <= steps:
             advice = f"execution {execution_id} has {steps} committed steps, which are numbered from 1."
@@ -164,26 +171,39 @@ class _PastRead:
         return Position(execution, self._address.number)
 
 
-def _unpack_records(
-    entries: Sequence[bytes], head: Head, messages: Mapping[str, Sequence[bytes]], old: OldValues, at: Position
-) -> list[bytes]:
+class _Records:
     """The records of steps, packed over messages of the present sections, or of sections that were replaced."""
-    sections = head.state.store.sections
 
-    def said(span: Span) -> Sequence[bytes]:
-        if span.section in sections and sections[span.section].generation == span.generation:
-            return messages[span.section][span.start : span.stop]
-        kept = old.first(f"messages/{span.section}/{span.generation}", at)
+    def __init__(
+        self,
+        entries: Sequence[bytes],
+        head: Head,
+        messages: Mapping[str, Sequence[bytes]],
+        *,
+        old: OldValues,
+        at: Position,
+    ) -> None:
+        self._entries, self._sections, self._messages = entries, head.state.store.sections, messages
+        self._old, self._at = old, at
+        self._read: dict[int, StepExecution] = {}
+
+    def read(self, number: int) -> StepExecution:
+        """The record of a step, from 1."""
+        if number not in self._read:
+            part = f"steps[{number - 1}]"
+            record = unpack_step(self._entries[number - 1], self._said, part)
+            if record is None:
+                raise NotKept(part, self._at.step)
+            self._read[number] = read_item(StepExecution, record, part)
+        return self._read[number]
+
+    def _said(self, span: Span) -> Sequence[bytes]:
+        present = self._sections.get(span.section)
+        if present is not None and present.generation == span.generation:
+            return list(map(unpack, self._messages[span.section][span.start : span.stop]))
+        kept = self._old.first(f"messages/{span.section}/{span.generation}", self._at)
         replaced: list[Any] = [] if kept is None else from_json(kept.value)[span.start : span.stop]
         return [Message.from_dict(each).to_json() for each in replaced]
-
-    found: list[bytes] = []
-    for place, entry in enumerate(entries):
-        record = unpack_step(entry, said, f"steps[{place}]")
-        if record is None:
-            raise NotKept(f"steps[{place}]", at.step)
-        found.append(record)
-    return found
 
 
 def _before(scope: SessionScope, past: Past | None) -> str:

@@ -12,9 +12,12 @@ from typing import Any, cast
 from ...errors import StateUnreadable
 from ...moments import unix_ms
 from ...state.agent_state import AgentState
-from ...state.codec.split import StateChanges, changes, head_json
+from ...state.codec.join import StateParts
+from ...state.codec.split import StateChanges, changes, head_json, item_json, write_head
+from ...state.conversation.messages import Message
 from ...state.execution.execution import ExecutionState
 from ...state.execution.status import ExecutionStatus
+from ...state.execution.steps import StepExecution
 from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..cache import CachedSession
@@ -25,9 +28,12 @@ from ..events import DeadEntry, event_commands
 from ..inbox import recent_operations
 from ..keys import callback_note, failed_sinks_field, fingerprint_field, forget_operations, joined_field
 from ..packing import pack, pack_step
-from ..past import PastChange, change_past
+from ..past import PastChange, begin_past, change_past
 from ..records import NextState, StepRef, is_active
 from ..session_records import REQUEST_KINDS, Result
+
+Growth = tuple[AgentState, StateChanges, AgentState | None]
+"""A state, what its lists gain, and the state before it; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,7 @@ class SessionSave:
         not_before_ms: The step begins at this Redis time; 0: at once.
         held_until_ms: The session is held until this Redis time: nothing is published; 0: it is not.
         old_values: The old values as stored, where the oldest have to be dropped (`is_over`); None: they need not be.
+        copied: The parts of a new session that is a copy, whose state then has no lists; None: the state has them.
     """
 
     scope: SessionScope
@@ -88,6 +95,7 @@ class SessionSave:
     not_before_ms: int = 0
     held_until_ms: int = 0
     old_values: Sequence[bytes] | None = None
+    copied: StateParts | None = None
 
     @property
     def _later_ms(self) -> int:
@@ -99,12 +107,12 @@ class SessionSave:
         scope, state = self.scope, self.next_state.state
         due = self._next_step(state)
         growth = self._grow()
-        pairs = [(before, after) for after, _, before in growth]
-        past = change_past(scope, self.bookkeeping, pairs, self.version, self.next_state.asked, self.old_values)
+        past = self._change_past(growth)
         known = self._next_bookkeeping(past)
         commands = [
-            self._session_hash(known, head_json(state, packed=scope.context.layout.packs)),
+            self._session_hash(known, self._head()),
             *(command for after, change, base in growth for command in self._append_commands(after, change, base)),
+            *self._copy_commands(),
             *past.commands,
             ("ZADD", scope.keys.shard.sessions, self.now_ms, scope.session_id),
             *self._forget_executions(known.executions),
@@ -133,6 +141,18 @@ class SessionSave:
             bookkeeping=known,
         )
 
+    def _change_past(self, growth: Sequence[Growth]) -> PastChange:
+        if self.copied is not None:
+            return begin_past(self.scope, is_committed=bool(self.copied.steps))
+        pairs = [(before, after) for after, _, before in growth]
+        return change_past(self.scope, self.bookkeeping, pairs, self.version, self.next_state.asked, self.old_values)
+
+    def _head(self) -> bytes:
+        packs = self.scope.context.layout.packs
+        if self.copied is not None:
+            return write_head(self.copied.head, packed=packs)
+        return head_json(self.next_state.state, packed=packs)
+
     def _next_step(self, state: AgentState) -> StepRef | None:
         """The step that is due; that of a child names the tasks above it."""
         due, link = StepRef.due_in(self.scope.session_id, state, self.queue or ""), self.bookkeeping.link
@@ -141,9 +161,9 @@ class SessionSave:
         parent_task = link.task_id if due.step == 1 else ""
         return replace(due, root_task=link.root_task_id, parent_task=parent_task)
 
-    def _grow(self) -> list[tuple[AgentState, StateChanges, AgentState | None]]:
+    def _grow(self) -> list[Growth]:
         """Compute what the lists gain, from each state to the next."""
-        growth: list[tuple[AgentState, StateChanges, AgentState | None]] = []
+        growth: list[Growth] = []
         before = self.before
         for state in (self.next_state.ended, self.next_state.state):
             if state is not None:
@@ -313,8 +333,7 @@ class SessionSave:
 
     def _append_commands(self, state: AgentState, change: StateChanges, before: AgentState | None) -> Iterator[Command]:
         """Append what a state has and the state before it has not; a list that starts over replaces the old one."""
-        keys, context = self.scope.keys, self.scope.context
-        compresses = context.layout.packs and context.settings.compression
+        keys, compresses = self.scope.keys, self._compresses
         for name, section in change.sections.items():
             if section.start == 0 and before is not None and name in before.store.sections:
                 yield ("DEL", keys.section(name, before.store.section(name).generation))
@@ -328,10 +347,29 @@ class SessionSave:
             if change.steps.start == 0 and before is not None:
                 yield ("DEL", steps)
             items = change.steps.items
-            if context.layout.packs:
+            if self.scope.context.layout.packs:
                 done = zip(state.execution.step_executions[change.steps.start :], items, strict=True)
                 items = [pack_step(step, item, change.sections, alone=compresses) for step, item in done]
             yield from _append(steps, items)
+
+    def _copy_commands(self) -> Iterator[Command]:
+        """Write the lists of a copy: entries of its source, and values where it differs from that."""
+        if self.copied is None:
+            return
+        keys, state, compresses = self.scope.keys, self.next_state.state, self._compresses
+        for name, items in self.copied.sections.items():
+            key = keys.section(name, state.store.section(name).generation)
+            yield from _append(key, [_entry(each, packs=compresses) for each in items])
+        for name, items in self.copied.lists.items():
+            yield from _append(keys.part(name, state.part_lists[name].generation), items)
+        if state.execution is not None:
+            steps = keys.steps(state.execution.execution_id)
+            yield from _append(steps, [_entry(each, packs=compresses) for each in self.copied.steps])
+
+    @property
+    def _compresses(self) -> bool:
+        context = self.scope.context
+        return context.layout.packs and context.settings.compression
 
 
 def _status_word(execution: ExecutionState | None) -> str:
@@ -343,6 +381,13 @@ def _ended_id(state: AgentState | None) -> str | None:
     """The id of a state's execution where that has ended; None otherwise."""
     execution = None if state is None else state.execution
     return execution.execution_id if execution is not None and execution.status.is_terminal() else None
+
+
+def _entry(item: bytes | Message | StepExecution, *, packs: bool) -> bytes:
+    """The entry of an item of a copy: as it was stored, or made of what is otherwise in the copy."""
+    if isinstance(item, bytes):
+        return item
+    return pack(item_json(item)) if packs else item_json(item)
 
 
 def _append(key: str, items: Sequence[bytes], *, packs: bool = False) -> Iterator[Command]:

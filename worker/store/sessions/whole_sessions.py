@@ -13,6 +13,7 @@ from typing import Final
 
 from ...errors import ActionRefused, SessionConflict, SessionDeleted
 from ...state.agent_state import AgentState
+from ...state.codec.join import StateParts
 from ...unique import unique_hex
 from .. import fields
 from ..bookkeeping import Bookkeeping
@@ -26,14 +27,15 @@ from ..records import NextState, StepRef, is_active
 from ..session_records import ACTIVE, StoredSession
 from ..waking import begin_waiting
 from .archive_marks import ArchiveMark
+from .copying import check_entries
 from .loading import ARCHIVED, MARK, LoadVerbs
 from .saving import SessionSave
 from .watched_sessions import WatchedSession
 
 
-def without_execution(session: StoredSession) -> StoredSession:
+def without_execution(session: StoredSession, parts: StateParts) -> tuple[StoredSession, StateParts]:
     """The session without its execution."""
-    return replace(session, state=session.state.for_next_execution())
+    return session, parts.without_execution()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +56,15 @@ class Copy:
     """A fork as it is to be stored.
 
     Attributes:
-        change: From the session that is copied to the fork; by default the same without its execution.
-        past: The state of the session as it is copied; None: that of its last commit, which is read.
+        change: From the session that is copied to the fork; by default the same without its execution. Sessions have
+            a state without lists here, and the parts beside it, whose outline counts and whose items are entries.
+        past: The parts of the session as it is copied; None: those of its last commit, which are read.
         queue: Of the agent, where it is another one than the session's.
         fingerprint: The same request has the same, and makes one fork; "" for a request that is made once.
     """
 
-    change: Callable[[StoredSession], StoredSession] = without_execution
-    past: AgentState | None = None
+    change: Callable[[StoredSession, StateParts], tuple[StoredSession, StateParts]] = without_execution
+    past: StateParts | None = None
     queue: str | None = ""
     fingerprint: str = ""
 
@@ -107,7 +110,7 @@ class WholeSessionVerbs(StorePart):
             StateUnreadable: A part of the session cannot be read.
         """
         load = LoadVerbs(self._context)
-        source = load.load(session_id) if copy.past is None else load.load_with(session_id, copy.past)
+        source, parts = load.load_parts(session_id) if copy.past is None else load.load_with(session_id, copy.past)
         if version not in (None, source.version):
             raise SessionConflict(
                 f"session {session_id} is at version {source.version}, and the request names version {version}; look "
@@ -115,24 +118,32 @@ class WholeSessionVerbs(StorePart):
                 expected=version,
                 stored=source.version,
             )
+        check_entries(parts)
         (queue,) = self._context.database.pipeline("fork.queue", [control_command(self._context.keys(session_id))])
-        fork = replace(copy.change(source), status=ACTIVE, forked_from=session_id, version=0, created_ms=0)
+        fork, parts = copy.change(source, parts)
+        fork = replace(fork, state=parts.head.state, status=ACTIVE, forked_from=session_id, version=0, created_ms=0)
         creation = _Creation(
             scope=self._context.session(fork_id),
             session=fork,
             queue=copy.queue if fork.agent != source.agent else ControlFields.read(queue).queue,
             operation_id=copy.fingerprint or unique_hex(),
+            copied=parts,
         )
         return creation.scope.act_once(creation.run, "be created")
 
 
 @dataclass(slots=True)
 class _Creation:
-    """One creation and its attempts, told from others by their mark in `fingerprint`."""
+    """One creation and its attempts, told from others by their mark in `fingerprint`.
+
+    Attributes:
+        copied: The parts of a copy, whose state has no lists; None: it has them.
+    """
 
     scope: SessionScope
     session: StoredSession
     queue: str | None
+    copied: StateParts | None = None
     operation_id: str = field(default_factory=unique_hex)
 
     def run(self) -> Saved:
@@ -166,6 +177,7 @@ class _Creation:
                 now_ms=now_ms,
                 extra=(*extra, *stored.words(), *label_words(stored.labels)),
                 queue=self.queue,
+                copied=self.copied,
             ).prepare()
             commands = [*index_commands(keys, NO_LABELS, stored.labels), *save.commands]
             ended_ms = scope.context.ended_ms
