@@ -129,7 +129,8 @@ ARROWS: Final[Mapping[str, str]] = {
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
     "worker.concurrency": "config",
     "worker.drivers": (
-        "config worker.errors worker.flow worker.lazy_names worker.redaction worker.state worker.tool_schemas worker.tools"
+        "config worker.errors worker.flow worker.lazy_names worker.recent worker.redaction worker.state worker.tool_schemas "
+        "worker.tools"
     ),
     "worker.engine": (
         "config worker.agent worker.capability worker.concurrency worker.crash_points worker.drivers "
@@ -145,8 +146,8 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.requests worker.secret_values worker.state worker.tool_schemas worker.tools"
     ),
     "worker.pydantic_agents": (
-        "worker.drivers worker.errors worker.flow worker.guards worker.known_secrets worker.lazy_names worker.redaction "
-        "worker.requests worker.state worker.tools"
+        "worker.drivers worker.errors worker.flow worker.guards worker.known_secrets worker.lazy_names worker.recent "
+        "worker.redaction worker.requests worker.state worker.tools"
     ),
     "worker.redaction": "worker.errors worker.known_secrets worker.state",
     "worker.requests": "worker.errors worker.lazy_names worker.state",

@@ -6,11 +6,11 @@ and the counters after it. The results of tool calls follow as messages of tools
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from ..recent import KeptWith
 from ..state.conversation.messages import Message, Role
 from ..state.execution.tool_calls import ToolCall, unique_call_ids
 from ..state.values.frozen import FrozenDict, thaw
@@ -20,8 +20,6 @@ from .usages import load_usage
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
     from pydantic_ai.usage import RunUsage
-
-T = TypeVar("T")
 
 KEY: Final = "pydantic_ai_agent"
 """The name under which a message keeps what pydantic-ai has added."""
@@ -483,35 +481,9 @@ def kept_messages_of(message: Message) -> KeptMessages:
     return KeptMessages.read(kept)
 
 
-class _Parsed(Generic[T]):
-    """Keep what was made of messages as long as those live: a worker that keeps a session reads each of them once."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, tuple[weakref.ref[Message], T]] = {}
-
-    def of(self, message: Message, make: Callable[[Message], T]) -> T:
-        """The same as `make(message)`, made once for each message object."""
-        found = self.get(message)
-        return self.keep(message, make(message)) if found is None else found
-
-    def get(self, message: Message) -> T | None:
-        """Return the value kept with a message; None: there is none."""
-        found = self._made.get(id(message))
-        return found[1] if found is not None and found[0]() is message else None
-
-    def keep(self, message: Message, value: T) -> T:
-        """Keep a value with a message, in place of an earlier one."""
-        key = id(message)
-        self._made[key] = (weakref.ref(message, lambda _: self._made.pop(key, None)), value)
-        return value
-
-    def drop(self, message: Message) -> None:
-        """Keep nothing with a message."""
-        self._made.pop(id(message), None)
-
-
-_PARSED: Final = _Parsed[Any]()
-_HISTORIES: Final = _Parsed[_ReadHistory]()
+# A worker that keeps a session reads each of its messages once.
+_PARSED: Final = KeptWith[Message, Any]()
+_HISTORIES: Final = KeptWith[Message, _ReadHistory]()
 
 
 def _convert(message: Message, since: _Since) -> list[ModelMessage]:

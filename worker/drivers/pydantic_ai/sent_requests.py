@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_core import from_json, to_json
 
+from ...recent import KeptWith
 from ...state.conversation.messages import Message, Role
 from ...state.execution.tool_calls import ToolCall
 from ..protocol import SentRequest
@@ -78,18 +80,36 @@ def _describe_format(parameters: ModelRequestParameters) -> Mapping[str, Any] | 
 
 def _split(messages: Iterable[ModelMessage]) -> tuple[list[str], tuple[Message, ...]]:
     """The prompts with which the history begins, and the messages behind them."""
-    prompts: list[str] = []
-    shown: list[Message] = []
-    for message in messages:
-        if message.kind == "response":
-            shown.append(_show_answer(message))
-            continue
-        for part in message.parts:
-            if part.part_kind == "system-prompt" and not shown:
-                prompts.append(part.content)
-            else:
-                shown += _show_part(part)
-    return prompts, tuple(shown)
+    shown = [each for message in messages for each in _show(message)]
+    first = next((place for place, each in enumerate(shown) if each.role is not Role.SYSTEM), len(shown))
+    return [each.content for each in shown[:first]], tuple(shown[first:])
+
+
+def _show(message: ModelMessage) -> tuple[Message, ...]:
+    """The messages that show one of pydantic-ai's."""
+    known = _SHOWN.get(message)
+    if known is not None and message.parts == known.parts and known.contents == list(map(_content, known.parts)):
+        return known.shown
+    if message.kind == "response":
+        shown = (_show_answer(message),)
+    else:
+        shown = tuple(each for part in message.parts for each in _show_part(part))
+    parts: Any = list(message.parts)
+    return _SHOWN.keep(message, _Shown(parts, list(map(_content, parts)), shown)).shown
+
+
+def _content(part: Any) -> Any:
+    values = cast("dict[str, Any]", vars(part))
+    return values["content"] if "content" in values else values.get("args")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The messages that show one of pydantic-ai's, with the parts that it had, and their contents."""
+
+    parts: list[Any]
+    contents: list[Any]
+    shown: tuple[Message, ...]
 
 
 def _show_answer(answer: ModelResponse) -> Message:
@@ -126,3 +146,7 @@ def _texts(content: Any) -> Iterator[str]:
     pieces: list[Any] = [content] if isinstance(content, str) else list(cast("Iterable[Any]", content))
     for piece in pieces:
         yield piece if isinstance(piece, str) else getattr(piece, "content", None) or f"({piece.kind})"
+
+
+# A worker that keeps a session keeps its history: each of its messages is shown once, as long as nobody changes it.
+_SHOWN: Final = KeptWith["ModelMessage", _Shown]()

@@ -8,9 +8,16 @@ were, so that the same choice in the next step has the same description.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, cast
 
 from ..conversation.messages import Extent, Message, MessageStore
+from ..execution.tool_calls import ToolCall
+
+# Each step compares all messages of the conversation: a getter reads their values in one call.
+_said: Final[Callable[[Message], tuple[Any, ...]]] = attrgetter("role", "content", "tool_call_id")
+_called: Final[Callable[[ToolCall], tuple[Any, ...]]] = attrgetter("id", "name", "args")
 
 Pieces = list[Any]
 Place = tuple[str, int]
@@ -24,14 +31,14 @@ def describe_chosen(messages: Sequence[Message], store: MessageStore, seen: Mapp
         seen: The messages that the record of the step will tell, by section; those behind them have no place.
     """
     reach = _reach(store, seen)
-    places = _places(store, reach)
+    places = cache(lambda: _places(store, reach))  # not needed where all messages follow one another
     pieces: Pieces = []
-    following: Place | None = None
+    following: Place | None = next(((name, 0) for name, length in reach.items() if length), None)
     for message in messages:
         found = _find(message, places, store, following)
         if found is None:
             pieces.append(message.to_dict())
-        elif found == following:
+        elif found == following and pieces:
             pieces[-1][2] += 1
         else:
             pieces.append([*found, found[1] + 1])
@@ -76,19 +83,20 @@ def _places(store: MessageStore, reach: Mapping[str, int]) -> dict[Any, Place]:
 
 def _key(message: Message) -> Any:
     """The part of a message that a model sees, but for the names and the arguments of its calls."""
-    return message.role, message.content, message.tool_call_id, tuple(call.id for call in message.tool_calls)
+    return *_said(message), *(call.id for call in message.tool_calls)
 
 
-def _find(message: Message, places: Mapping[Any, Place], store: MessageStore, following: Place | None) -> Place | None:
+def _find(
+    message: Message, places: Callable[[], Mapping[Any, Place]], store: MessageStore, following: Place | None
+) -> Place | None:
     """A place that shows the same to the model: the following one, if it does."""
-    for place in (following, places.get(_key(message))):
-        if place is not None and _is_same(message, store.section(place[0]).messages[place[1]]):
-            return place
-    return None
+    if following is not None and _is_same(message, store.section(following[0]).messages[following[1]]):
+        return following
+    found = places().get(_key(message))
+    return found if found is not None and _is_same(message, store.section(found[0]).messages[found[1]]) else None
 
 
 def _is_same(one: Message, other: Message) -> bool:
     if one is other:
         return True
-    calls, others = ([(call.name, call.args) for call in each.tool_calls] for each in (one, other))
-    return _key(one) == _key(other) and calls == others
+    return _said(one) == _said(other) and [*map(_called, one.tool_calls)] == [*map(_called, other.tool_calls)]
