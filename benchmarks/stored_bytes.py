@@ -72,7 +72,7 @@ SECTION: Final = Section(
     when its session has ended. Of Redis it is the memory that it gives back when the keys are deleted, of the peers
     what their server says it keeps. The English text is that of these documents; the other one is random letters, which
     compress badly. *Messages plain* is with `CELERY_AGENTS_COMPRESSION=false`. Sent is what workers and submits send. A
-    session has 4 KB besides its steps: 80 bytes of a step of fifty, and 200 of one of twenty, which take as much
+    session has 5 KB besides its steps: 100 bytes of a step of fifty, and 250 of one of twenty, which take as much
     otherwise. `make bench-bytes` measures this.""",
     rows=(
         *_rows("content, English text", "english"),
