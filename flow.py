@@ -6,6 +6,7 @@ from .worker.flow.caps import CapSpending, CapStatus, SpendCap
 from .worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, PartStatus
 from .worker.flow.debounce import Debounce
 from .worker.flow.schedules import LastSlot, Schedule, ScheduleStatus, TakenSlot
+from .worker.flow.shares import FairShares, SharesStatus, ShareStatus
 from .worker.flow.values import BucketStatus, LearnedLimit, ModelEndpoint, Pause, ProviderLimit
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "ConcurrencyLimit",
     "ConcurrencyStatus",
     "Debounce",
+    "FairShares",
     "LastSlot",
     "LearnedLimit",
     "ModelEndpoint",
@@ -23,6 +25,8 @@ __all__ = [
     "ProviderLimit",
     "Schedule",
     "ScheduleStatus",
+    "ShareStatus",
+    "SharesStatus",
     "SpendCap",
     "TakenSlot",
 ]

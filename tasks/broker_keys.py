@@ -11,6 +11,7 @@ from kombu import Queue
 
 from ..config.celery import queues, step_queue
 from ..config.settings import Settings
+from ..worker.store.lanes import lanes_key
 
 # kombu's defaults of `sep`, `priority_steps` and `visibility_timeout`; the first priority has no key of its own.
 _SEPARATOR: Final = "\x06\x16"
@@ -33,9 +34,10 @@ def broker_key_types(app: Celery, settings: Settings, names: Iterable[str] = ())
 
 
 def queue_key_types(app: Celery, queue: Queue) -> dict[str, str]:
-    """Return the keys of one queue: its list, those of the other priorities, and the set of its bindings."""
+    """Return the keys of one queue: its lists by priority with their shares, and the set of its bindings."""
     bindings = f"{_prefix(_options(app))}_kombu.binding.{queue.exchange.name}"
-    return {**dict.fromkeys(queue_keys(app, queue.name), "list"), bindings: "set"}
+    lists = queue_keys(app, queue.name)
+    return {**dict.fromkeys(lists, "list"), **dict.fromkeys(map(lanes_key, lists), "zset"), bindings: "set"}
 
 
 def queue_key(app: Celery, queue: str, priority: int = 0) -> str:

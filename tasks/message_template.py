@@ -22,7 +22,7 @@ from ..config.settings import Settings
 from ..worker.store.records import StepRef
 from ..worker.unique import unique_hex
 from .broker_keys import queue_key
-from .names import PUBLISHED_HEADER, STEP
+from .names import LANE_HEADER, PUBLISHED_HEADER, STEP
 
 _SESSION: Final = "mark0session"
 _EXECUTION: Final = "mark0execution"
@@ -32,8 +32,9 @@ _ROOT: Final = "mark0root"
 _PARENT: Final = "mark0parent"
 _PUBLISHED: Final = 987654322
 _TAG: Final = "mark0tag"
+_LANE: Final = "mark0lane"
 _BODY: Final = "mark0body"
-_MARKS: Final = (_SESSION, _EXECUTION, str(_STEP), _TASK, _ROOT, _PARENT, str(_PUBLISHED), _TAG, _BODY)
+_MARKS: Final = (_SESSION, _EXECUTION, str(_STEP), _TASK, _ROOT, _PARENT, str(_PUBLISHED), _TAG, _BODY, _LANE)
 
 _Channel: Final[Any] = virtual.Channel
 _Transport: Final[Any] = virtual.Transport
@@ -50,7 +51,7 @@ def message_options(settings: Settings, ref: StepRef, published_ms: int) -> dict
         "queue": _queue_for(settings, ref.queue),
         "serializer": "json",
         "ignore_result": True,
-        "headers": {PUBLISHED_HEADER: published_ms},
+        "headers": {PUBLISHED_HEADER: published_ms, **({LANE_HEADER: ref.lane} if ref.lane else {})},
     }
 
 
@@ -143,15 +144,19 @@ class MessageTemplate:
         queue: The Redis key to which messages are pushed.
     """
 
-    def __init__(self, app: Celery, settings: Settings, *, queue: str = "", has_parent: bool) -> None:
+    def __init__(
+        self, app: Celery, settings: Settings, *, queue: str = "", has_lane: bool = False, has_parent: bool
+    ) -> None:
         """
         Args:
             queue: Name of the queue; "" is the common one.
+            has_lane: Whether the messages name a lane.
             has_parent: Whether the messages are those of later steps, which name their predecessor.
         Raises:
             ValueError: What the template writes differs from what kombu writes.
         """
-        options = message_options(settings, StepRef(_SESSION, _EXECUTION, _STEP, queue=queue), _PUBLISHED)
+        ref = StepRef(_SESSION, _EXECUTION, _STEP, queue=queue, lane=_LANE if has_lane else "")
+        options = message_options(settings, ref, _PUBLISHED)
         options |= {"task_id": _TASK, "root_id": _ROOT, "parent_id": _PARENT if has_parent else None}
         self.queue, text = record_message(app, STEP, options)
         outer = json.loads(text)
@@ -188,6 +193,7 @@ def _values(ref: StepRef, published_ms: int) -> dict[str, str]:
         _PARENT: _parent_task(ref),
         str(_PUBLISHED): str(published_ms),
         _TAG: unique_hex(),
+        _LANE: json.dumps(ref.lane)[1:-1],
     }
 
 

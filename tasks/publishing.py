@@ -11,6 +11,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from celery import Celery
@@ -21,14 +22,20 @@ from ..config.settings import Settings
 from ..worker.errors import StoreUnavailable
 from ..worker.store.context import Publisher
 from ..worker.store.database import Command
+from ..worker.store.lanes import lane_key, wait_commands
 from ..worker.store.records import StepRef
 from ..worker.store.store import Store
 from .message_template import MessageTemplate, message_options, record_message
-from .names import PUBLISHED_HEADER, STEP
+from .names import PUBLISHED_HEADER, STEP, TURN
 
 log = logging.getLogger(__name__)
 
+_Kind = tuple[str, bool, bool]
+"""A kind of messages: their queue, whether they name a task before them, and whether they name a lane."""
+
 _SAMPLE_MS = 1234567890123
+_SAMPLE_LANE = '1/a "quoted" \\ value, \u00e9'
+_COMMON: _Kind = ("", False, False)
 _UNKNOWN_FORMS = (AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
 
 
@@ -42,7 +49,7 @@ class StepPublisher(Publisher):
         self._app = app
         self._settings = settings
         self._lock = threading.Lock()
-        self._templates: dict[tuple[str, bool], MessageTemplate] = {}  # by queue; True: they name a task before them
+        self._templates: dict[_Kind, MessageTemplate] = {}
         self._is_separate = not shares_a_database(settings)
 
     def publish(self, ref: StepRef, published_ms: int = 0) -> None:
@@ -59,61 +66,76 @@ class StepPublisher(Publisher):
     @property
     def works(self) -> bool:
         """Whether messages go out with the transaction; the templates are made on first use."""
-        return self._template("", is_later=False) is not None
+        return self._template(_COMMON) is not None
 
     def queue_key(self, queue: str = "") -> str:
         """The Redis key of a queue, with the prefix and the priority that an existing app may have."""
-        template = self._template(queue, is_later=False)
+        template = self._template((queue, False, False))
         return template.queue if template is not None else self._settings.step_queue(queue)
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
-        """Return one LPUSH; nothing when messages have to be published separately."""
-        template = self._template(ref.queue, is_later=ref.has_parent_task)
-        return () if template is None else (("LPUSH", template.queue, template.message(ref, now_ms)),)
+        """Return one LPUSH, behind those of a lane; nothing when messages have to be published separately."""
+        template = self._template(_kind_of(ref))
+        if template is None:
+            return ()
+        if not ref.lane:
+            return (("LPUSH", template.queue, template.message(ref, now_ms)),)
+        turn = template.message(replace(ref, lane=TURN), now_ms)
+        return (*wait_commands(template.queue, ref, now_ms), ("LPUSH", template.queue, turn))
 
     def next_commands(self, queue: str) -> Sequence[Command]:
         """Return one LINDEX; nothing when messages have to be published separately."""
-        template = self._template(queue, is_later=False)
+        template = self._template((queue, False, False))
         return () if template is None else (("LINDEX", template.queue, -1),)
 
     def commands_in_front(self, ref: StepRef, now_ms: int, following: bytes | None) -> Sequence[Command]:
         """Return one RPUSH. The message is as old as the one behind it: none in the queue is older than the first."""
-        template = self._template(ref.queue, is_later=ref.has_parent_task)
+        template = self._template(_kind_of(ref))
         published_ms = now_ms if following is None else min(now_ms, _published_ms(following))
         return () if template is None else (("RPUSH", template.queue, template.message(ref, published_ms)),)
 
+    def lane_commands(self, ref: StepRef) -> Sequence[Command]:
+        """Return one LINDEX; nothing when messages have to be published separately."""
+        template = self._template(_kind_of(ref))
+        return () if template is None else (("LINDEX", lane_key(template.queue, ref.lane), -1),)
+
     def count_commands(self, queue: str) -> Sequence[Command]:
         """Return one LLEN; nothing when messages have to be published separately."""
-        template = self._template(queue, is_later=False)
+        template = self._template((queue, False, False))
         return () if template is None else (("LLEN", template.queue),)
 
     def make_delivered(self, ref: StepRef, now_ms: int) -> dict[str, Any] | None:
         """Return the message with its body decoded, for this worker itself; None without a template."""
-        template = self._template(ref.queue, is_later=ref.has_parent_task)
+        template = self._template(_kind_of(ref))
         return None if template is None else template.make_delivered(ref, now_ms)
 
-    def _template(self, queue: str, *, is_later: bool) -> MessageTemplate | None:
-        """The template for the messages of a queue; None when messages have to be published separately."""
+    def message(self, ref: StepRef, published_ms: int) -> bytes | None:
+        """Return the message for the step itself, as it is in the queue; None without a template."""
+        template = self._template(_kind_of(ref))
+        return None if template is None else template.message(ref, published_ms).encode()
+
+    def _template(self, kind: _Kind) -> MessageTemplate | None:
+        """The template for messages of a kind; None when messages have to be published separately."""
         if self._is_separate:
             return None
-        found = self._templates.get((queue, is_later))
-        return found if found is not None else self._add_queue(queue, is_later=is_later)
+        found = self._templates.get(kind)
+        return found if found is not None else self._add(kind)
 
-    def _add_queue(self, queue: str, *, is_later: bool) -> MessageTemplate | None:
-        if self._settings.queue_name(self._settings.step_queue(queue)) is None:
-            return self._template("", is_later=is_later)  # another program wrote the name into Redis
+    def _add(self, kind: _Kind) -> MessageTemplate | None:
+        if self._settings.queue_name(self._settings.step_queue(kind[0])) is None:
+            return self._template(("", *kind[1:]))  # another program wrote the name into Redis
         with self._lock:
             try:
-                for later in (False, True):
-                    if (queue, later) not in self._templates:
-                        self._templates[queue, later] = self._build_template(queue, is_later=later)
+                if kind not in self._templates:
+                    self._templates[kind] = self._build_template(*kind)
             except _UNKNOWN_FORMS as error:
                 self._publish_separately(error)
-        return None if self._is_separate else self._templates[queue, is_later]
+        return None if self._is_separate else self._templates[kind]
 
-    def _build_template(self, queue: str, *, is_later: bool) -> MessageTemplate:
-        template = MessageTemplate(self._app, self._settings, queue=queue, has_parent=is_later)
-        ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, 7 if is_later else 1, queue=queue)
+    def _build_template(self, queue: str, is_later: bool, has_lane: bool) -> MessageTemplate:
+        template = MessageTemplate(self._app, self._settings, queue=queue, has_lane=has_lane, has_parent=is_later)
+        lane = _SAMPLE_LANE if has_lane else ""
+        ref = StepRef(uuid.uuid4().hex, uuid.uuid4().hex, 7 if is_later else 1, queue=queue, lane=lane)
         key, message = record_message(self._app, STEP, message_options(self._settings, ref, _SAMPLE_MS))
         if not template.is_like(key, message, ref, _SAMPLE_MS):
             raise ValueError("the template writes another message than kombu")
@@ -122,6 +144,10 @@ class StepPublisher(Publisher):
     def _publish_separately(self, why: Exception) -> None:
         self._is_separate = True
         log.warning("kombu writes messages in a way this version does not know (%s); publishing separately", why)
+
+
+def _kind_of(ref: StepRef) -> _Kind:
+    return ref.queue, ref.has_parent_task, bool(ref.lane)
 
 
 def write_message(app: Celery, settings: Settings, task: str, options: Mapping[str, Any]) -> tuple[str, str] | None:

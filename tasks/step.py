@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any, assert_never
 
 from celery import Celery, Task
+from celery.app.task import Context
 from celery.exceptions import Ignore, Retry
 
 from ..config.logs import LoggedAs
@@ -16,7 +18,7 @@ from ..worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, R
 from ..worker.errors import CeleryAgentsError, ExecutionFailed, StepDelayed, StoreFull, StoreUnavailable
 from ..worker.state.execution.status import ExecutionStatus
 from ..worker.store.records import StepRef
-from .names import STEP
+from .names import LANE_HEADER, STEP, TURN
 from .runtime import LazyRuntime, Runtime
 from .step_message import MalformedStep, read_step
 
@@ -44,12 +46,19 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
             raise Ignore from error
         with LoggedAs(session_id=ref.session_id, execution_id=ref.execution_id, step=ref.step):
             queue = settings.queue_name((self.request.delivery_info or {}).get("routing_key")) or ""
-            return report_outcome(_run_step(runtime(), ref, queue), runtime())
+            ref = replace(ref, queue=queue, lane=_lane_of(self.request))
+            return report_outcome(_run_step(runtime(), ref), runtime())
 
 
-def _run_step(runtime: Runtime, ref: StepRef, queue: str) -> Outcome:
+def _lane_of(request: Context) -> str:
+    """The lane that a step's message names; a worker that knows no lanes runs the step of a turn without one."""
+    named: object = getattr(request, LANE_HEADER, "")
+    return named if isinstance(named, str) and named != TURN else ""
+
+
+def _run_step(runtime: Runtime, ref: StepRef) -> Outcome:
     try:
-        outcome = runtime.runner.run_step(ref.session_id, ref.execution_id, ref.step, queue)
+        outcome = runtime.runner.run_step(ref.session_id, ref.execution_id, ref.step, ref.queue, ref.lane)
         runtime.observers.delivered(outcome)
         return outcome
     except (StoreUnavailable, StoreFull) as error:

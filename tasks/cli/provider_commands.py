@@ -1,4 +1,4 @@
-"""Commands on what holds steps back: limits of model providers, concurrency limits, spend caps, and pauses."""
+"""Commands on what holds steps back: limits of providers, concurrency limits, spend caps, fair shares, pauses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 import typer
 
 from .options import AsJson, By, RedisUrl, client_for, login, time_option
-from .views import as_json, one_line, print_done, print_found, print_notes
+from .views import as_json, clean, one_line, print_done, print_found, print_notes, print_table
 
 if TYPE_CHECKING:
     from ...worker.flow.caps import CapStatus
     from ...worker.flow.concurrency import ConcurrencyStatus
+    from ...worker.flow.shares import SharesStatus, ShareStatus
     from ...worker.flow.values import BucketStatus
 
 N = TypeVar("N", int, float)
@@ -21,6 +22,7 @@ N = TypeVar("N", int, float)
 _CAPS_HEAD: Final = ("NAME", "CAP", "SPENT", "UNTIL", "BY")
 _MOST_SPENT: Final = 5
 _CONCURRENCY_HEAD: Final = ("NAME", "LIMITS", "NOW", "BY")
+_SHARES_HEAD: Final = ("SHARE", "WEIGHT", "WAITING")
 _LIMITS_HEAD: Final = ("MODEL", "GROUP", "LIMITS", "REQUESTS", "NOW")
 
 Kind = Annotated[Literal["provider", "model", "agent", "tool", "queue"], typer.Argument(help="What kind of thing.")]
@@ -154,6 +156,44 @@ def caps(
         print_notes(client.caps.set(SpendCap(name, **given), by=by or login()), "set", json)
 
 
+def shares(
+    action: Annotated[Literal["list", "set", "remove"], typer.Argument(help="What to do.")] = "list",
+    label: Annotated[str | None, typer.Argument(metavar="LABEL", help="Key of the label, with set.")] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(metavar="VALUE=N", help="The weight of a value, default 1; may be repeated.")
+    ] = None,
+    by: By = None,
+    json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Share the slots among the values of a label, such as customers.
+
+    The list shows whose steps wait. What a value does not use goes to the others.
+
+    \b
+    Examples:
+      celery-agents shares
+      celery-agents shares set customer --weight acme=2
+      celery-agents shares remove
+    """
+    if (action == "set") != (label is not None):
+        raise typer.BadParameter("give it with set, and not with list and remove", param_hint="LABEL")
+    if action != "set" and weight:
+        raise typer.BadParameter(f"--weight goes with set, not with {action}")
+    client = client_for(redis_url)
+    if label is not None:
+        from ...worker.flow.shares import FairShares
+
+        given = FairShares(label, weights=_read_numbers("--weight", weight or (), float, "VALUE=N"))
+        client.shares.set(given, by=by or login())
+        print_done({"changed": True}, "set", json)
+    elif action == "remove":
+        removed = client.shares.remove()
+        print_done({"changed": removed}, "removed" if removed else "no fair shares were set", json)
+    else:
+        _print_shares(client.shares.get(), json)
+
+
 def pause(
     kind: Kind,
     name: Name,
@@ -259,6 +299,23 @@ def _print_caps(found: Sequence[CapStatus], json: bool) -> None:
         return [each.cap.name, describe_cap(each.cap), spent, f"{ends} UTC", each.cap.by]
 
     print_found(_CAPS_HEAD, found, json=json, value=cap_value, row=row)
+
+
+def _print_shares(status: SharesStatus, json: bool) -> None:
+    from ...worker.engine.flow_texts import describe_shares, describe_waiting
+    from ..client.json_values import shares_value
+
+    if json:
+        print(as_json(shares_value(status)))
+        return
+    print(one_line(describe_shares(status.shares), 1000))
+    if not status.waiting:
+        return
+
+    def row(each: ShareStatus) -> list[str]:
+        return [each.share or "(without the label)", f"{each.weight:g}", describe_waiting(each)]
+
+    print_table(_SHARES_HEAD, [[clean(cell) for cell in row(each)] for each in status.waiting])
 
 
 def _print_concurrency(found: Sequence[ConcurrencyStatus], json: bool) -> None:

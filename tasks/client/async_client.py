@@ -27,6 +27,7 @@ from .inputs import check_position, check_seconds
 from .job import Job, Result
 from .providers import ProviderLimits
 from .schedules import Schedules
+from .shares import Shares
 from .stream_items import StreamItem
 
 C = TypeVar("C")
@@ -186,6 +187,14 @@ class AsyncConcurrencyLimits(_InThreads[ConcurrencyLimits]):
     list = _run_in_thread(ConcurrencyLimits.list)
 
 
+class AsyncShares(_InThreads[Shares]):
+    """Fair shares; see `Shares` for what each verb does and raises."""
+
+    set = _run_in_thread(Shares.set)
+    get = _run_in_thread(Shares.get)
+    remove = _run_in_thread(Shares.remove)
+
+
 class AsyncSchedules(_InThreads[Schedules]):
     """Schedules; see `Schedules` for what each verb does and raises."""
 
@@ -266,6 +275,11 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     def concurrency(self) -> AsyncConcurrencyLimits:
         """The concurrency limits."""
         return AsyncConcurrencyLimits(self._client.concurrency, self._threads)
+
+    @property
+    def shares(self) -> AsyncShares:
+        """The fair shares."""
+        return AsyncShares(self._client.shares, self._threads)
 
     @property
     def caps(self) -> AsyncSpendCaps:

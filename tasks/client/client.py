@@ -52,6 +52,7 @@ from .pending import ResolvingVerbs
 from .providers import ProviderVerbs
 from .rewinding import RewindingVerbs
 from .schedules import Schedules
+from .shares import ShareVerbs
 from .snapshots import SnapshotVerbs
 from .spending import SpendingVerbs
 from .stream_items import StreamItem
@@ -76,6 +77,7 @@ class AgentClient(
     ProviderVerbs,
     ConcurrencyVerbs,
     CapVerbs,
+    ShareVerbs,
     ArchivingVerbs,
 ):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.

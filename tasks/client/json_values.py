@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ...worker.flow.caps import CapStatus, SpendCap
     from ...worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus
     from ...worker.flow.schedules import ScheduleStatus
+    from ...worker.flow.shares import FairShares, SharesStatus
     from ...worker.flow.values import BucketStatus, Pause, ProviderLimit
     from ...worker.state.agent_state import AgentState
     from ...worker.store.children.trees import TreeNode
@@ -222,6 +223,12 @@ def cap_value(status: CapStatus) -> dict[str, Any]:
     return {**_stored_value(status.cap), "spent": spent, "ends_at": moment(status.ends_ms)}
 
 
+def shares_value(status: SharesStatus) -> dict[str, Any]:
+    """The fair shares as JSON, with the steps that wait."""
+    waiting = [{"share": each.share, "weight": each.weight, "waiting": {**each.waiting}} for each in status.waiting]
+    return {"shares": status.shares and _stored_value(status.shares), "waiting": waiting}
+
+
 def pause_value(pause: Pause) -> dict[str, Any]:
     """A pause as JSON."""
     return {**_stored_value(pause), "name": pause.name or DEFAULT_QUEUE, "until": pause.until}
@@ -252,7 +259,7 @@ def schedule_value(status: ScheduleStatus) -> dict[str, Any]:
     }
 
 
-def _stored_value(stored: ProviderLimit | ConcurrencyLimit | SpendCap | Pause) -> dict[str, Any]:
+def _stored_value(stored: ProviderLimit | ConcurrencyLimit | SpendCap | FairShares | Pause) -> dict[str, Any]:
     value = stored.to_dict()
     value["since"] = moment(value.pop("since_ms"))
     return value

@@ -12,6 +12,7 @@ from typing import Any, Final
 from ...worker.engine.transitions import FirstExecution, first_state
 from ...worker.errors import InvalidInput
 from ...worker.flow.debounce import Debounce, milliseconds
+from ...worker.flow.shares import FairShares, Priority, check_priority, lane_of
 from ...worker.moments import moment
 from ...worker.state.agent_state import AgentState
 from ...worker.state.conversation.messages import Message
@@ -38,6 +39,7 @@ class Submission:
         delay: The same as a time from now.
         expires_in: The execution of a new session is stopped so long after it may begin, if it has not begun then.
         debounce: A new session begins later, and takes further messages until it has begun.
+        priority: Of the steps of a new session; None: normal.
         when: How it is delivered to a session that exists.
         by: Who sends it; "" where nobody has said so.
     """
@@ -56,6 +58,7 @@ class Submission:
     delay: timedelta | None = None
     expires_in: timedelta | None = None
     debounce: Debounce | None = None
+    priority: Priority | None = None
     when: MessageMode = MessageMode.STEER
     by: str = ""
 
@@ -66,6 +69,8 @@ class Submission:
         read_time_ms("start_at", self.start_at)
         _check_time("delay", self.delay, timedelta())
         _check_time("expires_in", self.expires_in, timedelta(milliseconds=1))
+        if self.priority is not None:
+            check_priority(self.priority)
         if self.debounce is not None:
             self._check_debounced(self.debounce)
 
@@ -90,6 +95,12 @@ class Submission:
             return now_ms() + self.debounce.quiet_ms
         return read_time_ms("start_at", self.start_at) or 0
 
+    def lane(self, shares: FairShares | None) -> str:
+        """The lane of the steps of a new session; "" for none."""
+        if shares is None:
+            return "" if self.priority is None else lane_of("", self.priority)
+        return shares.lane_for(self.labels, self.priority or "normal")
+
     @property
     def _needs_new(self) -> Iterator[tuple[str, Any, str]]:
         """All that only a new session can have and the caller asked for: name, value, and what to do instead."""
@@ -98,6 +109,8 @@ class Submission:
                 yield name, str(value), "only a new session can start later. Leave it out, or the id."
         if self.expires_in is not None:
             yield "expires_in", str(self.expires_in), "only a new session can expire. Leave it out, or the id."
+        if self.priority is not None:
+            yield "priority", self.priority, "only a new session can be given one. Leave it out, or the id."
         if self.labels:
             yield "labels", self.labels, "call label() for it, and leave them out here."
 
@@ -149,6 +162,7 @@ class Submission:
         later = self._times()
         transcript = fingerprint_messages(self.transcript) if self.transcript else ""
         labels = json.dumps(self.labels, sort_keys=True) if self.labels else ""
+        labels += "" if self.priority is None else f"priority{self.priority}"
         return fingerprint_request(agent, self.message, self.budget, self.metadata) + later + transcript + labels
 
     def message_fingerprint(self) -> str:

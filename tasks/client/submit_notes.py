@@ -8,6 +8,7 @@ from typing import Final
 
 from ...worker.engine.flow_texts import describe_overspent, describe_pause
 from ...worker.errors import StoreForbidden, StoreUnavailable
+from ...worker.flow.shares import FairShares
 from ...worker.flow.values import EMPTY_VIEW, FlowView
 from ...worker.store.flow.caps import Overspent
 from ...worker.store.store import Store
@@ -37,6 +38,17 @@ class SubmitNotes:
         except (StoreUnavailable, StoreForbidden):  # the job is there: its caller must not take it for lost
             return ""
         return told
+
+    def shares(self) -> FairShares | None:
+        """The fair shares as they were a second ago at the earliest; None: none are set, or Redis does not say."""
+        try:
+            return self._known_view()[0].shares
+        except (StoreUnavailable, StoreForbidden):  # the submit itself says it
+            return None
+
+    def forget(self) -> None:
+        """Read anew what is set, at the next question."""
+        self._view = EMPTY_VIEW, float("-inf")
 
     def _describe(self, view: FlowView, agent: str, queue: str, labels: Mapping[str, str]) -> str:
         now_ms = view.at_ms

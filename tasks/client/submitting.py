@@ -22,6 +22,7 @@ from ...worker.errors import (
     StoreUnavailable,
 )
 from ...worker.flow.debounce import Debounce
+from ...worker.flow.shares import Priority
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.values.ids import ChildSessionId, ExecutionId, read_session_id
@@ -58,6 +59,7 @@ class SubmittingVerbs(ClientConnection):
                 alias="expires_in_seconds", gt=0, le=LONGEST_SECONDS,
                 description="It is stopped where it has not begun so long after it may begin; a new session only.",
             ),
+            "priority": Field(description="Among the waiting steps of its share; a new session only."),
             "debounce": Field(description="It waits for further messages under this key; a new session only."),
         },
         reads_session=("session_id", "messages"), service_only=("labels", "debounce"),
@@ -81,6 +83,7 @@ class SubmittingVerbs(ClientConnection):
         delay: timedelta | None = None,
         expires_in: timedelta | None = None,
         debounce: Debounce | None = None,
+        priority: Priority | None = None,
         new_only: bool = False,
         when: str = "steer",
     ) -> Job:
@@ -112,6 +115,9 @@ class SubmittingVerbs(ClientConnection):
                 was said by the first one and is not used. When it has begun, a further message is queued behind it;
                 when it has ended, the next one begins a session again. `placed` of the job says which. Not with
                 `session_id`, `start_at`, `delay` or `when`.
+            priority: Of a new session, and of its children: while more steps wait than there are slots, those of
+                `interactive` sessions are taken before others of the same share (see `FairShares`) more often than
+                not, and those of `bulk` ones seldom. None: `normal`.
             new_only: True: `session_id` never continues a session; one that was made by another request is a mismatch.
             when: How the message is delivered to a session that exists, as in `send_message`.
         Raises:
@@ -134,7 +140,7 @@ class SubmittingVerbs(ClientConnection):
             transcript=read_transcript(messages, session_id, self.settings),
             notify=self._read_receivers(on_complete, webhook, on_request, request_webhook),
             when=read_mode(when),
-            start_at=start_at, delay=delay, expires_in=expires_in, debounce=debounce,
+            start_at=start_at, delay=delay, expires_in=expires_in, debounce=debounce, priority=priority,
         )  # fmt: skip
         return self._hand_over(submission, agent, may_exist=session_id is not None and not new_only)
 
@@ -144,6 +150,9 @@ class SubmittingVerbs(ClientConnection):
         Args:
             may_exist: Whether the caller chose the session's id.
         """
+        if submission.priority is not None and not self._publisher.works:
+            advice = "leave it out: it needs the broker in the store's Redis database."
+            raise InvalidInput("priority", submission.priority, advice)
         if submission.debounce is not None:
             if may_exist:
                 raise InvalidInput("session_id", submission.session, "leave it out: the key of Debounce finds it.")
@@ -187,6 +196,7 @@ class SubmittingVerbs(ClientConnection):
             submission.first_state,
             start_at_ms=submission.start_at_ms(self._now_ms),
             queue=queue,
+            lane=submission.lane(self._notes.shares()),
             labels=submission.labels,
         )
         self._publish(applied.publish)

@@ -42,6 +42,8 @@ class FetchedElement(NamedTuple):
         key: The list, where it goes if it is not delivered.
         record: Name of its record among those that wait for their acknowledgement; "" without one.
         is_redelivered: Whether another worker had taken it before.
+        lane: The lane of the step, where it was taken for a turn or is delivered by its own worker; "" for none.
+        estimate: The seconds for which its share was charged when it was taken.
     """
 
     queue: str
@@ -49,6 +51,8 @@ class FetchedElement(NamedTuple):
     data: bytes
     record: str = ""
     is_redelivered: bool = False
+    lane: str = ""
+    estimate: float = 0.0
 
 
 class QueueFetcher:

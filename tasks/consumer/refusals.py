@@ -13,7 +13,8 @@ ELEMENT: Final = "element"
 REDELIVERY: Final = "redelivery"
 REMOTE_CONTROL: Final = "remote control"
 FETCH: Final = "fetch"
-SOURCES: Final = (ELEMENT, REDELIVERY, REMOTE_CONTROL, FETCH)
+TURNS: Final = "turns"
+SOURCES: Final = (ELEMENT, REDELIVERY, REMOTE_CONTROL, FETCH, TURNS)
 
 _LONGEST_REASON: Final = 300
 _LOG_PAUSE_SECONDS: Final = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from ...worker.store.records import StepRef
 from ..names import STEP
 from ..runtime import LazyRuntime
 from .decoded_messages import DecodedMessage
+from .lane_fetcher import LaneFetcher
 from .pool import TaskPool
 from .queue_consumer import QueueConsumer
 from .queue_fetcher import FetchedElement, QueueFetcher
@@ -35,20 +37,24 @@ class StepConsumer(QueueConsumer):
         super().__init__(app, runtime, queues.values())
         self._names = dict(queues)
         self._slots: Slots | None = None
+        self._lanes: LaneFetcher | None = None
 
     def _make_fetcher(self, consumer: Any) -> QueueFetcher:
         is_beside, is_exact = isinstance(consumer.pool, TaskPool), bool(self._app.conf.worker_disable_prefetch)
         # Our own pool has threads of their own for other tasks.
         counts_others = not is_beside and (is_exact or not self._consumes_other_queues())
         self._slots = Slots(consumer, counts_other_tasks=counts_others)
-        return QueueFetcher(
+        self._lanes = LaneFetcher(
             self._connect_broker(),
             self._taken_keys(),
             count_wanted=self._slots.count_wanted,
             hand_over=self._deliver_here if is_beside else self._deliver_in_celerys_loop,
             record_turn=self._record_turn,
             give_way=partial(consumer.call_soon, _do_nothing) if is_exact else None,
+            write=self._runtime().publisher.message,
+            names={queue: name for name, queue in self._names.items()},
         )
+        return self._lanes
 
     def _start_fetcher(self, consumer: Any, fetcher: QueueFetcher) -> None:
         if isinstance(consumer.pool, TaskPool):
@@ -74,7 +80,11 @@ class StepConsumer(QueueConsumer):
         if queue is None or fetcher is None or queue not in fetcher.queues:
             return False
         element = self._runtime().publisher.make_delivered(ref, now_ms)
-        return element is not None and self._hand_to_celery(DecodedMessage(element, queue, element["body"]))
+        if element is None:
+            return False
+        message = DecodedMessage(element, queue, element["body"])
+        message.fetched = FetchedElement(queue, "", b"", lane=ref.lane)
+        return self._hand_to_celery(message)
 
     # --- delivering ---------------------------------------------------------------------------------------------------
 
@@ -91,7 +101,7 @@ class StepConsumer(QueueConsumer):
         if consumer is None or slots is None:
             return False
         begun: list[object] = []
-        release = partial(self._release, slots, message)
+        release = partial(self._release, slots, message, time.monotonic())
         slots.take(message)
         try:
             strategy = consumer.strategies[message.headers["task"]]
@@ -101,9 +111,11 @@ class StepConsumer(QueueConsumer):
             raise
         return bool(begun)
 
-    def _release(self, slots: Slots, message: DecodedMessage, *_: object) -> None:
+    def _release(self, slots: Slots, message: DecodedMessage, taken_at: float, *_: object) -> None:
         """Celery acknowledges or rejects a message when its task has ended: its slot is free."""
         slots.free(message)
+        if message.fetched is not None and self._lanes is not None:
+            self._lanes.charge(message.fetched, time.monotonic() - taken_at)
         self._wake()
 
 

@@ -11,6 +11,7 @@ from ...worker.flow.caps import SpendCap
 from ...worker.flow.concurrency import ConcurrencyLimit
 from ...worker.flow.debounce import Debounce
 from ...worker.flow.schedules import MOST_MISSED, Schedule
+from ...worker.flow.shares import FairShares
 from ...worker.flow.values import ProviderLimit
 from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message
@@ -212,6 +213,17 @@ class Cap(Body):
     def value(self) -> SpendCap:
         """The cap as the client takes it."""
         return SpendCap(**self.model_dump())
+
+
+class Shares(Body):
+    """How the slots of the fleet are shared among the values of a label while more steps wait than there are slots."""
+
+    label: str = Field(max_length=200, description="Key of the label, such as customer.")
+    weights: dict[str, float] = Field({}, max_length=1000, description="Of values with another one than 1.")
+
+    def value(self) -> FairShares:
+        """The shares as the client takes them."""
+        return FairShares(**self.model_dump())
 
 
 class ModelSchedule(Body):

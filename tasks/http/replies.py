@@ -424,6 +424,30 @@ class CapsReply(Reply):
     caps: list[CapReply]
 
 
+class ShareReply(Reply):
+    """A share of which steps wait."""
+
+    share: str = Field(description="The value of the label; empty: the sessions without it.")
+    weight: float
+    waiting: dict[str, int] = Field(description="Steps that wait, by the priority of their sessions.")
+
+
+class FairSharesReply(Reply):
+    """How the slots of the fleet are shared."""
+
+    label: str
+    weights: dict[str, float]
+    by: str = Field(description="Who has set it.")
+    since: datetime
+
+
+class SharesReply(Reply):
+    """The fair shares, and whose steps wait."""
+
+    shares: FairSharesReply | None = Field(description="null: none are set.")
+    waiting: list[ShareReply] = Field(description="Those with most waiting steps first, up to 100.")
+
+
 class PausesReply(Reply):
     """The pauses that have not ended, the oldest first."""
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, create_model
 from starlette.responses import Response
 
 from ...worker.errors import SessionConflict
+from ...worker.flow.shares import Priority
 from ..client.client import AgentClient
 from ..client.json_values import (
     bucket_value,
@@ -21,6 +22,7 @@ from ..client.json_values import (
     found_value,
     pause_value,
     schedule_value,
+    shares_value,
     timeline_value,
     waiting_value,
 )
@@ -35,6 +37,7 @@ from .bodies import (
     ModelLimit,
     ModelSchedule,
     Moment,
+    Shares,
     TranscriptMessage,
     WaitQuery,
 )
@@ -64,6 +67,8 @@ WIRE: Final[Mapping[str, Any]] = {
     "ProviderLimit": ModelLimit,
     "ConcurrencyLimit": Concurrency,
     "SpendCap": Cap,
+    "FairShares": Shares,
+    "Priority | None": Priority | None,
     "Schedule": ModelSchedule,
     "Debounce | None": Debouncing | None,
     "Mapping[str, Any] | None": dict[str, Any] | None,
@@ -84,6 +89,7 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "ProviderLimit": lambda limit: limit.value(),
     "ConcurrencyLimit": lambda limit: limit.value(),
     "SpendCap": lambda cap: cap.value(),
+    "FairShares": lambda shares: shares.value(),
     "Schedule": lambda schedule: schedule.value(),
     "Debounce | None": lambda debounce: debounce.value(),
     "Sequence[Message]": lambda messages: [message.value() for message in messages],
@@ -150,6 +156,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "tuple[CapStatus, ...]": Writer(
         {200: replies.CapsReply}, lambda _, found: send({"caps": [cap_value(each) for each in found]})
     ),
+    "SharesStatus": Writer({200: replies.SharesReply}, lambda _, status: send(shares_value(status))),
     "tuple[ScheduleStatus, ...]": Writer(
         {200: replies.SchedulesReply}, lambda _, found: send({"schedules": [schedule_value(each) for each in found]})
     ),

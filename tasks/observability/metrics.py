@@ -34,6 +34,7 @@ _ANSWER_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_2
 _UNKNOWN_TOOL: Final = "(unknown)"  # a model may invent any name, and each would be a time series
 _OTHER: Final = "(other)"
 _MOST_NAMES: Final = 100
+_MOST_SHARES: Final = 20
 _MOST_TOOLS: Final = 1_000  # MCP servers have many
 _NAME_CHARS: Final = 100
 
@@ -254,11 +255,15 @@ class _GaugeCollector:
             lengths: dict[str, float] = {}
             if shares_a_database(settings):
                 lengths = {name: float(housekeeping.queue_length(key)) for name, key in keys.items()}
+            shares = runtime.store.flow.shares_waiting([*keys.values()]) if runtime.gate.view.shares else {}
             unoffered: dict[str, float] = {**housekeeping.count_unoffered()}
         except CeleryAgentsError as error:
             log.debug("the queues cannot be read: %s", error)
             return {}
+        waiting = {share: float(sum(counts.values())) for share, counts in shares.items()}
+        most = dict(sorted(waiting.items(), key=lambda each: -each[1])[:_MOST_SHARES])
         return {
+            "share_waiting": ("Steps that wait in these queues, of the shares with most", "share", most),
             "queue_length": ("Messages in a queue that this worker takes", "queue", lengths),
             "unoffered_sessions": ("Sessions whose agent no live worker offers (of all workers)", "agent", unoffered),
         }

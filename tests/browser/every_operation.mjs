@@ -242,6 +242,10 @@ async function limit() {
   assert.deepEqual((await call("GET", "/v1/concurrency")).value.concurrency[0].per, { customer: 1 });
   assert.equal((await call("DELETE", "/v1/concurrency", {}, { query: { name: "crm" } })).value.changed, true);
   const cap = { cap: { name: "daily", usd: 20, per: "day", label: "customer", values: { acme: 100 } }, by: "node" };
+  const shares = { shares: { label: "customer", weights: { acme: 2 } }, by: "ops" };
+  await call("PUT", "/v1/shares", {}, { body: shares });
+  assert.equal((await call("GET", "/v1/shares")).value.shares.weights.acme, 2);
+  assert.equal((await call("DELETE", "/v1/shares")).value.changed, true);
   assert.deepEqual((await call("PUT", "/v1/caps", {}, { body: cap })).value.notes, []);
   assert.equal((await call("GET", "/v1/caps")).value.caps[0].usd, 20);
   assert.equal((await call("DELETE", "/v1/caps", {}, { query: { name: "daily" } })).value.changed, true);

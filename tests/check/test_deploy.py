@@ -212,6 +212,7 @@ ALERTED: dict[str, str | None] = {
     # These are about an installation that does not start, or about the machine on which doctor runs.
     "check_version": None, "check_clock": None, "check_shards": None, "check_broker": None, "check_models": None,
     "check_own_agents": None, "check_app_settings": None, "check_library_attributes": None, "check_builds": None,
+    "check_shares": None,
     # The other tools of the server work, and the log of each worker has a warning.
     "check_tools": None,
     # A sweep takes such entries out.

@@ -62,7 +62,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks": "config tasks.app",
     "tasks.agent_modules": "config worker.agent",
     "tasks.app": "config tasks.consumer tasks.controls tasks.producer tasks.runtime tasks.step",
-    "tasks.broker_keys": "config",
+    "tasks.broker_keys": "config worker.store",
     "tasks.channels": "worker.store",
     "tasks.cli": (
         "config demo tasks.client tasks.http tasks.local tasks.observability tasks.producer worker.engine worker.errors "
@@ -75,7 +75,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "tasks.consumer": (
         "config tasks.agent_modules tasks.broker_keys tasks.channels tasks.housekeeping tasks.names tasks.observability "
-        "tasks.own_app tasks.producer tasks.runtime tasks.step_message worker.concurrency worker.errors "
+        "tasks.own_app tasks.producer tasks.runtime tasks.step_message worker.concurrency worker.errors worker.flow "
         "worker.known_secrets worker.redaction worker.store worker.unique"
     ),
     "tasks.controls": ("config tasks.client tasks.consumer tasks.names worker.errors worker.state worker.store"),

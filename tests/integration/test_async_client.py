@@ -26,7 +26,7 @@ from support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore:no worker has registered")
 
-PARTS = {"limits", "concurrency", "caps", "schedules"}
+PARTS = {"limits", "concurrency", "caps", "shares", "schedules"}
 NOT_VERBS = {*PARTS, "store", "session_store", "settings", "stream_batches", "wait_for_agent"}
 
 

@@ -15,10 +15,11 @@ from celery_agents.worker.store.memory.scripts import Run
 from celery_agents.worker.store.redis.scripts import SCRIPTS as LUA
 
 _LUA: Final[Any] = LuaRuntime(encoding=None)
-_SCRIPTS: Final[Any] = {
-    name: _LUA.execute(f"return function(KEYS, ARGV, redis, cjson) {LUA[name]} end".encode())
-    for name in ("bucket", "holders", "caps")
-}
+
+
+def compile_script(text: str) -> Any:
+    """Make a script of its text, for `run_script`."""
+    return _LUA.execute(f"return function(KEYS, ARGV, redis, cjson) {text} end".encode())
 
 
 def run_script(script: Any, run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
@@ -34,7 +35,8 @@ def run_script(script: Any, run: Run, keys: Sequence[str], args: Sequence[Word])
     return _from_lua(script(_to_lua(list(keys)), _to_lua(list(args)), *map(_table, libraries)))
 
 
-SCRIPTS: Final = {**MEMORY_SCRIPTS, **{name: partial(run_script, script) for name, script in _SCRIPTS.items()}}
+_OF_FLOW: Final = {name: partial(run_script, compile_script(LUA[name])) for name in ("bucket", "holders", "caps")}
+SCRIPTS: Final = {**MEMORY_SCRIPTS, **_OF_FLOW}
 """The scripts of the database in memory; those of flow are the product's own."""
 
 

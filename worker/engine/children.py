@@ -206,7 +206,7 @@ class Children:
         )
         queue = self._queues.queue_of(order.agent)
         start = partial(_first_state, run, request, budget, first_messages(run, request, order.prompt))
-        return NewChild(request=request, link=link, queue=queue, start=start)
+        return NewChild(request=request, link=link, queue=queue, lane=run.ref.lane, start=start)
 
 
 def _order_of(request: Request) -> ChildOrder:

@@ -11,7 +11,15 @@ from typing import Any, Final
 
 from ...config.settings import GROUP_MARK
 from ..agent import Agent, AgentRegistry
-from ..errors import WRONG_TYPE, SessionNotFound, StateTooNew, StateUnreadable, StoreUnavailable, UnknownAgent
+from ..errors import (
+    WRONG_TYPE,
+    CeleryAgentsError,
+    SessionNotFound,
+    StateTooNew,
+    StateUnreadable,
+    StoreUnavailable,
+    UnknownAgent,
+)
 from ..guards import time_left
 from ..moments import moment
 from ..state.execution.budget import ExecutionBudget
@@ -78,7 +86,7 @@ class StepClaimer:
         services, claimed = self._services, claim.claimed
         loaded = claimed.loaded
         agent = self._agents[loaded.agent]
-        own_claim = _in_queue_of(agent, claimed.claim)
+        own_claim = self._in_lane(_in_queue_of(agent, claimed.claim))
         seconds = agent.step_timeout or services.settings.step_timeout_seconds
         lease = services.keeper.keep(own_claim, seconds, claim.sent_at)
         started_at, claimed_at = moment(loaded.started_ms), moment(claimed.claim.now_ms)
@@ -133,6 +141,18 @@ class StepClaimer:
         except StoreUnavailable:
             # Redis may have taken the claim; a fresh id would wait for its lease to end.
             return self._store.steps.claim(ref, claim_id, self._worker, alone=alone)
+
+    def _in_lane(self, claim: Claim) -> Claim:
+        """The claim with the lane for the session's next steps, where it has none from before the shares were set."""
+        services, ref = self._services, claim.ref
+        shares = services.gate.view.shares
+        if ref.lane or shares is None:
+            return claim
+        try:
+            labels = services.store.flow.labels_of(ref.session_id)
+        except CeleryAgentsError:  # the next step's worker asks again
+            return claim
+        return replace(claim, ref=replace(ref, lane=shares.lane_for(labels)))
 
     def _leave_to_other_worker(self, claimed: Claimed, agent: str) -> Outcome:
         """Move a step whose agent this worker does not offer to a worker that offers it, or let it wait for one."""

@@ -9,6 +9,7 @@ from typing import Final, assert_never
 from ...config.settings import DEFAULT_QUEUE
 from ..flow.caps import NANOS, CapPart, SpendCap
 from ..flow.concurrency import ConcurrencyStatus
+from ..flow.shares import FairShares, ShareStatus
 from ..flow.values import BucketStatus, Dimension, ModelEndpoint, Pause
 from ..moments import moment
 from ..store.flow.caps import Overspent
@@ -111,6 +112,20 @@ def describe_cap(cap: SpendCap) -> str:
     agent = f"of agent {cap.agent}" if cap.agent else ""
     words = (amount or f"a {cap.per}", agent, each, f"({own})" if own else "")
     return f"{' '.join(word for word in words if word)}, then {cap.then}"
+
+
+def describe_shares(shares: FairShares | None) -> str:
+    """Write how slots are shared: "slots are shared by customer (acme 2), as ann has set it"."""
+    if shares is None:
+        return "no fair shares are set"
+    weights = ", ".join(f"{value or 'without it'} {weight:g}" for value, weight in shares.weights.items())
+    by = f", as {shares.by} has set it" if shares.by else ""
+    return f"slots are shared by {shares.label}{f' ({weights})' if weights else ''}{by}"
+
+
+def describe_waiting(status: ShareStatus) -> str:
+    """Write how many steps of a share wait: "2 interactive, 290 normal"."""
+    return ", ".join(f"{count} {priority}" for priority, count in status.waiting.items())
 
 
 def describe_no_price(part: CapPart, model: str) -> str:

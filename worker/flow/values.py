@@ -19,6 +19,7 @@ from ..state.values.value import Value, skip_when_reading
 from .caps import CapPart, SpendCap
 from .concurrency import ConcurrencyLimit
 from .names import check_name
+from .shares import FairShares
 
 Dimension = Literal["requests", "tokens", "input_tokens", "output_tokens"]
 """What a limit counts; `tokens` are those of input and output together."""
@@ -261,6 +262,7 @@ class FlowView:
         buckets: Those that have learned something or hold requests back, by digest.
         concurrency: The concurrency limits by name; None for one that was removed.
         caps: The spend caps by name.
+        shares: The fair shares; None: none are set.
         at_ms: When they were read (Redis ms).
     """
 
@@ -269,6 +271,7 @@ class FlowView:
     buckets: Mapping[str, ModelEndpoint] = field(default_factory=dict[str, ModelEndpoint])
     concurrency: Mapping[str, ConcurrencyLimit | None] = field(default_factory=dict[str, "ConcurrencyLimit | None"])
     caps: Mapping[str, SpendCap] = field(default_factory=dict[str, "SpendCap"])
+    shares: FairShares | None = None
     at_ms: int = 0
 
     @property

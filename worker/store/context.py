@@ -62,6 +62,11 @@ class Publisher:
         del following
         return self.commands(ref, now_ms)
 
+    def lane_commands(self, ref: StepRef) -> Sequence[Command]:
+        """One command that reads the oldest entry of a step's lane; none where steps do not wait in lanes."""
+        del ref
+        return ()
+
     def count_commands(self, queue: str) -> Sequence[Command]:
         """One command that counts the messages in a queue; none where the queue is not in the store's database."""
         del queue

@@ -48,6 +48,7 @@ class ControlFields:
         cancel: The execution that was asked to stop.
         started_ms: When the execution was claimed first; 0 never.
         queue: Name of the queue for the session's step messages; "" is the common one.
+        lane: The lane of the session's steps, see `worker.flow.shares.lane_of`; "" for none.
         unoffered: While no live worker offers the session's agent: since when, and the agent. See `unoffered_mark`.
         retries: How often the execution was retried.
         legs: How often the step has waited.
@@ -74,6 +75,7 @@ class ControlFields:
     cancel: str
     started_ms: int
     queue: str = ""
+    lane: str = ""
     unoffered: str = ""
     retries: int = 0
     legs: int = 0
@@ -128,6 +130,7 @@ class ControlFields:
             retries=self.retries,
             legs=self.legs,
             queue=self.queue,
+            lane=self.lane,
             root_task=root_task,
             parent_task=parent_task if self.step == 1 else "",
         )
@@ -157,6 +160,7 @@ _PARSERS: Final[Mapping[str, tuple[str, Callable[[bytes | None], Any]]]] = {
     "cancel": ("cancel", fields.text),
     "started": ("started_ms", fields.milliseconds),
     "queue": ("queue", fields.text),
+    "lane": ("lane", fields.text),
     "unoffered": ("unoffered", fields.text),
     "retries": ("retries", fields.number),
     "legs": ("legs", fields.number),

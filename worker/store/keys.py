@@ -79,7 +79,8 @@ class FleetKeys:
     """
 
     __slots__ = (
-        "agents", "alive", "confirm", "flow", "is_apart", "lines", "none", "prefix", "primary", "shards", "workers",
+        "agents", "alive", "confirm", "flow", "is_apart", "lines", "none", "prefix", "primary", "shards", "weights",
+        "workers",
     )  # fmt: skip
 
     def __init__(self, *, is_apart: bool = False) -> None:
@@ -97,6 +98,7 @@ class FleetKeys:
         self.confirm = self.prefix + "confirm"
         self.none = self.prefix + "none"
         self.lines = self.prefix + "lines"
+        self.weights = self.prefix + "weights"
         self.primary = self.prefix + "primary"
 
     def newest_tools(self, server: str) -> str:

@@ -36,6 +36,7 @@ class StepRef:
         retries: How often the execution was retried; part of the task's id only.
         queue: Name of the queue that its message is for, or came from; "" is the common one.
         legs: How often the step has waited; part of the task's id only.
+        lane: The lane in which it waits for its turn, see `worker.flow.shares.lane_of`; "" for none.
         root_task, parent_task: Celery task ids in the message of a child's step: of the task at the root of its tree,
             and of the task that made it. "": they follow from the execution.
     """
@@ -46,17 +47,18 @@ class StepRef:
     retries: int = 0
     legs: int = 0
     queue: str = ""
+    lane: str = field(default="", compare=False)
     root_task: str = field(default="", compare=False)
     parent_task: str = field(default="", compare=False)
 
     @classmethod
-    def due_in(cls, session_id: str, state: AgentState, queue: str = "") -> StepRef | None:
-        """Name the step that is due in a session, with the queue for its message; None when nothing runs."""
+    def due_in(cls, session_id: str, state: AgentState, queue: str = "", lane: str = "") -> StepRef | None:
+        """Name the step that is due in a session, with queue and lane for its message; None when nothing runs."""
         execution = state.execution
         if execution is None or execution.status.is_terminal() or execution.status is ExecutionStatus.WAITING:
             return None
         step, retries = execution.step_count + 1, execution.retries
-        return cls(session_id, execution.execution_id, step, retries=retries, queue=queue)
+        return cls(session_id, execution.execution_id, step, retries=retries, queue=queue, lane=lane)
 
     @property
     def has_parent_task(self) -> bool:

@@ -1,4 +1,4 @@
-// Limits in the fleet: of model providers, of what runs at a time, of what is spent; and pauses. With forms.
+// Limits, caps, shares and pauses of the fleet, with forms.
 import { get, serverNow } from "./api.js";
 import { ask } from "./dialog.js";
 import { count, inert } from "./format.js";
@@ -20,15 +20,14 @@ const GLYPHS = {
 };
 
 export function Providers({ now }) {
-  const limits = usePolled((signal) => get("v1/limits", {}, signal), [], 3);
-  const pauses = usePolled((signal) => get("v1/pauses", {}, signal), [], 3);
-  const concurrency = usePolled((signal) => get("v1/concurrency", {}, signal), [], 3);
-  const caps = usePolled((signal) => get("v1/caps", {}, signal), [], 3);
-  const { act, problem, notes } = useActing(limits, pauses, concurrency, caps);
+  const all = ["limits", "pauses", "concurrency", "caps", "shares"].map((name) =>
+    usePolled((signal) => get(`v1/${name}`, {}, signal), [], 3));
+  const [limits, pauses, concurrency, caps, shares] = all;
+  const { act, problem, notes } = useActing(...all);
   const buckets = limits.value?.limits ?? [];
   return html`<section class="part" aria-labelledby="providers-title">
     <header><h2 id="providers-title">Limits and pauses</h2><${ActingAs} /></header>
-    <${Problem} of=${problem ?? limits.problem ?? pauses.problem ?? concurrency.problem ?? caps.problem} />
+    <${Problem} of=${problem ?? all.find((each) => each.problem)?.problem} />
     ${notes.map((note) => html`<p class="small" role="status">${inert(note)}</p>`)}
     ${buckets.length
       ? html`<${Buckets} buckets=${buckets} act=${act} />`
@@ -36,6 +35,10 @@ export function Providers({ now }) {
         No limit of a model provider is set, and none was learned within the last hour.</p>`}
     <${Concurrency} limits=${concurrency.value?.concurrency ?? []} act=${act} />
     <${Caps} caps=${caps.value?.caps ?? []} now=${now} act=${act} />
+    ${shares.value?.shares && html`<div>Waiting by ${inert(shares.value.shares.label)}
+      ${removing("the shares", "shares", {}, act)}
+      ${shares.value.waiting.map((each) => html`<div>
+        ${inert([each.share, ...Object.entries(each.waiting).flat()].join(" "))}</div>`)}</div>`}
     <${Pauses} pauses=${pauses.value?.pauses ?? []} now=${now} act=${act} />
     <details><summary>Set a limit</summary><${LimitForm} act=${act} /></details>
     <details><summary>Limit what runs at a time</summary><${ConcurrencyForm} act=${act} /></details>
@@ -57,8 +60,8 @@ function Buckets({ buckets, act }) {
         <${Meter} parts=${[[each.in_flight / Math.max(1, each.in_flight + each.waiting), "used"]]} />
         ${count(each.in_flight)} asked, ${count(each.waiting)} wait</span>`,
       limitsOf(each).map((text) => html`<div>${inert(text)}</div>`),
-      each.limit && html`<button class="button bare" type="button"
-        onClick=${() => removeLimit(each.limit, act)}>Remove the limit</button>`,
+      each.limit && removing(`the limit of ${[each.model, each.group].join(" ")}`, "limits",
+        { model: each.limit.model, group: each.limit.group }, act),
     ]])} />`;
 }
 
@@ -68,13 +71,6 @@ function limitsOf({ limit, learned }) {
   const found = learned.map((each) => [count(Math.round(each.per_minute)), each.counts.replace("_", " "),
     `a minute, learned from ${SOURCES[each.source] ?? each.source}`].join(" "));
   return [...set, ...found];
-}
-
-async function removeLimit({ model, group }, act) {
-  const title = `Remove the limit of ${model}${group ? `, group ${group}` : ""}?`;
-  const text = "Steps that it holds continue at once, as fast as the provider lets them.";
-  if ((await ask({ title, text, action: "Remove it" })) === null) return;
-  await act("DELETE", "v1/limits", { query: { model, group } });
 }
 
 function Concurrency({ limits, act }) {
@@ -88,8 +84,7 @@ function Concurrency({ limits, act }) {
     ].map((text) => html`<div>${inert(text)}</div>`),
     each.parts.map(({ name, held, waiting }) => html`<div>${inert(name && `${name}: `)}
       ${count(held)} run, ${count(waiting)} wait</div>`),
-    html`<button class="button bare" type="button" aria-label=${`Remove the limit ${each.name}`}
-      onClick=${() => remove(each.name, "limit", "v1/concurrency", act)}>Remove</button>`,
+    removing(`the limit ${each.name}`, "concurrency", { name: each.name }, act),
   ]])} />`;
 }
 
@@ -103,15 +98,18 @@ function Caps({ caps, now, act }) {
     each.spent.slice(0, 5).map(({ value, usd, most }) => html`<div>${inert(value && `${value}: `)}
       ${usd.toFixed(2)} $${most !== null && ` of ${most} $`}</div>`),
     html`<${Clock} at=${each.ends_at} now=${now} />`,
-    html`<button class="button bare" type="button" aria-label=${`Remove the cap ${each.name}`}
-      onClick=${() => remove(each.name, "cap", "v1/caps", act)}>Remove</button>`,
+    removing(`the cap ${each.name}`, "caps", { name: each.name }, act),
   ]])} />`;
 }
 
-async function remove(name, what, place, act) {
-  const text = "What it holds continues at once, as workers are free.";
-  if ((await ask({ title: `Remove the ${what} ${name}?`, text, action: "Remove it" })) === null) return;
-  await act("DELETE", place, { query: { name } });
+/** A button that removes what is set, once somebody has read what follows from that. */
+export function removing(what, place, query, act, text = "What it holds or has begun continues.") {
+  const remove = async () => {
+    if ((await ask({ title: `Remove ${what}?`, text, action: "Remove it" })) === null) return;
+    await act("DELETE", `v1/${place}`, { query });
+  };
+  return html`<button class="button bare" type="button" aria-label=${`Remove ${what}`}
+    onClick=${remove}>Remove</button>`;
 }
 
 function Pauses({ pauses, now, act }) {

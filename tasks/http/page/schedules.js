@@ -5,7 +5,10 @@ import { count, inert } from "./format.js";
 import { html, Table } from "./html.js";
 import { useActing, usePolled } from "./live.js";
 import { Clock, Glyph, Problem } from "./parts.js";
+import { removing } from "./providers.js";
 import { linkTo } from "./state.js";
+
+const DEPLOYED = "A worker whose code has it sets it again when it starts.";
 
 export function Schedules({ now }) {
   const listed = usePolled((signal) => get("v1/schedules", {}, signal), [], 3);
@@ -30,8 +33,7 @@ function Listed({ schedules, now, act }) {
     slotsOf(each),
     html`<button class="button bare" type="button" aria-label=${`Run ${each.name} now`}
         onClick=${() => runNow(each, act)}>Run now</button>
-      <button class="button bare" type="button" aria-label=${`Remove ${each.name}`}
-        onClick=${() => remove(each, act)}>Remove</button>`,
+      ${removing(each.name, "schedules", { name: each.name }, act, each.deployed ? DEPLOYED : undefined)}`,
   ]])} />`;
 }
 
@@ -53,10 +55,4 @@ async function runNow({ name, agent }, act) {
   const text = `${agent} gets its message at once.`;
   if ((await ask({ title: `Run ${name} now?`, text, action: "Run it" })) === null) return;
   await act("POST", `v1/schedules/${encodeURIComponent(name)}/run`);
-}
-
-async function remove({ name, deployed }, act) {
-  const text = deployed ? "A worker whose code has it sets it again when it starts." : "What it has submitted goes on.";
-  if ((await ask({ title: `Remove ${name}?`, text, action: "Remove it" })) === null) return;
-  await act("DELETE", "v1/schedules", { query: { name } });
 }

@@ -50,6 +50,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     providers.check_providers,
     providers.check_concurrency,
     providers.check_caps,
+    providers.check_shares,
     schedules.check_schedules,
     workers.check_requests,
     workers.check_queue,

@@ -10,9 +10,13 @@ from ....worker.engine.flow_texts import (
     describe_limits,
     describe_parts,
     describe_pause,
+    describe_shares,
     describe_undefined,
+    describe_waiting,
 )
 from ...client.provider_notes import find_unnamed, find_unused, find_unused_cap
+from ...client.shares import Shares
+from ...publishing import StepPublisher
 from .findings import Finding, Installation
 
 _ADVICE: Final[Mapping[str, str]] = {
@@ -64,6 +68,20 @@ def check_caps(installation: Installation) -> Iterator[Finding]:
             )
         else:
             yield Finding.ok("cap", what)
+
+
+def check_shares(installation: Installation) -> Iterator[Finding]:
+    """Fair shares, and whose steps wait."""
+    shares = Shares(lambda: installation.store, StepPublisher(installation.app, installation.settings))
+    status = shares.get()
+    if status.shares is None and not status.waiting:
+        return
+    most = [f"{each.share or '(without the label)'} {describe_waiting(each)}" for each in status.waiting[:_MOST_SHOWN]]
+    what = f"{describe_shares(status.shares)}; {', '.join(most) or 'no step waits'}"
+    if shares.have_effect:
+        yield Finding.ok("shares", what)
+    else:
+        yield Finding.warn("shares", what, "have no effect: the broker is not in the store's Redis database")
 
 
 def check_providers(installation: Installation) -> Iterator[Finding]:

@@ -26,12 +26,14 @@ class NewChild:
         link: Its place in the tree, as its session keeps it.
         queue: Name of its agent's queue, "" for the common one; None: no worker has registered the agent.
         start: Makes its first state of Redis's time (ms).
+        lane: That of its parent; "" for none.
     """
 
     request: Request
     link: ParentLink
     queue: str | None
     start: Callable[[int], NextState]
+    lane: str = ""
 
     @property
     def session_id(self) -> str:
@@ -89,6 +91,7 @@ def make(context: StoreContext, child: NewChild, now_ms: int) -> MadeChild:
             "parent", child.link.to_json(),
         ),
         queue=child.queue,
+        lane=child.lane,
     ).prepare()  # fmt: skip
     commands = [*save.commands, ("ZADD", scope.keys.shard.children, 0, scope.session_id)]
     if child.queue is None:

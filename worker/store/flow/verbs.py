@@ -13,6 +13,7 @@ from typing import Final
 from ...errors import StateUnreadable
 from ...flow.caps import CapStatus, SpendCap, cap_field
 from ...flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, LimitPart, PartStatus, concurrency_field
+from ...flow.shares import FIELD, PRIORITIES, FairShares, lane_of
 from ...flow.values import (
     DIMENSIONS,
     BucketStatus,
@@ -31,6 +32,7 @@ from .. import fields
 from ..context import StoreContext
 from ..database import Command, Reply
 from ..keys import FLOW_CHANNEL, BucketKeys
+from ..lanes import lane_key, lanes_key
 from ..records import StepRef
 from .caps import CapVerbs
 from .forwarding import bring_forward
@@ -98,6 +100,37 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
         """Remove a spend cap; False: there was none. Then bring forward what it has put off: `cap_field` names it."""
         field = cap_field(name)
         return bool(self._change("flow.cap", field, [("HDEL", self._context.fleet.flow, field)])[0])
+
+    def set_shares(self, shares: FairShares, *, by: str = "") -> None:
+        """Set the fair shares, in place of those before."""
+        stored, fleet = shares.set_by(by, self._context.now_ms("flow.now")), self._context.fleet
+        weights: list[Command] = [("HSET", fleet.weights, value, each) for value, each in stored.weights.items()]
+        writes: list[Command] = [("HSET", fleet.flow, FIELD, stored.to_json()), ("DEL", fleet.weights), *weights]
+        self._change("flow.shares", FIELD, writes)
+
+    def remove_shares(self) -> bool:
+        """Remove the fair shares; False: there were none. What waits in lanes is taken as before, without weights."""
+        fleet = self._context.fleet
+        return bool(self._change("flow.shares", FIELD, [("HDEL", fleet.flow, FIELD), ("DEL", fleet.weights)])[0])
+
+    def shares_waiting(self, queue_keys: Sequence[str]) -> dict[str, dict[str, int]]:
+        """Count the steps of each share that wait in some queues, by priority; for people."""
+        database, found = self._context.database, dict[str, dict[str, int]]()
+        reads: list[Command] = [("ZRANGEBYSCORE", lanes_key(each), "-inf", "+inf") for each in queue_keys]
+        names = database.pipeline("flow.shares", reads) if reads else []
+        lanes = [
+            (key, fields.name(share), priority)
+            for key, shares in zip(queue_keys, names, strict=True)
+            for share in shares
+            for priority in PRIORITIES
+        ]
+        lengths: list[Command] = [("LLEN", lane_key(key, lane_of(share, each))) for key, share, each in lanes]
+        replies = database.pipeline("flow.lanes", lengths) if lengths else []
+        for (_, share, priority), length in zip(lanes, replies, strict=True):
+            if length:
+                waiting = found.setdefault(share, {})
+                waiting[priority] = waiting.get(priority, 0) + length
+        return found
 
     def caps(self) -> list[CapStatus]:
         """All spend caps by name, with what was spent in the present period; for people."""
@@ -215,6 +248,7 @@ def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
     now_ms = context.clock.milliseconds(now_reply)
     limits, pauses, buckets = dict[str, ProviderLimit](), dict[str, Pause](), dict[str, ModelEndpoint]()
     concurrency, caps = dict[str, ConcurrencyLimit | None](), dict[str, SpendCap]()
+    shares: FairShares | None = None
     known: list[ModelEndpoint] = []
     for name, raw in fields.named_pairs(flat).items():
         kind = name.partition(":")[0]
@@ -228,12 +262,15 @@ def _read_view(context: StoreContext) -> tuple[FlowView, list[ModelEndpoint]]:
                 concurrency[name.partition(":")[2]] = found
         elif kind == "cap" and (cap := read_stored(SpendCap, raw)) is not None:
             caps[cap.name] = cap
+        elif kind == "shares":
+            shares = read_stored(FairShares, raw)
         elif kind == "bucket" and (bucket := _parse_bucket(raw)) is not None:
             known.append(bucket)
             if _until(raw) > now_ms:
                 buckets[bucket.digest] = bucket
     view = FlowView(
-        limits=limits, pauses=pauses, buckets=buckets, concurrency=concurrency, caps=caps, at_ms=now_ms
+        limits=limits, pauses=pauses, buckets=buckets, concurrency=concurrency, caps=caps, shares=shares,
+        at_ms=now_ms,
     )  # fmt: skip
     return view, known
 

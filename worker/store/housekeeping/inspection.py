@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import StateUnreadable, StoreForbidden, StoreUnavailable
+from ...flow.shares import PRIORITIES, lane_of
 from .. import fields, labels
 from ..context import StoreContext, StorePart
 from ..database import Command, Reply
 from ..keys import ShardKeys
+from ..lanes import lane_key, lanes_key
 from ..requests.index import read_entry
 from ..session_records import DelayedStep
 from .callbacks import read_note
@@ -36,7 +38,10 @@ class FactVerbs(StorePart):
 
     def drop_queue(self, queue_key: str) -> None:
         """Delete a queue that is in the store's Redis and that no worker takes; the sweep publishes what was in it."""
-        self._context.database.pipeline("queue.drop", [("DEL", queue_key)])
+        database, lanes = self._context.database, lanes_key(queue_key)
+        (shares,) = database.pipeline("queue.shares", [("ZRANGEBYSCORE", lanes, "-inf", "+inf")])
+        own = [lane_key(queue_key, lane_of(fields.name(share), each)) for share in shares for each in PRIORITIES]
+        database.pipeline("queue.drop", [("DEL", queue_key, lanes, f"{lanes}:idle", f"{lanes}:state", *own)])
 
     def now_ms(self, session_id: str | None = None) -> int:
         """Ask Redis for its time in milliseconds: the server of a session, or any (None)."""
@@ -201,7 +206,8 @@ class InspectVerbs(StorePart):
         Raises:
             StoreUnavailable: Such a key, or the queue, holds another type. Steps stay due until it is removed.
         """
-        queues = {str(command[1]): "list" for command in self._context.publisher.count_commands(queue)}
+        keys = [str(command[1]) for command in self._context.publisher.count_commands(queue)]
+        queues = {**dict.fromkeys(keys, "list"), **dict.fromkeys(map(lanes_key, keys), "zset")}
         try:
             found = self.wrong_types(queues)
         except StoreForbidden:

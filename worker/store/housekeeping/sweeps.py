@@ -19,6 +19,7 @@ from ..context import StoreContext, StorePart
 from ..database import Command, Reply, SlotAway, Word
 from ..events import DeadEntry
 from ..keys import ShardKeys
+from ..lanes import oldest_waiting_ms
 from ..records import LAST_STEP, StepRef
 from ..sessions.parking import ParkVerbs
 
@@ -48,9 +49,14 @@ class QueueSnapshot:
     named: Mapping[str, int] = field(default_factory=dict[str, int])
     offers: Mapping[str, Sequence[str]] | None = None
 
-    def words(self, sessions: Sequence[Word]) -> list[Word]:
-        """The last words that the sweep's script takes; `sessions` are the ids of due ones with their claims."""
-        oldest = {"": self.oldest_ms, **self.named}
+    def words(self, sessions: Sequence[Word], lanes: Mapping[str, int]) -> list[Word]:
+        """The last words that the sweep's script takes.
+
+        Args:
+            sessions: The ids of due ones with their claims.
+            lanes: `oldest_ms` of their lanes, by the name of the queue, a line feed and the lane.
+        """
+        oldest = {"": self.oldest_ms, **self.named, **lanes}
         words: list[Word] = [int(self.offers is not None), len(oldest), *sessions]
         words += [word for pair in oldest.items() for word in pair]
         for agent, queues in (self.offers or {}).items():
@@ -97,10 +103,10 @@ class SweepVerbs(StorePart):
         found = _Found(context, now_ms, has_schedules=has_schedules)
         # The share of a shard where many have something due: all of them are looked at again in the next pass.
         members = _due_members(context, due, now_ms, -(-context.settings.sweep_batch // max(1, len(due))))
-        claims = _read_claims(context, members)
+        claims, lanes = _read_controls(context, members, queue)
         for shard, ids in members:
             keys, pairs = _sweep_words(shard, ids, claims)
-            words = (len(ids), *found.words(queue.capacity - len(found.lost)), *queue.words(pairs))
+            words = (len(ids), *found.words(queue.capacity - len(found.lost)), *queue.words(pairs, lanes))
             reply = context.database.script("sweep.pass", "sweep", (shard.due, shard.unoffered, *keys), words)
             found.add(shard, reply)
         return found.result()
@@ -251,15 +257,32 @@ def _due_members(context: StoreContext, due: Sequence[ShardKeys], now_ms: int, l
     return list(zip(due, replies, strict=True))
 
 
-def _read_claims(context: StoreContext, members: _Members) -> dict[bytes, bytes]:
-    """Read the claims of due sessions: the script may look at no other lease than it is given."""
+def _read_controls(
+    context: StoreContext, members: _Members, queue: QueueSnapshot
+) -> tuple[dict[bytes, bytes], dict[str, int]]:
+    """Read the claims of due sessions, and of their lanes the oldest entries: the script may look at no others."""
     ids = [(shard, name) for shard, names in members for name in names]
-    reads: list[list[Command]] = [[("HGET", shard.session(fields.name(name)).ctl, "claim")] for shard, name in ids]
-    replies = context.read_apart("sweep.claims", reads)
-    return {
-        name: b"" if isinstance(reply, StateUnreadable) else reply[0] or b""
-        for (_, name), reply in zip(ids, replies, strict=True)
-    }
+    wanted = ("claim", "queue", "lane")
+    reads: list[list[Command]] = [[("HMGET", shard.session(fields.name(name)).ctl, *wanted)] for shard, name in ids]
+    claims, lanes = dict[bytes, bytes](), dict[str, StepRef]()
+    for (_, name), reply in zip(ids, context.read_apart("sweep.claims", reads), strict=True):
+        claim, named, lane = (None,) * 3 if isinstance(reply, StateUnreadable) else reply[0]
+        claims[name] = claim or b""
+        if lane:
+            ref = StepRef("", "", 0, queue=fields.any_text(named or b""), lane=fields.any_text(lane))
+            lanes[f"{ref.queue}\n{ref.lane}"] = ref
+    return claims, _read_lanes(context, lanes, queue) if lanes else {}
+
+
+def _read_lanes(context: StoreContext, lanes: Mapping[str, StepRef], queue: QueueSnapshot) -> dict[str, int]:
+    """Read when the oldest entries of lanes were published; -1 of all lanes of a queue in which no turn is left."""
+    reads = {name: command for name, ref in lanes.items() for command in context.publisher.lane_commands(ref)}
+    replies = context.database.pipeline("sweep.lanes", list(reads.values())) if reads else []
+    found = dict.fromkeys(lanes, -1)
+    for name, entry in zip(reads, replies, strict=True):
+        turns = queue.named.get(lanes[name].queue, -1) if lanes[name].queue else queue.oldest_ms
+        found[name] = -1 if turns < 0 else oldest_waiting_ms(entry)
+    return found
 
 
 def _sweep_words(
@@ -341,19 +364,24 @@ def _park_unoffered(context: StoreContext, ref: StepRef, agent: str) -> None:
 
 
 def _read_lost_step(
-    session_id: bytes, execution_id: bytes, step: bytes, retries: bytes = b"", legs: bytes = b"", queue: bytes = b""
+    session_id: bytes,
+    execution_id: bytes,
+    step: bytes,
+    *more: bytes,
 ) -> StepRef:
-    """Parse a lost step.
+    """Parse a lost step; behind its number are its retries, legs, queue and lane, where the caller needs them.
 
     Raises:
         StateUnreadable: No worker takes a message of this step, so publishing it would never end.
     """
+    retries, legs, queue, lane = more or (b"", b"", b"", b"")
     ref = StepRef(
         session_id=fields.text(session_id),
         execution_id=fields.text(execution_id),
         step=fields.number(step),
         retries=fields.number(retries),
         queue=fields.text(queue),
+        lane=fields.text(lane),
         legs=fields.number(legs),
     )
     is_id = ID_PATTERN.fullmatch(ref.execution_id) and fields.is_session_id(session_id)

@@ -17,7 +17,7 @@ Script = Callable[[Run, Sequence[str], Sequence[Word]], Reply]
 
 _SWEPT_FIELDS: Final = (
     "execution", "step", "claim", "phase", "published", "nudges", "retries", "queue", "unoffered",
-    "legs", "held", "cancel",
+    "legs", "held", "cancel", "lane",
 )  # fmt: skip
 _SLACK_MS: Final = 1000
 
@@ -62,7 +62,7 @@ class _Sweep:
             found = self.run(("HMGET", entry.ctl, *_SWEPT_FIELDS))
         except StateUnreadable:
             found = [b""] * len(_SWEPT_FIELDS)
-        execution, step, claim, phase, _, _, retries, _, _, legs, held, _ = found
+        execution, step, claim, phase, _, _, retries, _, _, legs, held, _, _ = found
         numbers = [_count(b"0" if number is None else number) for number in (retries, legs)]
         if execution is not None and None in (_count(step), *numbers, _time(b"0" if held is None else held)):
             self.broken.append(sid)
@@ -85,7 +85,7 @@ class _Sweep:
 
     def _examine_unclaimed(self, entry: _Due, found: Sequence[Any]) -> bool:
         sid = entry.sid
-        execution, step, _, _, published, republished, retries, queue, mark, legs, held, cancel = found
+        execution, step, _, _, published, republished, retries, queue, mark, legs, held, cancel, lane = found
         until = _time(held) or 0
         if until > self.now and cancel != execution:
             self._look_again(sid, until)
@@ -96,7 +96,7 @@ class _Sweep:
             self._leave_unoffered(entry, found, agent)
             return True
         name, moves = queue or b"", queues is not None and (queue or b"") not in queues
-        oldest = self.oldest.get(name, -1)
+        oldest = self.oldest.get(name + b"\n" + lane if lane else name, -1)
         if not moves and oldest >= 0 and _number_in(published, self.now + self.lease) + _SLACK_MS >= oldest:
             self.queued += 1
             self._look_again(sid, self.now + self.wait)
@@ -112,7 +112,7 @@ class _Sweep:
             self.run(("HDEL", entry.ctl, "unoffered"))
             self.run(("ZREM", self.unoffered, agent + b" " + sid))
         self._look_again(sid, self.now + min(self.wait * 2 ** min(count, 20), self.longest))
-        self.lost.append([sid, execution, step, retries or b"0", legs or b"0", name, left])
+        self.lost.append([sid, execution, step, retries or b"0", legs or b"0", name, lane or b"", left])
         return True
 
     def _leave_unoffered(self, entry: _Due, found: Sequence[Any], agent: bytes) -> None:
@@ -149,8 +149,8 @@ def _offer(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     for sid, session, ctl, events in zip(session_ids, owned[::3], owned[1::3], owned[2::3], strict=True):
         waited = run(("ZREM", keys[0], _bytes(agent) + b" " + _bytes(sid)))
         names = ("execution", "step", "phase", "queue", "started", "not_before", "held", "claim", "retries", "legs")
-        execution, step, phase, queue, started, not_before, held, *more = run(("HMGET", ctl, *names))
-        claim, retries, legs = more
+        execution, step, phase, queue, started, not_before, held, *more = run(("HMGET", ctl, *names, "lane"))
+        claim, retries, legs, lane = more
         if execution is None or not waited:
             continue
         run(("HDEL", ctl, "unoffered"))
@@ -168,7 +168,8 @@ def _offer(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
             run(("HSET", ctl, "published", now if is_free else 0, "nudges", 0))
             run(("ZADD", keys[1], "XX", int(now) + int(wait) if is_free else due, sid))
             if is_free:
-                free.append([_bytes(sid), execution, step or b"0", retries or b"0", legs or b"0", _bytes(name)])
+                counts = (step or b"0", retries or b"0", legs or b"0")
+                free.append([_bytes(sid), execution, *counts, _bytes(name), lane or b""])
             _add_event(run, events, kept, ("worker_found", execution, step or b"0", _bytes(agent)))
     return free
 

@@ -76,6 +76,7 @@ class SessionSave:
             its message and its due entry as they are.
         queue: Name of the queue for the next step's message; "" is the common one. None: no worker has registered the
             session's agent, and no message is published.
+        lane: The lane of the session's steps; "" for none.
         not_before_ms: The step begins at this Redis time; 0: at once.
         held_until_ms: The session is held until this Redis time: nothing is published; 0: it is not.
         old_values: The old values as stored, where the oldest have to be dropped (`is_over`); None: they need not be.
@@ -92,6 +93,7 @@ class SessionSave:
     carried: bool = False
     work_changed: bool = True
     queue: str | None = ""
+    lane: str = ""
     not_before_ms: int = 0
     held_until_ms: int = 0
     old_values: Sequence[bytes] | None = None
@@ -155,7 +157,7 @@ class SessionSave:
 
     def _next_step(self, state: AgentState) -> StepRef | None:
         """The step that is due; that of a child names the tasks above it."""
-        due, link = StepRef.due_in(self.scope.session_id, state, self.queue or ""), self.bookkeeping.link
+        due, link = StepRef.due_in(self.scope.session_id, state, self.queue or "", self.lane), self.bookkeeping.link
         if due is None or link is None:
             return due
         parent_task = link.task_id if due.step == 1 else ""
@@ -267,6 +269,8 @@ class SessionSave:
         words += ["retries", execution.retries if execution else 0, *place]
         if self.queue or (self.next_state.agent is not None and self.queue is not None):
             words += ["queue", self.queue]
+        if self.lane:
+            words += ["lane", self.lane]
         if not self.carried:
             words += ["claim", "", "worker", ""]
         link = self.bookkeeping.link if before is None else None

@@ -29,6 +29,7 @@ class SubmitVerbs(StorePart):
         transition: Callable[[int], NextState],
         *,
         queue: str | None = "",
+        lane: str = "",
         start_at_ms: int = 0,
         labels: Mapping[str, str] = NO_LABELS,
     ) -> ActionResult:
@@ -39,6 +40,7 @@ class SubmitVerbs(StorePart):
             transition: Makes the session's first state of Redis's time (ms).
             queue: Name of the agent's queue; "" is the common one. None: no worker has registered the agent. Then the
                 session gets no message, and waits for a worker that registers it.
+            lane: The lane of its steps; "" for none.
             start_at_ms: The first step begins at this Redis time; 0, or a time that has passed: at once.
             labels: Of the session.
         Returns:
@@ -56,6 +58,7 @@ class SubmitVerbs(StorePart):
             fingerprint=fingerprint,
             transition=transition,
             queue=queue,
+            lane=lane,
             start_at_ms=start_at_ms,
             labels=labels,
         )
@@ -71,6 +74,7 @@ class _Submission:
     fingerprint: str
     transition: Callable[[int], NextState]
     queue: str | None
+    lane: str
     start_at_ms: int
     labels: Mapping[str, str]
     may_use_script: bool = True
@@ -127,6 +131,7 @@ class _Submission:
             now_ms=now_ms,
             extra=(*words, "created", now_ms, *label_words(self.labels)),
             queue=self.queue,
+            lane=self.lane,
         ).prepare()
         commands = [*index_commands(self.scope.keys, NO_LABELS, self.labels), *save.commands]
         if self.queue is None:

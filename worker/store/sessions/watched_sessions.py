@@ -107,6 +107,7 @@ class WatchedSession:
             version=self.version + 1,
             now_ms=self.now_ms,
             queue=self.control.queue,
+            lane=self.control.lane,
             old_values=self.old_values,
             **facts,
         ).prepare()

@@ -119,13 +119,15 @@ class WholeSessionVerbs(StorePart):
                 stored=source.version,
             )
         check_entries(parts)
-        (queue,) = self._context.database.pipeline("fork.queue", [control_command(self._context.keys(session_id))])
+        (stored,) = self._context.database.pipeline("fork.queue", [control_command(self._context.keys(session_id))])
+        control = ControlFields.read(stored)
         fork, parts = copy.change(source, parts)
         fork = replace(fork, state=parts.head.state, status=ACTIVE, forked_from=session_id, version=0, created_ms=0)
         creation = _Creation(
             scope=self._context.session(fork_id),
             session=fork,
-            queue=copy.queue if fork.agent != source.agent else ControlFields.read(queue).queue,
+            queue=copy.queue if fork.agent != source.agent else control.queue,
+            lane=control.lane,
             operation_id=copy.fingerprint or unique_hex(),
             copied=parts,
         )
@@ -143,6 +145,7 @@ class _Creation:
     scope: SessionScope
     session: StoredSession
     queue: str | None
+    lane: str = ""
     copied: StateParts | None = None
     operation_id: str = field(default_factory=unique_hex)
 
@@ -176,9 +179,9 @@ class _Creation:
                 version=1,
                 now_ms=now_ms,
                 extra=(*extra, *stored.words(), *label_words(stored.labels)),
-                queue=self.queue,
+                queue=self.queue, lane=self.lane,
                 copied=self.copied,
-            ).prepare()
+            ).prepare()  # fmt: skip
             commands = [*index_commands(keys, NO_LABELS, stored.labels), *save.commands]
             ended_ms = scope.context.ended_ms
             if not is_active(stored.state) and ended_ms is not None:  # its control fields are made last

@@ -269,7 +269,7 @@ class _Commit:
         claim, base = self.claim, self.base
         hold = None if stored is None else stored.control.hold
         agent, queue = next_state.agent or (base.session.agent, claim.ref.queue)
-        following = StepRef.due_in(claim.ref.session_id, next_state.state, queue)
+        following = StepRef.due_in(claim.ref.session_id, next_state.state, queue, claim.ref.lane)
         goes_on = following is not None and following.execution_id == claim.ref.execution_id
         carried = self.keep_claim and goes_on and hold is None and next_state.agent is None
         stays_held = _stays_held(hold, following, next_state)
@@ -283,6 +283,7 @@ class _Commit:
             extra=("last", commit_id(claim), *(("agent", agent) if next_state.agent else ())),
             carried=carried,
             queue=queue,
+            lane=claim.ref.lane,
             held_until_ms=hold.until_ms if hold and stays_held else 0,
             old_values=stored.old_values if stored else None,
         ).prepare()

@@ -10,7 +10,7 @@ for i = 1, #ARGV - last do
   local sid, session, ctl, stream = ARGV[last + i], unpack(KEYS, 3 * i, 3 * i + 2)
   local waited = redis.call('ZREM', KEYS[1], agent .. ' ' .. sid) == 1
   local f = redis.pcall('HMGET', ctl, 'execution', 'step', 'phase', 'queue', 'started', 'not_before', 'held', 'claim',
-    'retries', 'legs')
+    'retries', 'legs', 'lane')
   if waited and (not f.err) and f[1] then
     redis.call('HDEL', ctl, 'unoffered')
     local queue = f[4] or ''
@@ -29,7 +29,7 @@ for i = 1, #ARGV - last do
       local is_free = wait > 0 and due <= now and (f[8] or '') == ''
       redis.call('HSET', ctl, 'published', is_free and now or 0, 'nudges', 0)
       redis.call('ZADD', KEYS[2], 'XX', is_free and now + wait or due, sid)
-      if is_free then free[#free + 1] = {sid, f[1], f[2] or '0', f[9] or '0', f[10] or '0', queue} end
+      if is_free then free[#free + 1] = {sid, f[1], f[2] or '0', f[9] or '0', f[10] or '0', queue, f[11] or ''} end
       redis.call('XADD', stream, 'MAXLEN', '~', ARGV[2], '*', 'type', 'worker_found',
         'execution', f[1], 'step', f[2] or '0', 'data', cjson.encode({agent = agent}))
     end

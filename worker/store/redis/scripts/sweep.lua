@@ -2,8 +2,8 @@
 -- began, and a live step in front never hides a dead one behind it. XX: a session that ended meanwhile stays out.
 -- KEYS: due, unoffered; for each session: its hash, control fields, events, and the lease of the claim below
 -- ARGV: number of sessions, now, lease ms, grace ms, wait ms, longest wait ms, capacity, agent grace ms, events kept,
--- 1 when the offered agents are known, number of queues; for each session: id, its claim; for each queue: name, oldest
--- queued ms (-1 none); then for each offered agent: name, number of its queues, their names, the preferred one first
+-- 1 when the offered agents are known, number of queues; for each session: id, its claim; for each queue, and for each
+-- lane as queue LF lane: name, oldest queued ms (-1 none); then for each offered agent: name, number of its queues, their names, the preferred one first
 local count, now = tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease, grace, wait, longest = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local capacity, patience, events, known = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9], ARGV[10] == '1'
@@ -48,7 +48,7 @@ end
 for i = 1, count do
   local sid, session, ctl, stream, held_by = ARGV[10 + 2 * i], unpack(KEYS, 4 * i - 1, 4 * i + 2)
   local f = redis.pcall('HMGET', ctl, 'execution', 'step', 'claim', 'phase', 'published', 'nudges', 'retries', 'queue',
-    'unoffered', 'legs', 'held', 'cancel')
+    'unoffered', 'legs', 'held', 'cancel', 'lane')
   local held = not f.err and tonumber(f[11] or '0')
   if f.err or (f[1] and not (tonumber(f[2]) and tonumber(f[7] or '0') and tonumber(f[10] or '0')
       and held and held >= 0 and held <= last)) then
@@ -67,7 +67,8 @@ for i = 1, count do
       agent = redis.pcall('HGET', session, 'agent')
       if type(agent) ~= 'string' then agent = nil end
     end
-    local queues = agent and offered[agent]
+    local queues, lane, line = agent and offered[agent], f[13] or '', queue
+    if lane ~= '' then line = queue .. '\n' .. lane end
     local moves = queues and not queues[queue]  -- no worker that offers the agent takes this queue
     if left >= 0 then
       live = live + 1
@@ -76,7 +77,7 @@ for i = 1, count do
       redis.call('ZADD', KEYS[1], 'XX', held, sid)
     elseif agent and not queues then
       leave_unoffered(sid, ctl, stream, f, agent)
-    elseif not moves and (oldest[queue] or -1) >= 0 and number_in(f[5], 0, now + lease) + slack >= oldest[queue] then
+    elseif not moves and (oldest[line] or -1) >= 0 and number_in(f[5], 0, now + lease) + slack >= oldest[line] then
       queued = queued + 1
       redis.call('ZADD', KEYS[1], 'XX', now + wait, sid)
     elseif #lost < capacity then
@@ -91,7 +92,7 @@ for i = 1, count do
         redis.call('ZREM', KEYS[2], agent .. ' ' .. sid)
       end
       redis.call('ZADD', KEYS[1], 'XX', now + math.min(wait * 2 ^ math.min(republished, 20), longest), sid)
-      lost[#lost + 1] = {sid, f[1], f[2], f[7] or '0', f[10] or '0', queue, left_queue}
+      lost[#lost + 1] = {sid, f[1], f[2], f[7] or '0', f[10] or '0', queue, lane, left_queue}
     else
       break
     end
