@@ -1,4 +1,4 @@
-"""kill -9 of clients, workers and Redis while sessions are rewound."""
+"""kill -9 of clients, workers and Redis while sessions are rewound and forked."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COUNTS = (
     "sent_again_by_others",
     "rewinds",
     "returns",
+    "forks",
     "execution_stopped",
 )
 
@@ -39,4 +40,4 @@ def test_many_rewinds_happen_once_whoever_is_killed(tmp_path: Path, append_only:
     print(verdict)
     assert not verdict.violations, str(verdict)
     killed = [f"killed_{death}" for death in (*DEATHS, *DEATHS_ALONE)]
-    assert not verdict.vacuous((*COUNTS, *killed, "rewinds_refused", "redis_stop")), str(verdict)
+    assert not verdict.vacuous((*COUNTS, *killed, "rewinds_refused", "forks_that_went_on", "redis_stop")), str(verdict)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from celery_agents import AgentClient, AgentState
+from celery_agents import AgentClient, AgentState, ExecutionStatus
 from celery_agents.config.settings import Settings
 from celery_agents.worker.errors import (
     ActionRefused,
@@ -34,7 +34,7 @@ from celery_agents.worker.store.redis.database import RedisDatabase
 from celery_agents.worker.store.redis.pools import make_pool
 from celery_agents.worker.store.store import redis_store
 
-from .agents import call, plan
+from .agents import call, plan, plan_of
 
 AGENT: Final = "asking"
 TARGET_PREFIX: Final = "at "
@@ -111,6 +111,7 @@ class ScriptedClient:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         acts: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "submit": self._submit, "message": self._message, "remark": self._message, "rewind": self._rewind,
+            "fork": self._fork,
             "settle": self._settle, "release": self._release, "again": self._again,
         }  # fmt: skip
         while True:
@@ -152,6 +153,15 @@ class ScriptedClient:
         shown = self._client.show(self._session)
         return {"version": version, "shown": shown.version, "state": facts(shown.state)}
 
+    def _fork(self, each: dict[str, Any]) -> dict[str, Any] | None:
+        """Fork it at a step, and wait until the fork has ended where its execution goes on there."""
+        target = self._target(each)
+        goes_on = next(note["goes_on"] for note in self._notes if note["key"] == TARGET_PREFIX + target)
+        fork = self._client.fork(self._session, at=target, go_on=goes_on, idempotency_key=each["key"])
+        if self._client.header(fork).status not in _ENDED:
+            return None
+        return {"fork": str(fork), "target": target, "goes_on": goes_on}
+
     def _target(self, each: dict[str, Any]) -> str:
         """The step, chosen once: the same request comes again."""
         for note in self._notes:
@@ -173,7 +183,10 @@ class ScriptedClient:
         for number in range(1, len(execution.step_executions) + 1):
             place = f"{execution.execution_id}:{number}"
             if not any(note["key"] == TARGET_PREFIX + place for note in self._notes):
-                self._note(TARGET_PREFIX + place, state=facts(self._client.state(self._session, at=place)))
+                then = self._client.state(self._session, at=place)
+                asks = any("approved_" in call["tool"] for step in plan_of(then)["steps"] for call in step)
+                goes_on = then.status is ExecutionStatus.IN_PROGRESS and not asks
+                self._note(TARGET_PREFIX + place, state=facts(then), goes_on=goes_on)
         return {"status": header.status}
 
     def _release(self, each: dict[str, Any]) -> dict[str, Any] | None:
@@ -190,8 +203,8 @@ class ScriptedClient:
             kind = earlier["kind"]
             if kind in ("submit", "message", "remark"):
                 {"submit": self._submit}.get(kind, self._message)(earlier)
-            elif kind == "rewind":
-                self._rewind(earlier)
+            elif kind in ("rewind", "fork"):
+                {"rewind": self._rewind, "fork": self._fork}[kind](earlier)
         return {"before": before, "after": self._client.header(self._session).version}
 
 

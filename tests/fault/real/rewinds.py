@@ -1,6 +1,6 @@
-"""Sessions are rewound while clients, workers and Redis are killed.
+"""Sessions are rewound and forked while clients, workers and Redis are killed.
 
-Clients in processes of their own send messages and rewind at rest and while an approval is waited for. They are killed at round trips
+Clients in processes of their own send messages and rewind at rest and while an approval is waited for, and fork at steps of before. They are killed at round trips
 of these acts and at any moment, and send the same act again; so do others, together with them and long after. Readers leave and
 come back with their cursors.
 
@@ -22,12 +22,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import redis
 
 from celery_agents.worker.errors import SessionNotFound, StoreUnavailable
-from celery_agents.worker.state import AgentState, Role
+from celery_agents.worker.state import AgentState, ExecutionStatus, Role
 from celery_agents.worker.store.sessions.past_reads import StepAddress
 
 from support.lab import Lab, Supervisor
@@ -39,7 +40,7 @@ from support.waiting_agents import TOKEN_SECRET
 
 DEATHS: Final = (
     ">rewind.exec", "<rewind.exec", ">act.exec", ">rewind.known", "anywhere", ">rewind.steps", ">rewind.read", "<act.exec",
-    ">past.lists",
+    ">past.lists", ">create.exec", "<create.exec",
 )  # fmt: skip
 """Where clients are killed: before or behind a round trip, or at any moment."""
 DEATHS_ALONE: Final = (">submit.attempt", ">stop.ask", "<stop.ask")
@@ -123,7 +124,7 @@ class _Actor:
         """Another process that does the act in which this one was killed, so much later."""
         done = {note["key"] for note in read_notes(self.notes) if "done" in note}
         begun = [each for each in self.script if each["key"] not in done][:1]
-        if not begun or begun[0]["kind"] not in ("message", "remark", "rewind"):
+        if not begun or begun[0]["kind"] not in ("message", "remark", "rewind", "fork"):
             return None
         name = f"{self.name}-again-{begun[0]['key']}"
         notes = self.folder / f"{name}.notes"
@@ -155,6 +156,8 @@ def _script(name: str, chance: random.Random, rounds: int, *, begins: bool, is_a
             add("message", "keyed", "approved_keyed")
             add("settle")
             add("remark", "keyed")
+        if number % 2 == 0:
+            add("fork")
         add("rewind")
     add("message", "unsafe")
     add("settle")
@@ -351,8 +354,9 @@ def _judge(traffic: _Traffic) -> Verdict:
         judged.judge_acts()
         judged.judge_states()
         judged.judge_executions(entries)
+        judged.judge_forks(entries)
         judged.judge_reader(traffic.followers[number])
-    known = {entry["session"] for entry in entries}
+    known = {entry["session"].partition(".")[0] for entry in entries}
     verdict.expect(known == {f"s{n}" for n in range(traffic.sessions)}, "I5", f"effects of {sorted(known)}")
     try:
         judge_rest(verdict, lab.client, lab.redis)
@@ -426,6 +430,7 @@ class _JudgedSession:
         """W1: the state behind a rewind is that of its step, and all states are as they were seen."""
         seen = {line["key"].removeprefix(TARGET_PREFIX): line["state"] for line in self._notes if "state" in line}
         targets = {line["key"]: line["target"] for line in self._notes if "target" in line}
+        targets = {key: place for key, place in targets.items() if self._acts[key]["kind"] == "rewind"}
         for place, then in seen.items():
             self._states[place] = self._client.state(self._session, at=place)
             self._expect(facts(self._states[place]) == then, "W1", f"the state at {place} has changed")
@@ -467,6 +472,38 @@ class _JudgedSession:
             ends = [e for e in self._events if e.execution_id == execution and e.type in _ENDS]
             self._expect(len(ends) == 1, "I8", f"{execution} has ended {len(ends)} times")
             self._verdict.counts.update(e.type for e in ends)
+
+    def judge_forks(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """I5: each fork is there once, with the conversation of its step, and its effects are its own."""
+        seen = {line["key"].removeprefix(TARGET_PREFIX): line["state"] for line in self._notes if "state" in line}
+        done = {key: self._done.get(key) for key, act in self._acts.items() if act["kind"] == "fork"}
+        stored = set(self._client.store.sessions.find_matching(f"{self._session}.", 1000))
+        wanted = {made["fork"] for made in done.values() if made is not None}
+        self._expect(stored == wanted, "I5", f"there are the forks {stored}, and {wanted} were made")
+        for key, made in done.items():
+            self._expect(made is not None, "clients", f"{key} was never done")
+            if made is not None:
+                self._judge_fork(made, seen[made["target"]], [dict(e) for e in entries if e["session"] == made["fork"]])
+
+    def _judge_fork(self, made: Mapping[str, Any], then: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -> None:
+        fork, state = made["fork"], self._client.show(made["fork"]).state
+        now = facts(state)
+        self._expect(self._client.header(fork).forked_from == self._session, "W1", f"{fork} is no fork of it")
+        self._expect(now["rest"] == then["rest"], "W1", f"{fork} has {now['rest']} in place of {then['rest']}")
+        kept = now["messages"][: len(then["messages"])] if made["goes_on"] else now["messages"]
+        self._expect(kept == then["messages"], "W1", f"{fork} does not begin as it was at {made['target']}")
+        self._judge_calls(f"the end of {fork}", state)
+        self._verdict.counts["forks"] += 1
+        if not made["goes_on"]:
+            self._expect(state.execution is None and not entries, "I5", f"{fork} waits, and has made {entries}")
+            return
+        self._verdict.counts["forks_that_went_on"] += 1
+        execution = state.execution
+        assert execution is not None
+        self._expect(state.status is ExecutionStatus.COMPLETED, "I8", f"{fork} is {state.status}")
+        own = execution.step_executions[int(made["target"].rpartition(":")[2]) :]
+        job = Submitted(fork, execution.execution_id, ())
+        judge_effects(self._verdict, job, SimpleNamespace(step_executions=own), entries)
 
     def judge_reader(self, reader: _Reader) -> None:
         """W6: a reader that comes back with its cursor is told of each rewind, and of everything else, once."""
