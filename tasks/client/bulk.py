@@ -142,7 +142,8 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
             "since": since, "until": until,
         }  # fmt: skip
         if not everything and not any(given.values()):
-            raise InvalidInput("everything", False, f"name {', '.join(_FILTER)}, or give everything=True to mean all.")
+            named = ", ".join(_FILTER)
+            raise InvalidInput("everything", False, f"name {named}, or give everything=True (--all) to mean all.")
         do = self._read_act(act, labels, reason, by)
         check_listing(status, limit)
         check_caller(by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -21,6 +22,7 @@ from .inputs import check_caller, check_text, derive_id
 from .verbs import BY, Scope, verb
 
 _ID_BYTES: Final = 200
+_OF_WAITING: Final = (MessageMode.STEER, MessageMode.QUEUE, MessageMode.INTERRUPT)
 WHEN: Final = Field(
     description="steer: in front of the next model call; queue: an execution of its own, behind the one that runs; "
     "interrupt: as steer, and the running step is left off for it; refuse: only if no execution runs or waits."
@@ -161,9 +163,7 @@ class MessageVerbs(ClientConnection):
         check_caller(by)
         check_caller(own, "own")
         check_text("operation_id", operation_id, _ID_BYTES)
-        mode = read_mode(when)
-        if mode is MessageMode.REFUSE:
-            raise InvalidInput("when", when, "the message waits already: give steer, queue or interrupt.")
+        mode = read_mode(when, _OF_WAITING)
         applied = self.store.sessions.set_mode(
             read_session_id(session_id), operation_id, mode, operation_transition, by=by or "", own=own
         )
@@ -198,15 +198,15 @@ class MessageVerbs(ClientConnection):
         return applied.outcome in ("started", "changed")
 
 
-def read_mode(when: object) -> MessageMode:
-    """Read the mode of a message.
+def read_mode(when: object, modes: Collection[MessageMode] = tuple(MessageMode)) -> MessageMode:
+    """Read the mode of a message, one of these.
 
     Raises:
-        InvalidInput: There is no such mode.
+        InvalidInput: It is none of them.
     """
-    if isinstance(when, str) and when in set(MessageMode):
+    if isinstance(when, str) and when in modes:
         return MessageMode(when)
-    raise InvalidInput("when", when, f"give one of {', '.join(MessageMode)}.")
+    raise InvalidInput("when", when, f"give one of {', '.join(modes)}.")
 
 
 def _waiting(operation: Operation, placed: Placement) -> WaitingMessage:

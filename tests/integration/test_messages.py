@@ -184,7 +184,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(lab: Lab) -> None:
     queued = client.send_message(session, "more", when="queue", idempotency_key="k1")
     with pytest.raises(InvalidInput, match="when"):
         client.send_message(session, "more", when="later")
-    with pytest.raises(InvalidInput, match="steer, queue or interrupt"):
+    with pytest.raises(InvalidInput, match=r"give one of steer, queue, interrupt\."):
         client.set_message_mode(session, queued.operation_id, "refuse")
     with pytest.raises(SessionBusy, match="at step 1"):
         client.send_message(session, "more", when="refuse")
