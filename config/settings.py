@@ -292,7 +292,8 @@ class Settings(BaseSettings):
     http_token_secrets: str | None = Field(
         None,
         description="Bearer tokens of the HTTP interface and what each may do, comma separated: "
-        "<token>:<scope>+<scope>, with scopes submit, read, answer, stop, admin. None: only this machine may ask.",
+        "<token>:<scope>+<scope>, with scopes submit, read, answer, stop, admin; with :<key>=<value> behind them it "
+        "reaches the sessions with this label alone. None: only this machine may ask.",
     )
     http_origins: str = Field(
         "", description="Origins whose pages may call the HTTP interface, comma separated. Empty: none but its own."

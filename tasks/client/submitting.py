@@ -62,7 +62,7 @@ class SubmittingVerbs(ClientConnection):
             "priority": Field(description="Among the waiting steps of its share; a new session only."),
             "debounce": Field(description="It waits for further messages under this key; a new session only."),
         },
-        reads_session=("session_id", "messages"), service_only=("labels", "debounce"),
+        reads_session=("session_id", "messages"), service_only=("labels", "debounce"), for_label=True,
     )  # fmt: skip
     def submit(
         self,

@@ -83,6 +83,7 @@ class Verb:
         service_only: Parameters that no token of a session may give.
         needs: Scopes that a token must have as well, by the parameter and the value of it for which.
         for_chat: A token with the scope `chat` may use it, too.
+        for_label: A token of a label may use it without naming a session; what it gives as `labels` has that label.
         own: The parameter that tells messages of one's own from others: `by`, under which one is sent, or `own`, whose
             the message has to be, which is given for a token that has the scope `chat` alone.
         reads_session: It reads or changes a whole session, of which only few fit into memory. Names of parameters: it
@@ -104,6 +105,7 @@ class Verb:
     service_only: Sequence[str] = ()
     needs: Needs = field(default_factory=dict[tuple[str, Any], Scope])
     for_chat: bool = False
+    for_label: bool = False
     own: str = ""
     reads_session: bool | Sequence[str] = True
     task: Sequence[str] = ()

@@ -5,20 +5,25 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from starlette.requests import Request
 
 from ...config.settings import Settings, SettingsError
-from ...worker.errors import ConfigurationError
+from ...worker.errors import ConfigurationError, InvalidInput, SessionNotFound
 from ...worker.requests.tokens import InvalidToken
 from ...worker.state.execution.requests import RequestKind
 from ...worker.state.values.ids import read_session_id
+from ...worker.store.keys import root_of
+from ...worker.store.labels import check_labels
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
 from ..client.verbs import Scope
 from .problems import HttpProblem
+
+V = TypeVar("V", bound=str | None)
 
 _SHORTEST_TOKEN: Final = 16
 _PROXY_HEADERS: Final = frozenset(
@@ -38,6 +43,7 @@ class Access:
     Attributes:
         scopes: Allowed scopes.
         session_id: The one session, with those below it, that it may reach. None: all.
+        label: The key and the value of the label of the sessions that it may reach, with those below them. None: all.
         answer_to: The addressee whose requests a token of a session answers. None: no addressee's.
         subject: Who bears a token of a session, for the events; a name for all such where its maker has not said.
         person: The same; "" where its maker has not said.
@@ -45,6 +51,7 @@ class Access:
 
     scopes: frozenset[Scope] = frozenset()
     session_id: str | None = None
+    label: tuple[str, str] | None = None
     answer_to: str | None = None
     subject: str = ""
     person: str = ""
@@ -63,12 +70,13 @@ class Access:
         """Whether it allows what this scope does."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
-    def check(self, scope: Scope, session_id: str | None, *, for_chat: bool = False) -> None:
+    def check(self, scope: Scope, session_id: str | None, *, for_chat: bool = False, for_label: bool = False) -> None:
         """Refuse what is not allowed.
 
         Args:
             session_id: The session that is asked about. None: none in particular.
             for_chat: The scope `chat` will do.
+            for_label: A token of a label need not name a session.
         Raises:
             HttpProblem: The scope is missing, or it is another session.
         """
@@ -77,16 +85,37 @@ class Access:
         own = self.session_id
         if own is not None and (session_id is None or not _is_at_or_below(session_id, own)):
             raise _other_session()
+        if self.label is not None and session_id is None and not for_label:
+            detail = f"This token reaches the sessions of {'='.join(self.label)} alone, and not what concerns all."
+            raise HttpProblem(403, "other-label", detail)
 
     async def check_place(self, session_id: str | None, client: AsyncAgentClient) -> None:
         """Refuse a session whose id is below that of the token's, and which is not in its tree: forks, and theirs.
 
         Raises:
             HttpProblem: It is such a session, or there is none of this id.
+            SessionNotFound: It has not the token's label, or there is none of this id.
         """
-        own = self.session_id
+        own, label = self.session_id, self.label
+        if session_id is not None and label is not None:
+            is_reached = await client.run(lambda of: _has_label(of, session_id, label))
+            if not is_reached:
+                raise SessionNotFound(session_id)
         if own is not None and session_id != own and not await client.run(lambda of: _is_in_tree(of, session_id, own)):
             raise _other_session()
+
+    def bind_labels(self, given: Mapping[str, V]) -> dict[str, V | str]:
+        """Labels that are given or asked for, with that of the token.
+
+        Raises:
+            HttpProblem: Another value is given for it.
+        """
+        if self.label is None:
+            return {**given}
+        key, value = self.label
+        if given.get(key, value) != value:
+            raise HttpProblem(403, "other-label", f"{key}: this token is of {key}={value}. Leave it out.")
+        return {**given, key: value}
 
     def check_fields(self, **given: object) -> None:
         """Refuse fields that only a service may give, since others trust what they say.
@@ -186,9 +215,9 @@ class AccessRules:
         return Access(scopes=frozenset({Scope.ADMIN}))
 
     async def _access_by(self, token: str, client: AsyncAgentClient) -> Access:
-        for digest, scopes in self._tokens:
+        for digest, access in self._tokens:
             if hmac.compare_digest(digest, _digest(token)):
-                return Access(scopes=scopes)
+                return access
         try:
             claims = await client.read_session_token(token)
         except (InvalidToken, ConfigurationError):
@@ -227,16 +256,18 @@ class AccessRules:
             )
 
 
-def read_tokens(text: str | None) -> tuple[tuple[bytes, frozenset[Scope]], ...]:
-    """Read the setting `http_token_secrets`: digests of tokens with their scopes.
+def read_tokens(text: str | None) -> tuple[tuple[bytes, Access], ...]:
+    """Read the setting `http_token_secrets`: digests of tokens with what they allow.
 
     Raises:
-        SettingsError: An entry has no scopes, an unknown one, or too short a token. No token is in the message.
+        SettingsError: An entry has no scopes, an unknown one, no label behind its second colon, or too short a token.
+            No token is in the message.
     """
-    found: list[tuple[bytes, frozenset[Scope]]] = []
+    found: list[tuple[bytes, Access]] = []
     entries = [entry.strip() for entry in (text or "").split(",") if entry.strip()]
     for number, entry in enumerate(entries, 1):
-        token, _, names = entry.partition(":")
+        token, _, allowed = entry.partition(":")
+        names, is_bound, label = allowed.partition(":")
         place = f"CELERY_AGENTS_HTTP_TOKEN_SECRETS: entry {number}"
         if len(token) < _SHORTEST_TOKEN:
             raise SettingsError(
@@ -247,8 +278,20 @@ def read_tokens(text: str | None) -> tuple[tuple[bytes, frozenset[Scope]], ...]:
         except ValueError:
             known = ", ".join(scope.value for scope in _SERVER_SCOPES)
             raise SettingsError(f"{place} needs scopes: write <token>:<scope>+<scope>, of {known}.") from None
-        found.append((_digest(token), scopes))
+        bound = _read_label(place, label, scopes) if is_bound else None
+        found.append((_digest(token), Access(scopes=scopes, label=bound)))
     return tuple(found)
+
+
+def _read_label(place: str, text: str, scopes: Collection[Scope]) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if Scope.ADMIN in scopes:
+        raise SettingsError(f"{place} has the scope admin, which concerns all sessions: leave out its label.")
+    try:
+        ((key, value),) = check_labels({key: value}).items()
+    except InvalidInput as error:
+        raise SettingsError(f"{place} needs a label: write <token>:<scopes>:<key>=<value>; {error}") from None
+    return key, value
 
 
 def allowed_origins(settings: Settings) -> tuple[str, ...]:
@@ -276,6 +319,15 @@ def _is_in_tree(client: AgentClient, session_id: str | None, root: str) -> bool:
             return False
         session_id = link.session_id
     return True
+
+
+def _has_label(client: AgentClient, session_id: str, label: tuple[str, str]) -> bool:
+    """Whether a session has a label, or lacks it and the session at the root of its tree has it."""
+    key, value = label
+    for name in dict.fromkeys((session_id, root_of(session_id))):
+        if (found := client.header(name).labels.get(key)) is not None:
+            return found == value
+    return False
 
 
 def _other_session() -> HttpProblem:

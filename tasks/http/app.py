@@ -143,7 +143,7 @@ class _Interface:
             return NOTHING
         access = await self._rules.access_of(request, self._client)
         session_id = path.get("session_id") if endpoint.session_field is None else access.session_id
-        access.check(endpoint.scope, session_id, for_chat=endpoint.for_chat)
+        access.check(endpoint.scope, session_id, for_chat=endpoint.for_chat, for_label=endpoint.for_label)
         await access.check_place(session_id, self._visitors)
         return access
 

@@ -108,6 +108,7 @@ class Endpoint:
         session_field: The field of the body that names the session. None: the path does, or nothing.
         token: What the token in the path has to be for, of an operation without a scope.
         for_chat: A token with the scope `chat` may use it, too; what it may read and write of it, the handler decides.
+        for_label: A token of a label may use it without naming a session; the handler keeps it to that label.
         reads_session: It reads or changes a whole session, of which only few fit into memory, and waits for nothing.
         is_stream: The response is a stream of events.
     """
@@ -123,6 +124,7 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     token: TokenPurpose | None = None
     for_chat: bool = False
+    for_label: bool = False
     reads_session: bool = False
     is_stream: bool = False
 

@@ -36,16 +36,17 @@ _RETRY_MS: Final = 1000
 _DELETE_SECONDS: Final = 20.0
 
 
-@endpoint("GET", "/v1/sessions", Scope.READ, replies.SessionsReply, query=bodies.SessionsQuery)
+@endpoint("GET", "/v1/sessions", Scope.READ, replies.SessionsReply, query=bodies.SessionsQuery, for_label=True)
 async def list_sessions(call: Call) -> Response:
     """List sessions by last update, newest first."""
     query: bodies.SessionsQuery = call.query
+    labels = call.access.bind_labels(read_pairs("label", query.label or ()))
 
     def read(client: AgentClient) -> dict[str, Any]:
         page = client.list(
             status=query.status,
             agent=query.agent,
-            label=read_pairs("label", query.label or ()),
+            label=labels,
             text=query.text,
             error=query.error,
             waits_for=query.waits_for,

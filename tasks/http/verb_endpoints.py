@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import BaseModel, create_model
 from starlette.responses import Response
 
-from ...worker.errors import SessionConflict
+from ...worker.errors import SessionConflict, SessionNotFound
 from ...worker.flow.shares import Priority
 from ..client.client import AgentClient
 from ..client.json_values import (
@@ -190,6 +190,7 @@ def make_endpoint(verb: Verb) -> Endpoint:
         headers={name: text for each in verb.headers for name, text in _HEADERS[each].items()},
         token=verb.token,
         for_chat=verb.for_chat,
+        for_label=verb.for_label,
         reads_session=verb.reads_session is True and not writer.waits,
     )
 
@@ -219,6 +220,8 @@ def _make_handler(verb: Verb, writer: Writer) -> Handler:
             **{name: getattr(call, name) for name in verb.headers},
         }
         arguments |= _people(verb, call.access, arguments)
+        if call.access.label is not None and "labels" in arguments:
+            arguments |= await _labelled(call, arguments)
         read = {name: reader for name, reader in readers.items() if reader and arguments[name] is not None}
         if read:  # in a thread, since a body may hold many values
             arguments |= await call.client.run(lambda _: {name: read[name](arguments[name]) for name in read})
@@ -249,6 +252,29 @@ def _people(verb: Verb, access: Access, arguments: Mapping[str, Any]) -> dict[st
     if verb.own == "own":
         found["own"] = access.name_owner(verb.scope)
     return found
+
+
+async def _labelled(call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a token of a label: what it makes has the label, and it reaches no other session.
+
+    Raises:
+        HttpProblem: It gives another value of the label, or a debounce key, which all callers share.
+        SessionNotFound: A session that it names has another label.
+    """
+    access, given = call.access, arguments["labels"]
+    if arguments.get("debounce") is not None:
+        raise HttpProblem(403, "other-label", "debounce: its keys are of all callers. Leave it out.")
+    if "session_id" in call.path:
+        return {} if given is None else {"labels": access.bind_labels(given)}
+    labels = access.bind_labels(given or {})
+    if (named := arguments.get("session_id")) is None:
+        return {"labels": labels}
+    try:
+        await call.client.header(named)
+    except SessionNotFound:
+        return {"labels": labels, "new_only": True}  # who makes it meanwhile may be another customer
+    await access.check_place(named, call.client)
+    return {}
 
 
 def _look_up(verb: Verb, name: str, annotation: str, table: Mapping[str, T]) -> T:

@@ -100,12 +100,30 @@ def test_where_there_are_tokens_each_request_needs_one(headers: dict[str, str]) 
         (f"{READER}:read,{READER}", "entry 2 needs scopes: write .*, of submit, read, answer, stop, admin"),
         (f"{READER}:read+write", "entry 1 needs scopes"),
         (f"{READER}:chat", "entry 1 needs scopes"),
+        (f"{READER}:read:", "entry 1 needs a label: write"),
+        (f"{READER}:read:customer", "entry 1 needs a label"),
+        (f"{READER}:read+admin:customer=acme", "has the scope admin, which concerns all sessions"),
     ],
 )
 def test_a_setting_that_cannot_be_read_is_refused_without_its_tokens(text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message) as wrong:
         read_tokens(text)
     assert READER not in str(wrong.value)
+
+
+def test_a_token_of_a_label_reaches_its_sessions_and_nothing_that_concerns_all() -> None:
+    access = access_of(f"{READER}:read+submit:customer=acme", headers=bearer(READER))
+    assert access == Access(scopes=frozenset({Scope.READ, Scope.SUBMIT}), label=("customer", "acme"))
+    assert not access.is_visitor
+    access.check(Scope.READ, "s")
+    access.check(Scope.READ, None, for_label=True)
+    assert refused(lambda: access.check(Scope.READ, None)) == (403, "other-label")
+    assert refused(lambda: access.check(Scope.STOP, "s")) == (403, "missing-scope")
+    assert access.bind_labels({"team": "a"}) == {"team": "a", "customer": "acme"}
+    assert access.bind_labels({"customer": "acme"}) == {"customer": "acme"}
+    for other in ("bolt", None):
+        assert refused(lambda other=other: access.bind_labels({"customer": other})) == (403, "other-label")
+    assert Access().bind_labels({"customer": "bolt"}) == {"customer": "bolt"}
 
 
 # --- without tokens -----------------------------------------------------------------------------------------------

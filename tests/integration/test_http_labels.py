@@ -1,0 +1,133 @@
+"""What the token of a label may do over HTTP: what concerns its own sessions, by every operation there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from celery_agents.tasks.http.app import ENDPOINTS
+from celery_agents.tasks.http.endpoints import Endpoint
+
+from support.agents import call, plan
+from support.lab import Lab
+from support.serve_process import ServeProcess
+from support.tree_agents import delegate
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no worker has registered")]
+
+ADMIN = "token-of-admin-0123456789"
+TOKENS = {name: f"token-of-{name}-0123456789" for name in ("acme", "bolt")}
+ALLOWED = "submit+read+answer+stop"
+ENV = {
+    "CELERY_AGENTS_TOKEN_SECRET": "not-a-secret-but-long-enough",
+    "CELERY_AGENTS_HTTP_TOKEN_SECRETS": ",".join(
+        (f"{ADMIN}:admin", *(f"{token}:{ALLOWED}:customer={name}" for name, token in TOKENS.items()))
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(tmp_path_factory.mktemp("labels") / "lab", agents="support.tree_agents", env=ENV) as started:
+        started.worker()
+        yield started
+
+
+@pytest.fixture(scope="module")
+def served(lab: Lab) -> Iterator[ServeProcess]:
+    with ServeProcess(lab.directory / "serve", lab.store_url, ENV) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def acme(served: ServeProcess) -> Iterator[httpx.Client]:
+    with served.http(TOKENS["acme"]) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def bolt(served: ServeProcess) -> Iterator[httpx.Client]:
+    with served.http(TOKENS["bolt"]) as client:
+        yield client
+
+
+def submit(client: httpx.Client, message: str = "", **fields: Any) -> str:
+    body = {"message": message or plan(answer="done"), **fields}
+    made = client.post("/v1/agents/node/jobs", params={"wait": 30}, json=body)
+    assert made.status_code in (200, 202), made.text
+    return made.json()["session_id"]
+
+
+def test_what_it_submits_has_its_label_and_is_all_that_it_lists(acme: httpx.Client, bolt: httpx.Client) -> None:
+    mine = submit(acme)
+    labelled = submit(acme, labels={"customer": "acme", "team": "a"})
+    other = submit(bolt)
+    assert acme.get(f"/v1/sessions/{mine}").json()["labels"] == {"customer": "acme"}
+    assert {each["session_id"] for each in acme.get("/v1/sessions").json()["sessions"]} >= {mine, labelled}
+    assert other not in acme.get("/v1/sessions").text
+    found = acme.get("/v1/sessions", params={"label": "team=a"}).json()["sessions"]
+    assert [each["session_id"] for each in found] == [labelled]
+    for refused in (
+        acme.get("/v1/sessions", params={"label": "customer=bolt"}),
+        acme.post("/v1/agents/node/jobs", json={"message": "m", "labels": {"customer": "bolt"}}),
+        acme.post(
+            "/v1/agents/node/jobs",
+            json={"message": "m", "debounce": {"key": "k", "quiet_seconds": 1, "at_most_seconds": 2}},
+        ),
+        acme.post(f"/v1/sessions/{mine}/labels", json={"labels": {"customer": "bolt"}}),
+        acme.post(f"/v1/sessions/{mine}/labels", json={"labels": {"customer": None}}),
+    ):
+        assert (refused.status_code, "other-label" in refused.text) == (403, True), refused.text
+    assert acme.post(f"/v1/sessions/{mine}/labels", json={"labels": {"team": "b"}}).status_code == 200
+    assert acme.get(f"/v1/sessions/{mine}").json()["labels"] == {"customer": "acme", "team": "b"}
+
+
+def test_it_names_sessions_of_its_own_and_no_others(acme: httpx.Client, bolt: httpx.Client) -> None:
+    submit(acme, session_id="named-by-acme")
+    submit(acme, session_id="named-by-acme", message=plan(answer="again"))
+    taken = bolt.post("/v1/agents/node/jobs", json={"message": "m", "session_id": "named-by-acme"})
+    assert taken.status_code == 404, "it is told nothing of it"
+    assert bolt.get("/v1/sessions/named-by-acme").status_code == 404
+    assert bolt.get("/v1/sessions/nobodys").status_code == 404
+
+
+def test_it_reaches_the_children_of_its_sessions(acme: httpx.Client, bolt: httpx.Client) -> None:
+    parent = submit(acme, plan([delegate(plan(answer="below"))]))
+    (child,) = acme.get(f"/v1/sessions/{parent}/tree").json()["children"]
+    path = f"/v1/sessions/{child['session_id']}"
+    assert acme.get(path).status_code == 200
+    assert bolt.get(path).status_code == 404
+
+
+def test_a_session_without_the_label_is_nobodys(lab: Lab, acme: httpx.Client) -> None:
+    job = lab.client.submit("node", plan(answer="done"))
+    assert acme.get(f"/v1/sessions/{job.session_id}").status_code == 404
+
+
+OPERATIONS = [each for each in ENDPOINTS if each.scope is not None]
+
+
+@pytest.mark.parametrize("endpoint", OPERATIONS, ids=lambda each: f"{each.method} {each.path}")
+def test_no_operation_reaches_what_is_not_its_own(endpoint: Endpoint, acme: httpx.Client, bolt: httpx.Client) -> None:
+    """Each one is asked with a body that it refuses where it does not refuse the caller before."""
+    session = submit(bolt, plan([call("pure", work="w")], answer="done"), session_id="of-bolt-alone")
+    names = ("agent", "request_id", "execution_id", "step", "name", "message_id", "operation_id", "grant_id", "key")
+    path = endpoint.path.replace("{session_id}", session)
+    for name in names:
+        path = path.replace("{" + name + "}", "1")
+    answer = acme.request(endpoint.method, path.partition("{")[0], json=None if endpoint.method == "GET" else {"x": 1})
+    if endpoint.for_label:
+        assert "of-bolt-alone" not in answer.text
+    else:
+        assert answer.status_code in (403, 404), answer.text
+        assert answer.status_code == 403 or "{session_id}" in endpoint.path
+
+
+def test_what_concerns_all_sessions_is_refused(acme: httpx.Client) -> None:
+    for path in ("/v1/workers", "/v1/requests", "/v1/waiting", "/v1/limits", "/v1/shares", "/v1/caps"):
+        refused = acme.get(path)
+        assert refused.status_code == 403, path
+        assert "customer=acme alone" in refused.json()["detail"], refused.text
