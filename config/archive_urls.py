@@ -38,7 +38,7 @@ class ArchiveUrl:
         if separator and scheme in _POSTGRESQL:
             return cls("postgresql", conninfo=f"postgresql://{rest}")
         if scheme != _SQLITE or not separator:
-            shown = f"{scheme}://" if separator else "it without a scheme"
+            shown = f"{scheme}://" if separator else "a URL without a scheme"
             raise ValueError(
                 f"an archive is a file of SQLite ({SQLITE_EXAMPLE}) or a PostgreSQL ({POSTGRESQL_EXAMPLE}), "
                 f"and {shown} is neither"

@@ -127,20 +127,20 @@ def find_session(client: AgentClient, text: str) -> str:
     """Find the session that an id or the beginning of an id names.
 
     Raises:
-        SessionNotFound: There is none.
+        SessionNotFound: There is none, or it was deleted, or is in an archive that this process does not know.
         InvalidInput: Several begin like this, or it is no id.
     """
-    from ...worker.errors import InvalidInput, SessionDeleted, SessionNotFound
+    from ...worker.errors import InvalidInput, SessionArchived, SessionDeleted, SessionNotFound
 
     wanted = text.rstrip(".…")
     try:
         return client.header(wanted).session_id
-    except SessionDeleted:
+    except (SessionDeleted, SessionArchived):
         raise
     except SessionNotFound:
         found = client.store.sessions.find_matching(wanted, _MOST_MATCHES)
-    if not found:
-        raise SessionNotFound(wanted)
+        if not found:
+            raise
     if len(found) > 1:
         more = " and more" if len(found) == _MOST_MATCHES else ""
         raise InvalidInput(

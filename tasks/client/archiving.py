@@ -98,7 +98,7 @@ class ArchivingVerbs(ClientConnection):
         archived = self._archived()
         wanted = Search(
             agent=agent,
-            labels=check_labels(label),
+            labels=check_labels(label, "label"),
             since_ms=read_time_ms("since", since, may_be_far=True),
             until_ms=read_time_ms("until", until, may_be_far=True),
         )

@@ -66,7 +66,7 @@ class ErasingVerbs(DeletingVerbs):
         Raises:
             InvalidInput: No label is named, or one is none; nothing was deleted.
         """
-        labels = check_labels(label)
+        labels = check_labels(label, "label")
         if not labels:
             raise InvalidInput("label", label, "name at least one; without a label there is nothing to erase.")
         check_caller(by)

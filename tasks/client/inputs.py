@@ -57,8 +57,9 @@ def read_address(at: Any, name: str = "at") -> StepAddress | None:
     """Read the address of a step: `7`, `"7"` or `"<execution>:7"`. None: no step."""
     if at is None:
         return None
-    execution_id, _, number = str(at).rpartition(":")
-    if isinstance(at, bool) or not isinstance(at, str | int) or not _STEP.fullmatch(number):
+    execution_id, separator, number = str(at).rpartition(":")
+    is_named = not separator or bool(execution_id)
+    if isinstance(at, bool) or not isinstance(at, str | int) or not is_named or not _STEP.fullmatch(number):
         raise InvalidInput(name, at, "give the number of a step, from 1, or '<execution>:<step>'.")
     return StepAddress(int(number), execution_id or None, name)
 

@@ -114,7 +114,7 @@ def read_filter(
 ) -> Filter:  # fmt: skip
     """Read the filter of a listing as callers give it; `others` are status and agent."""
     return Filter(
-        labels=check_labels(label),
+        labels=check_labels(label, "label"),
         text=check_part("text", text),
         error=check_part("error", error),
         waits_for=check_kind(waits_for),

@@ -184,6 +184,17 @@ def test_commands_find_what_is_archived(lab: Lab, archive_url: str, tmp_path: Pa
     assert "the teapot" in run("show", job.session_id[:8])
 
 
+def test_commands_without_the_archive_say_what_to_set(lab: Lab, tmp_path: Path) -> None:
+    lab.client.submit("planned", plan(), session_id="refund").result(timeout=60)
+    archive(lab, "refund")
+    lab.client.submit("planned", plan(), session_id="refund-2").result(timeout=60)  # an id that begins like it
+    env = {name: value for name, value in os.environ.items() if name != "CELERY_AGENTS_ARCHIVE_URL"}
+    command = [sys.executable, "-m", "celery_agents", "show", "refund"]
+    done = fork_server.run(command, cwd=tmp_path, env={**env, "CELERY_AGENTS_REDIS_URL": lab.store_url})
+    assert done.returncode != 0
+    assert "CELERY_AGENTS_ARCHIVE_URL" in done.stderr
+
+
 def test_a_session_whose_id_another_one_has_is_exported_and_erased(lab: Lab) -> None:
     job = lab.client.submit("planned", plan(answer="the first"), session_id="again", labels={"user": "7"})
     job.result(timeout=60)

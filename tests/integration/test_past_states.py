@@ -86,7 +86,7 @@ def test_a_later_execution_and_the_other_clients_give_the_same(lab: Lab, session
 
 
 def test_a_step_that_is_not_there_is_refused_in_words(lab: Lab, session: str) -> None:
-    for wrong in (0, -1, "x", "1:x", True, "7:", 1.5):
+    for wrong in (0, -1, "x", "1:x", True, "7:", ":1", 1.5):
         with pytest.raises(InvalidInput, match="number of a step"):
             lab.client.state(session, at=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="committed steps"):

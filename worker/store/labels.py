@@ -29,16 +29,18 @@ _VALUE_CHARS: Final = 128
 _VALUE_ADVICE: Final = f"a value is one line of 1 to {_VALUE_CHARS} characters, without spaces around it."
 
 
-def check_labels(given: object) -> dict[str, str]:
+def check_labels(given: object, field: str = "labels") -> dict[str, str]:
     """Check labels that a caller gives; None is none.
 
+    Args:
+        field: Its name, for the error.
     Raises:
         InvalidInput: They are no labels; the error names the key.
     """
     labels: dict[str, str] = {}
-    for key, value in check_changes({} if given is None else given).items():
+    for key, value in check_changes({} if given is None else given, field).items():
         if value is None:
-            raise InvalidInput(f"labels[{key!r}]", value, _VALUE_ADVICE)
+            raise InvalidInput(f"{field}[{key!r}]", value, _VALUE_ADVICE)
         labels[key] = value
     return labels
 
@@ -58,21 +60,23 @@ def read_pairs(field: str, pairs: Iterable[str]) -> dict[str, str]:
     return labels
 
 
-def check_changes(given: object) -> dict[str, str | None]:
+def check_changes(given: object, field: str = "labels") -> dict[str, str | None]:
     """Check changes of labels that a caller gives: a value of None removes the label.
 
+    Args:
+        field: Its name, for the error.
     Raises:
         InvalidInput: They are no labels; the error names the key.
     """
     if not isinstance(given, Mapping):
-        raise InvalidInput("labels", given, "give a dict of texts, such as {'customer': '42'}.")
+        raise InvalidInput(field, given, "give a dict of texts, such as {'customer': '42'}.")
     labels: dict[str, str | None] = {}
     for key, value in cast("Mapping[object, object]", given).items():
         if not isinstance(key, str) or not 0 < len(key) <= _KEY_CHARS or "=" in key or not _is_line(key):
             advice = f"a key is one line of 1 to {_KEY_CHARS} characters, without '=' and without spaces around it."
-            raise InvalidInput("labels", key, advice)
+            raise InvalidInput(field, key, advice)
         if value is not None and not (isinstance(value, str) and 0 < len(value) <= _VALUE_CHARS and _is_line(value)):
-            raise InvalidInput(f"labels[{key!r}]", value, _VALUE_ADVICE)
+            raise InvalidInput(f"{field}[{key!r}]", value, _VALUE_ADVICE)
         labels[key] = value
     check_number(len(labels))
     return labels

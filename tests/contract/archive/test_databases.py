@@ -142,8 +142,8 @@ def test_a_migration_that_fails_leaves_the_schema_before_it(
     ("url", "told"),
     [
         ("mysql://user:geheim@host/db", "a file of SQLite .* or a PostgreSQL .*, and mysql:// is neither"),
-        ("history.db", "it without a scheme is neither"),
-        ("", "it without a scheme is neither"),
+        ("history.db", "a URL without a scheme is neither"),
+        ("", "a URL without a scheme is neither"),
         ("sqlite://", "names no host"),
         ("sqlite://history.db", "names no host"),
         ("sqlite:///", "keeps nothing; name a file"),
