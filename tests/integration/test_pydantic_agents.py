@@ -47,7 +47,7 @@ def uninterrupted(name: str) -> Any:
 
 def conversation_of(lab: Lab, job: Job) -> Conversation:
     state = lab.client.store.sessions.load(job.session_id).state
-    return read_conversation(state.store.section(DEFAULT).messages, job.execution_id)
+    return read_conversation(state.store.section(DEFAULT).messages, state.tag_id_of(job.execution_id))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,20 @@ def test_every_example_survives_a_kill_with_the_messages_and_usage_of_an_uninter
         assert comparable(conversation.history) == comparable(expected.all_messages()), name
         assert dataclasses.asdict(conversation.usage) == dataclasses.asdict(expected.usage), name
     check_effects(lab)
+
+
+@pytest.mark.parametrize("point", ["none"])
+def test_a_fork_of_a_step_goes_on_with_the_messages_and_usage_of_an_uninterrupted_run(lab: Lab) -> None:
+    lab.worker()
+    jobs = {name: lab.client.submit(name, prompt, metadata=data) for name, (prompt, data) in EXAMPLES.items()}
+    long = {name: job for name, job in jobs.items() if job.result(timeout=60).step_count > 1}
+    assert len(long) > 3
+    forks = {name: lab.client.job(lab.client.fork(job.session_id, at=1, go_on=True)) for name, job in long.items()}
+    for name, job in forks.items():
+        assert job.result(timeout=60).status == "completed", name
+        conversation, expected = conversation_of(lab, job), uninterrupted(name)
+        assert comparable(conversation.history) == comparable(expected.all_messages()), name
+        assert dataclasses.asdict(conversation.usage) == dataclasses.asdict(expected.usage), name
 
 
 @pytest.fixture
