@@ -146,7 +146,7 @@ class ForkingVerbs(ClientConnection):
             fingerprint="" if key is None else canonical_digest(["fork", key, *wanted.facts()]),
         )
         try:
-            self._publish(self.store.sessions.fork(source, fork_id, copy, version=expected_version).publish)
+            self._publish(self.store.sessions.fork(source, fork_id, copy, version=expected_version))
         except SessionConflict:
             if key is not None and self._is_fork(fork_id, source):
                 raise IdempotencyMismatch(

@@ -56,8 +56,8 @@ class Copy:
     """A fork as it is to be stored.
 
     Attributes:
-        change: From the session that is copied to the fork; by default the same without its execution. Sessions have
-            a state without lists here, and the parts beside it, whose outline counts and whose items are entries.
+        change: From the session that is copied to the fork; by default the same without its execution. The state of
+            both is that of the head of the parts beside them, and the items of these are entries.
         past: The parts of the session as it is copied; None: those of its last commit, which are read.
         queue: Of the agent, where it is another one than the session's.
         fingerprint: The same request has the same, and makes one fork; "" for a request that is made once.
@@ -99,11 +99,13 @@ class WholeSessionVerbs(StorePart):
         saving = _Saving(scope=self._context.session(session_id), session=session)
         return saving.scope.act_once(saving.run, "be saved")
 
-    def fork(self, session_id: str, fork_id: str, copy: Copy = _IDLE, *, version: int | None = None) -> Saved:
+    def fork(self, session_id: str, fork_id: str, copy: Copy = _IDLE, *, version: int | None = None) -> StepRef | None:
         """Store a copy of a session, at its last commit or as the copy says, under an id below its root.
 
         Args:
             version: The version that the session must have; None: any.
+        Returns:
+            The step of the fork that the caller has to publish. None: none.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             SessionConflict: It has another version, or the id of the fork is used already. Nothing was written.
@@ -131,7 +133,7 @@ class WholeSessionVerbs(StorePart):
             operation_id=copy.fingerprint or unique_hex(),
             copied=parts,
         )
-        return creation.scope.act_once(creation.run, "be created")
+        return creation.scope.act_once(creation.run, "be created").publish
 
 
 @dataclass(slots=True)
