@@ -9,7 +9,7 @@ import pytest
 
 from celery_agents.worker import crash_points
 from celery_agents.worker.archive.rows import RowState, Search
-from celery_agents.worker.errors import SessionDeleted, SessionNotFound, StoreUnavailable
+from celery_agents.worker.errors import SessionConflict, SessionDeleted, SessionNotFound, StoreUnavailable
 from celery_agents.worker.store.archiving.moving import MoveOutcome
 from celery_agents.worker.store.database import Database
 
@@ -168,3 +168,20 @@ def test_a_deletion_that_redis_may_still_lose_leaves_the_row(database: Database,
     assert lab.archiver.bury_deleted([lab.names.shard]) == 0
     assert lab.row_state(key) is RowState.VALID
     assert lab.bench.database("ZCARD", lab.names.shard.archive) == 1
+
+
+def test_a_session_that_is_restored_before_its_move_has_ended_is_counted_once(lab: ArchiveLab) -> None:
+    lab.end()
+    lab.bench.spy.before("archive.mark", lab.restore)
+    lab.move()
+    assert lab.row_state(lab.key) is RowState.PENDING  # sums of costs leave it out
+    assert lab.store.sessions.header(lab.session).status == "completed"
+
+
+def test_a_deletion_that_is_refused_leaves_no_mark_for_ever(lab: ArchiveLab) -> None:
+    lab.end()
+    lab.move()
+    lab.bench.database("DEL", lab.names.session)
+    with pytest.raises(SessionConflict):
+        lab.store.sessions.delete(lab.session, version=99)
+    assert lab.bench.database("PTTL", lab.names.session) > 0

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import crash_points
-from ...archive.rows import CostBy, CostSum, FoundSession, RowState, Search, SessionKey
+from ...archive.rows import CostBy, CostSum, FoundSession, Search, SessionKey
 from ...errors import SessionArchived, SessionDeleted, SessionExpired, SessionNotFound, StateUnreadable
 from ..context import SessionScope, StoreContext
 from ..database import Command
@@ -71,7 +71,7 @@ class ArchivedSessions:
         def restore(found: _Found) -> bool:
             document, _ = self._document(found)
             row = self.archive.row(found.key)
-            if row is not None and row.state is not RowState.PENDING:  # so that nobody counts it as well
+            if row is not None:  # also where it is pending: a mover that makes it valid has seen another revision
                 self.archive.make_pending(found.key, seen=row.revision)
             scope.apply_once(lambda: _write_back(scope, found, document), "be restored")
             crash_points.at("a3")
@@ -91,7 +91,10 @@ class ArchivedSessions:
             with scope.database.watch("archive.unmarked", (scope.keys.session,), reads) as watched:
                 if watched.replies[0] == [None, None]:
                     words = (MARK, found.key.created_ms, ARCHIVED, found.mark)
-                    watched.commit("archive.marked", [("HSET", scope.keys.session, *words)])
+                    commands: list[Command] = [("HSET", scope.keys.session, *words)]
+                    if self.context.retention_ms is not None:
+                        commands.append(("PEXPIRE", scope.keys.session, self.context.retention_ms))
+                    watched.commit("archive.marked", commands)
 
         scope.apply_once(attempt, "be marked")
         return True
