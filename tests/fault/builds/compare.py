@@ -20,6 +20,11 @@ ADDED: Final[Mapping[str, Any]] = {
     "default_steps": None,
     "rewound_to": None,
     "expires_at": None,
+    "tags": None,
+    "newest_message": 0,
+    "messages": [],
+    "needs_seen": False,
+    "while_waiting": "hold",
 }
 """Fields that later builds have added, each with what it says of what was stored before; `...`: anything."""
 
