@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ...worker.errors import StateUnreadable
+from ...worker.errors import StateUnreadable, StoreUnavailable
 from ...worker.flow.shares import share_of
 from ...worker.store.database import Command, Reply
 from ...worker.store.keys import FLEET
@@ -142,7 +142,12 @@ class LaneFetcher(QueueFetcher):
         last = {each.queue: each for each in turns}
         used = {queue: self._used.pop(queue, []) for queue in counts}
         commands = [_take_command(last[queue], count, used[queue]) for queue, count in counts.items()]
-        for (queue, turn), reply in zip(last.items(), self._database.exchange(commands), strict=True):
+        replies: list[Reply]
+        try:
+            replies = self._database.exchange(commands)
+        except StoreUnavailable as error:  # what was popped would be lost with it
+            replies = [error] * len(commands)
+        for (queue, turn), reply in zip(last.items(), replies, strict=True):
             if isinstance(reply, Exception):
                 refusals.record(TURNS, f"Redis takes no turns, and steps run in the order of their messages: {reply}")
                 others += [each for each in turns if each.queue == queue]

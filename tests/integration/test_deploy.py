@@ -121,7 +121,9 @@ def test_queues_of_agents_and_sessions_that_wait_for_a_worker_are_within_the_rol
 
 def test_the_end_of_a_job_is_told_to_a_task_of_the_default_queue(deployment: Deployment) -> None:
     client = AgentClient(deployment.url("producer"))
-    job = client.submit("support", QUESTION, on_complete="shop.done", session_id="told-of-its-end")
+    job = client.submit(
+        "support", QUESTION, on_complete="shop.done", session_id="told-of-its-end", priority="interactive"
+    )
     assert job.result(timeout=30).status == "completed"
     with deployment.client("onlooker") as onlooker:
         wait_until(lambda: onlooker.llen("celery") == 1, "the task is sent", 10, details=deployment.worker.tail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import redis
@@ -17,6 +18,7 @@ from celery_agents.tasks.consumer.lane_fetcher import LaneFetcher
 from celery_agents.tasks.consumer.queue_fetcher import FetchedElement
 from celery_agents.tasks.names import LANE_HEADER
 from celery_agents.tasks.publishing import StepPublisher
+from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.flow.shares import lane_of, share_of
 from celery_agents.worker.store import StepRef
 from celery_agents.worker.store.lanes import lane_key, lanes_key
@@ -180,6 +182,21 @@ def test_where_redis_takes_no_turns_steps_run_in_the_order_of_their_messages(des
     (element,) = desk.fetch()
     assert element.lane == ""
     assert json.loads(element.data)["headers"]["id"] == "execution.1"
+
+
+def test_what_was_popped_is_not_lost_where_the_turns_get_no_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.publish("", lane="")
+    desk.publish("a")
+    exchange = RedisDatabase.exchange
+
+    def lose(self: RedisDatabase, commands: Any, point: str = "") -> Any:
+        replies = exchange(self, commands)
+        if commands[0][0] == "EVAL":
+            raise StoreUnavailable("the reply was lost")
+        return replies
+
+    monkeypatch.setattr(RedisDatabase, "exchange", lose)
+    assert sorted(json.loads(each.data)["headers"]["id"] for each in desk.fetch(2)) == ["execution.1"] * 2
 
 
 def test_the_shares_that_are_known_do_not_grow_with_those_that_ever_were(desk: Desk) -> None:
