@@ -117,7 +117,7 @@ class SubmittingVerbs(ClientConnection):
                 `session_id`, `start_at`, `delay` or `when`.
             priority: Of a new session, and of its children: while more steps wait than there are slots, those of
                 `interactive` sessions are taken before others of the same share (see `FairShares`) more often than
-                not, and those of `bulk` ones seldom. None: `normal`.
+                not, and those of `bulk` ones seldom. None: `normal`; where no shares are set, the order of the queue.
             new_only: True: `session_id` never continues a session; one that was made by another request is a mismatch.
             when: How the message is delivered to a session that exists, as in `send_message`.
         Raises:

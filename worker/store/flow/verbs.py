@@ -47,6 +47,7 @@ _LEARNED: Final = (
 """The fields of a bucket that an operator's limit makes void."""
 _LEARNED_MS: Final = 3_600_000
 _MOST_LINES: Final = 100
+_MOST_SHARES: Final = 1_000
 
 
 class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
@@ -114,9 +115,11 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
         return bool(self._change("flow.shares", FIELD, [("HDEL", fleet.flow, FIELD), ("DEL", fleet.weights)])[0])
 
     def shares_waiting(self, queue_keys: Sequence[str]) -> dict[str, dict[str, int]]:
-        """Count the steps of each share that wait in some queues, by priority; for people."""
+        """Count the steps of each share that wait in some queues, by priority, of up to 1 000 shares; for people."""
         database, found = self._context.database, dict[str, dict[str, int]]()
-        reads: list[Command] = [("ZRANGEBYSCORE", lanes_key(each), "-inf", "+inf") for each in queue_keys]
+        reads: list[Command] = [
+            ("ZRANGEBYSCORE", lanes_key(each), "-inf", "+inf", "LIMIT", 0, _MOST_SHARES) for each in queue_keys
+        ]
         names = database.pipeline("flow.shares", reads) if reads else []
         lanes = [
             (key, fields.name(share), priority)
