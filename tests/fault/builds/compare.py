@@ -21,8 +21,8 @@ ADDED: Final[Mapping[str, Any]] = {
     "rewound_to": None,
     "expires_at": None,
     "tags": None,
-    "newest_message": 0,
-    "messages": [],
+    "newest_message": ...,  # those that came while the session waited were stored, too
+    "messages": ...,
     "needs_seen": False,
     "while_waiting": "hold",
 }
