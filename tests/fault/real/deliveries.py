@@ -59,7 +59,7 @@ def kill_deliveries(
                 each.start()
             deaths = 0
             deadline = time.monotonic() + timeout
-            while not supervisor.done:
+            while not supervisor.done or len(supervisor.deaths) > deaths:
                 assert time.monotonic() < deadline, f"not done within {timeout:g} s: {supervisor.active}"
                 if len(supervisor.deaths) > deaths:
                     _count(verdict, supervisor.deaths[deaths].crash, senders, lab)
