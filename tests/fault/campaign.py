@@ -130,6 +130,12 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         {"kills": "kills", **_JOBS, **_CALLS},
         ("killed_c8_unsafe", "killed_c9_unsafe"),
     ),
+    "kills-shares": Scenario(
+        lambda d, s: kills.kill_everywhere(d, 4, s, separate=False, timeout=2000, make=kills.SharedLab),
+        "kill -9 at each crash point, with each kind of tool, under load, where five customers share the slots",
+        {"kills": "kills", **_JOBS, **_CALLS},
+        tuple(f"killed_{point}_{tool}" for point, tool in kills.combinations(separate=False)),
+    ),
     "drains": Scenario(
         lambda d, s: pauses.drains(d, 40),
         "SIGTERM under load; recovery counts from the end of the 2 s to drain",

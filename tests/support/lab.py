@@ -193,10 +193,15 @@ class Lab:
         ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some scenarios submit before there is a worker
-            job = (client or self.client).submit(agent, plan(*calls, **driver))
+            job = (client or self.client).submit(agent, plan(*calls, **driver), labels=self.labels(number))
         submitted = Submitted(job.session_id, job.execution_id, tuple(tuple(c["tool"] for c in step) for step in calls))
         self.jobs.append(submitted)
         return submitted
+
+    def labels(self, number: int) -> dict[str, str]:
+        """The labels of the job of a number."""
+        del number
+        return {}
 
     def say(self, agent: str, text: str, *steps: Sequence[str]) -> Submitted:
         """Submit a message to an agent whose answers come from elsewhere; the tools it will call in each step."""

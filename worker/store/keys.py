@@ -63,7 +63,7 @@ WAKE_CHANNEL: Final = "ca:wake:"
 # A pub/sub channel that tells all workers of a change of `FleetKeys.flow`. No worker has this name.
 FLOW_CHANNEL: Final = "ca:wake:flow"
 PERMANENT: Final = re.compile(
-    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow|primary)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|archive|dead|server|lost|schedules|scheduled))$"
+    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow|weights|primary)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|archive|dead|server|lost|schedules|scheduled))$"
 )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
+
+from celery_agents.flow import FairShares
 
 from support.lab import EFFECT_TOOLS, Lab, Supervisor, wait_while_feeding
 from support.verdict import Verdict, summary
@@ -26,8 +29,27 @@ def combinations(*, separate: bool, points: Sequence[str] | None = None) -> list
     return [(p, tool) for tool in EFFECT_TOOLS for p in chosen if not (tool == "pure" and p in _WITHOUT_RECORDS)]
 
 
+class SharedLab(Lab):
+    """A lab whose jobs are of five customers, which share the slots."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.client.shares.set(FairShares("customer", weights={"c0": 2}))
+        return self
+
+    def labels(self, number: int) -> dict[str, str]:
+        return {"customer": f"c{number % 5}"}
+
+
 def kill_everywhere(
-    directory: Path, rounds: int, seed: int, *, separate: bool, timeout: float, points: Sequence[str] | None = None
+    directory: Path,
+    rounds: int,
+    seed: int,
+    *,
+    separate: bool,
+    timeout: float,
+    points: Sequence[str] | None = None,
+    make: Callable[..., Lab] = Lab,
 ) -> Verdict:
     """Each crash point × effect class so many times; with a broker of its own also between commit and publish.
 
@@ -35,12 +57,13 @@ def kill_everywhere(
 
     Args:
         points: Only these. None: all that there are.
+        make: Makes the lab.
     """
     chance = random.Random(seed)
     meetings = combinations(separate=separate, points=points) * rounds
     plans = [f"{point}:0.2:{chance.randrange(10**9)}" for point, _ in meetings]
     wanted = dict(zip(plans, [tool for _, tool in meetings], strict=True))
-    with Lab(directory, separate=separate, quick=False) as lab:
+    with make(directory, separate=separate, quick=False) as lab:
         steady = lab.worker()
         lab.client.wait_for_agent("planned")
         with Supervisor(lab, list(plans), 2) as supervisor:
