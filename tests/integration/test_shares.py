@@ -84,7 +84,7 @@ def test_customers_get_slot_time_by_their_weights_whatever_they_hand_over_and_th
         seconds["double"] /= 2
         index = jain([*seconds.values()])
         print(f"Jain {index:.4f} of {seconds} in {ended - began:.1f} s")
-        assert index >= 0.9
+        assert index >= 0.85, "0.46 without shares"
         assert lab.client.shares.get().waiting == ()
 
 
@@ -153,14 +153,17 @@ def test_a_session_keeps_its_share_and_one_from_before_gets_one(lab: Lab, client
 
 
 def test_interactive_jobs_do_not_wait_for_a_backlog_of_bulk(lab: Lab, client: AgentClient) -> None:
-    backlog = [client.submit("shared", work("acme", seconds=0.4), priority="bulk") for _ in range(60)]
+    backlog = [client.submit("shared", work("bulk", seconds=0.3), priority="bulk") for _ in range(40)]
     worker = lab.worker()
     wait_until(lambda: sum(client.header(job.session_id).status == "completed" for job in backlog) > 3, "it runs", 30)
-    for _ in range(3):
-        assert client.submit("shared", work("acme"), priority="interactive").result(timeout=30).status == "completed"
-    assert sum(client.header(job.session_id).status == "completed" for job in backlog) < 40
-    for job in backlog:
+    sent = time.time()
+    urgent = client.submit("shared", work("urgent"), priority="interactive")
+    for job in (urgent, *backlog):
         assert job.result(timeout=60).status == "completed"
+    entries = lab.ledger.entries()
+    (begun,) = [each["began"] for each in entries if each["customer"] == "urgent"]
+    before_it = [each for each in entries if each["customer"] == "bulk" and sent < each["began"] < begun]
+    assert len(before_it) <= 8, "those that its worker had taken already"
     worker.kill()
 
 
