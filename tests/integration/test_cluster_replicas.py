@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not can_cluster(), reason=CLUSTER_MISSING)
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterLab]:
-    env = {"CELERY_AGENTS_REPLICAS": "1", "CELERY_AGENTS_REPLICA_TIMEOUT_SECONDS": "0.4"}
+    env = {"CELERY_AGENTS_REPLICAS": "1", "CELERY_AGENTS_REPLICA_TIMEOUT_SECONDS": "2"}
     with ClusterLab(tmp_path_factory.mktemp("lab"), env=env) as lab:
         lab.worker()
         yield lab

@@ -46,7 +46,7 @@ class _Caller(SubmittingVerbs):
         self.settings = store.context.settings
         self._store, self._shards_checked = store, True
         self._publisher: Any = SimpleNamespace(publish=lambda *_, **__: True)
-        self._notes: Any = SimpleNamespace(describe=lambda *_: "")
+        self._notes: Any = SimpleNamespace(describe=lambda *_: "", shares=lambda: None)
         self._queues: Any = SimpleNamespace(queue_of=lambda _: "", describe_unknown=lambda _: "")
 
 
