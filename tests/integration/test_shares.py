@@ -65,16 +65,18 @@ def test_customers_get_slot_time_by_their_weights_whatever_they_hand_over_and_th
     with Lab(tmp_path / "lab", agents="support.shared_agents", env=SLOTS) as lab:
         lab.client.shares.set(FairShares("customer", weights={"double": 2}))
         jobs = submit(lab, "heavy", 5 * sessions, steps=4, seconds=0.1, sigma=0.5)
-        for customer, seconds in (("double", 0.1), ("short", 0.1), ("long", 0.4)):
-            jobs += submit(lab, customer, 2 * sessions, steps=max(3, round(0.6 / seconds)), seconds=seconds, sigma=0.5)
+        for customer, times, seconds in (("double", 4, 0.1), ("short", 3, 0.1), ("long", 2, 0.4)):
+            jobs += submit(
+                lab, customer, times * sessions, steps=max(3, round(0.6 / seconds)), seconds=seconds, sigma=0.5
+            )
         workers = [lab.worker(), lab.worker()]
         wait_until(lambda: len(lab.ledger.entries()) > 8, "steps run", 30)
         began = time.time()
         for _ in range(max(1, sessions // 12)):
-            time.sleep(2.5)
+            time.sleep(1.5)
             workers.pop(0).kill()
             workers.append(lab.worker())
-        time.sleep(2.5)
+        time.sleep(1.5)
         ended = time.time()
         waiting = {each.share for each in lab.client.shares.get().waiting}
         assert waiting == {"heavy", "double", "short", "long"}, "all of them had work all the time"
