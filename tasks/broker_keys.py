@@ -11,7 +11,7 @@ from kombu import Queue
 
 from ..config.celery import queues, step_queue
 from ..config.settings import Settings
-from ..worker.store.lanes import lanes_key
+from ..worker.store.lanes import queue_types
 
 # kombu's defaults of `sep`, `priority_steps` and `visibility_timeout`; the first priority has no key of its own.
 _SEPARATOR: Final = "\x06\x16"
@@ -36,8 +36,7 @@ def broker_key_types(app: Celery, settings: Settings, names: Iterable[str] = ())
 def queue_key_types(app: Celery, queue: Queue) -> dict[str, str]:
     """Return the keys of one queue: its lists by priority with their shares, and the set of its bindings."""
     bindings = f"{_prefix(_options(app))}_kombu.binding.{queue.exchange.name}"
-    lists = queue_keys(app, queue.name)
-    return {**dict.fromkeys(lists, "list"), **dict.fromkeys(map(lanes_key, lists), "zset"), bindings: "set"}
+    return {**queue_types(queue_keys(app, queue.name)), bindings: "set"}
 
 
 def queue_key(app: Celery, queue: str, priority: int = 0) -> str:

@@ -18,7 +18,7 @@ from ...worker.errors import StateUnreadable, StoreUnavailable
 from ...worker.flow.shares import share_of
 from ...worker.store.database import Command, Reply
 from ...worker.store.keys import FLEET
-from ...worker.store.lanes import lanes_key, read_waiting
+from ...worker.store.lanes import read_waiting, script_keys
 from ...worker.store.records import StepRef
 from ..names import LANE_HEADER, TURN
 from .queue_fetcher import FetchedElement, QueueFetcher
@@ -171,7 +171,6 @@ class LaneFetcher(QueueFetcher):
 
 
 def _take_command(turn: FetchedElement, count: int, used: Sequence[_SlotUse]) -> Command:
-    lanes = lanes_key(turn.key)
-    keys = (turn.key, lanes, f"{lanes}:idle", f"{lanes}:state", FLEET.weights)
+    keys = (turn.key, *script_keys(turn.key), FLEET.weights)
     charges = (word for each in used for word in (each.share, f"{each.seconds:.6f}", f"{each.estimate:.6f}"))
     return ("EVAL", _TAKE, len(keys), *keys, count, turn.data, *charges)

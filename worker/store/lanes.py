@@ -8,10 +8,11 @@ knows nothing of lanes runs the step that the turn names.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from ..errors import StateUnreadable
-from ..flow.shares import share_of
+from ..flow.shares import PRIORITIES, lane_of, share_of
 from . import fields
 from .database import Command
 from .records import StepRef
@@ -28,6 +29,22 @@ def lane_key(queue_key: str, lane: str) -> str:
 def lanes_key(queue_key: str) -> str:
     """Return the sorted set of the shares of which steps wait in a queue."""
     return f"{queue_key}:lanes"
+
+
+def script_keys(queue_key: str) -> tuple[str, str, str]:
+    """Return the keys that the taking of turns changes beside the lists: waiting shares, idle ones, and the clock."""
+    lanes = lanes_key(queue_key)
+    return lanes, f"{lanes}:idle", f"{lanes}:state"
+
+
+def lanes_of(share: str) -> list[str]:
+    """The lanes of a share, in the order of `PRIORITIES`."""
+    return [lane_of(share, each) for each in PRIORITIES]
+
+
+def queue_types(queue_keys: Collection[str]) -> dict[str, str]:
+    """The keys of queues, each with the type that Redis's TYPE names: their lists, and the shares that wait in them."""
+    return {**dict.fromkeys(queue_keys, "list"), **dict.fromkeys(map(lanes_key, queue_keys), "zset")}
 
 
 def wait_commands(queue_key: str, ref: StepRef, published_ms: int) -> list[Command]:

@@ -13,7 +13,7 @@ from typing import Final
 from ...errors import StateUnreadable
 from ...flow.caps import CapStatus, SpendCap, cap_field
 from ...flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, LimitPart, PartStatus, concurrency_field
-from ...flow.shares import FIELD, PRIORITIES, FairShares, lane_of
+from ...flow.shares import FIELD, PRIORITIES, FairShares
 from ...flow.values import (
     DIMENSIONS,
     BucketStatus,
@@ -32,7 +32,7 @@ from .. import fields
 from ..context import StoreContext
 from ..database import Command, Reply
 from ..keys import FLOW_CHANNEL, BucketKeys
-from ..lanes import lane_key, lanes_key
+from ..lanes import lane_key, lanes_key, lanes_of
 from ..records import StepRef
 from .caps import CapVerbs
 from .forwarding import bring_forward
@@ -122,13 +122,12 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
         ]
         names = database.pipeline("flow.shares", reads) if reads else []
         lanes = [
-            (key, fields.name(share), priority)
+            (lane_key(key, lane), share, priority)
             for key, shares in zip(queue_keys, names, strict=True)
-            for share in shares
-            for priority in PRIORITIES
+            for share in map(fields.name, shares)
+            for lane, priority in zip(lanes_of(share), PRIORITIES, strict=True)
         ]
-        lengths: list[Command] = [("LLEN", lane_key(key, lane_of(share, each))) for key, share, each in lanes]
-        replies = database.pipeline("flow.lanes", lengths) if lengths else []
+        replies = database.pipeline("flow.lanes", [("LLEN", key) for key, *_ in lanes]) if lanes else []
         for (_, share, priority), length in zip(lanes, replies, strict=True):
             if length:
                 waiting = found.setdefault(share, {})

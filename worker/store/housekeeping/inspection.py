@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import StateUnreadable, StoreForbidden, StoreUnavailable
-from ...flow.shares import PRIORITIES, lane_of
 from .. import fields, labels
 from ..context import StoreContext, StorePart
 from ..database import Command, Reply
 from ..keys import ShardKeys
-from ..lanes import lane_key, lanes_key
+from ..lanes import lane_key, lanes_key, lanes_of, queue_types, script_keys
 from ..requests.index import read_entry
 from ..session_records import DelayedStep
 from .callbacks import read_note
@@ -38,10 +37,10 @@ class FactVerbs(StorePart):
 
     def drop_queue(self, queue_key: str) -> None:
         """Delete a queue that is in the store's Redis and that no worker takes; the sweep publishes what was in it."""
-        database, lanes = self._context.database, lanes_key(queue_key)
-        (shares,) = database.pipeline("queue.shares", [("ZRANGEBYSCORE", lanes, "-inf", "+inf")])
-        own = [lane_key(queue_key, lane_of(fields.name(share), each)) for share in shares for each in PRIORITIES]
-        database.pipeline("queue.drop", [("DEL", queue_key, lanes, f"{lanes}:idle", f"{lanes}:state", *own)])
+        database = self._context.database
+        (shares,) = database.pipeline("queue.shares", [("ZRANGEBYSCORE", lanes_key(queue_key), "-inf", "+inf")])
+        own = [lane_key(queue_key, lane) for share in shares for lane in lanes_of(fields.name(share))]
+        database.pipeline("queue.drop", [("DEL", queue_key, *script_keys(queue_key), *own)])
 
     def now_ms(self, session_id: str | None = None) -> int:
         """Ask Redis for its time in milliseconds: the server of a session, or any (None)."""
@@ -207,9 +206,8 @@ class InspectVerbs(StorePart):
             StoreUnavailable: Such a key, or the queue, holds another type. Steps stay due until it is removed.
         """
         keys = [str(command[1]) for command in self._context.publisher.count_commands(queue)]
-        queues = {**dict.fromkeys(keys, "list"), **dict.fromkeys(map(lanes_key, keys), "zset")}
         try:
-            found = self.wrong_types(queues)
+            found = self.wrong_types(queue_types(keys))
         except StoreForbidden:
             return  # this Redis user may not look
         if found:
