@@ -96,13 +96,20 @@ class Access:
             HttpProblem: It is such a session, or there is none of this id.
             SessionNotFound: It has not the token's label, or there is none of this id.
         """
-        own, label = self.session_id, self.label
-        if session_id is not None and label is not None:
-            is_reached = await client.run(lambda of: _has_label(of, session_id, label))
-            if not is_reached:
-                raise SessionNotFound(session_id)
+        own = self.session_id
+        if session_id is not None and not await self.has_label_of(session_id, client):
+            raise SessionNotFound(session_id)
         if own is not None and session_id != own and not await client.run(lambda of: _is_in_tree(of, session_id, own)):
             raise _other_session()
+
+    async def has_label_of(self, session_id: str, client: AsyncAgentClient) -> bool:
+        """Whether a session has the token's label, where it has one.
+
+        Raises:
+            SessionNotFound: There is none of this id.
+        """
+        label = self.label
+        return label is None or await client.run(lambda of: _has_label(of, session_id, label))
 
     def bind_labels(self, given: Mapping[str, V]) -> dict[str, V | str]:
         """Labels that are given or asked for, with that of the token.

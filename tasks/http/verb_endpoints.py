@@ -270,10 +270,11 @@ async def _labelled(call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
     if (named := arguments.get("session_id")) is None:
         return {"labels": labels}
     try:
-        await call.client.header(named)
+        is_own = await access.has_label_of(named, call.client)
     except SessionNotFound:
         return {"labels": labels, "new_only": True}  # who makes it meanwhile may be another customer
-    await access.check_place(named, call.client)
+    if not is_own:
+        raise SessionNotFound(named)
     return {}
 
 
