@@ -73,29 +73,25 @@ class World:
         return made
 
     def act(self, name: str) -> None:
-        """Let something happen at this moment, during which nothing strikes."""
-        strikes, self.struck.strikes = self.struck.strikes, {}
-        try:
-            match name:
-                case "kill":
-                    raise Killed
-                case "lose":
-                    raise StoreUnavailable("the reply was lost")
-                case "overtake":
-                    self._overtake()
-                case "begin":
-                    self._begin()
-                case "end":
-                    self._end()
-                case _:
-                    assert name.endswith("end and overtake"), name
-                    if name.startswith("resend"):
-                        self.others.submit("agent", "mine", idempotency_key="k", debounce=DEBOUNCE)
-                        self.is_answered = True
-                    self._end()
-                    self._overtake()
-        finally:
-            self.struck.strikes = strikes
+        """Let something happen at this moment."""
+        match name:
+            case "kill":
+                raise Killed
+            case "lose":
+                raise StoreUnavailable("the reply was lost")
+            case "overtake":
+                self._overtake()
+            case "begin":
+                self._begin()
+            case "end":
+                self._end()
+            case _:
+                assert name.endswith("end and overtake"), name
+                if name.startswith("resend"):
+                    self.others.submit("agent", "mine", idempotency_key="k", debounce=DEBOUNCE)
+                    self.is_answered = True
+                self._end()
+                self._overtake()
 
     def _overtake(self) -> None:
         text = f"other {next(self._numbers)}"

@@ -61,33 +61,29 @@ class World:
         self.store.flow.set_cap(SpendCap("c", usd=usd, per="month"))
 
     def act(self, name: str) -> None:
-        """Let something happen at this moment, during which nothing strikes."""
-        strikes, self.struck.strikes = self.struck.strikes, {}
-        try:
-            match name:
-                case "kill":
-                    self.unsettled += 1
-                    raise Killed
-                case "lose":
-                    self.unsettled += self.struck.points[-1] == Points.CAPS_SETTLE
-                    raise StoreUnavailable("the reply was lost")
-                case "overtake":
-                    for _ in range(3):
-                        self.call(self.store)
-                case "die":
-                    self.unsettled += 1
-                    with contextlib.suppress(Killed):
-                        self.call(self.store, dies=True)
-                case "raise":
-                    self._set(2 * MOST)
-                case "lower":
-                    self._set(MOST / 2)
-                case _:
-                    assert name == "remove", name
-                    self.highest = float("inf")
-                    self.store.flow.remove_cap("c")
-        finally:
-            self.struck.strikes = strikes
+        """Let something happen at this moment."""
+        match name:
+            case "kill":
+                self.unsettled += 1
+                raise Killed
+            case "lose":
+                self.unsettled += self.struck.points[-1] == Points.CAPS_SETTLE
+                raise StoreUnavailable("the reply was lost")
+            case "overtake":
+                for _ in range(3):
+                    self.call(self.store)
+            case "die":
+                self.unsettled += 1
+                with contextlib.suppress(Killed):
+                    self.call(self.store, dies=True)
+            case "raise":
+                self._set(2 * MOST)
+            case "lower":
+                self._set(MOST / 2)
+            case _:
+                assert name == "remove", name
+                self.highest = float("inf")
+                self.store.flow.remove_cap("c")
 
     def call(self, store: Store, *, dies: bool = False) -> None:
         """Make one call as a worker does.

@@ -26,9 +26,16 @@ class StrikingDatabase(SpyDatabase):
         self.strikes: dict[tuple[int, bool], Callable[[], object]] = {}
 
     def begin(self, strikes: Sequence[Strike], act: Callable[[str], object]) -> None:
-        """Count from here, and let these things happen."""
+        """Count from here, and let these things happen. While one of them does, nothing else strikes."""
         self.sent.clear()
-        self.strikes = {(trip, behind): lambda name=name: act(name) for trip, behind, name in strikes}
+        self.strikes = {(trip, behind): lambda name=name: self._act(act, name) for trip, behind, name in strikes}
+
+    def _act(self, act: Callable[[str], object], name: str) -> None:
+        strikes, self.strikes = self.strikes, {}
+        try:
+            act(name)
+        finally:
+            self.strikes = strikes
 
     def _note(self, point: str, commands: Any) -> None:
         super()._note(point, commands)

@@ -117,26 +117,22 @@ class World:
         return f"s{number}"
 
     def act(self, name: str) -> None:
-        """Let something happen at this moment, during which nothing strikes."""
-        strikes, self.struck.strikes = self.struck.strikes, {}
-        try:
-            match name:
-                case "kill":
-                    raise Killed
-                case "lose":
-                    raise StoreUnavailable("the reply was lost")
-                case "overtake":
-                    self._work(self.tables, turns=1)
-                case "die":
-                    self._fetcher(self.tables)._fetch({QUEUE: (QUEUE,)}, 2)  # pyright: ignore[reportPrivateUsage]
-                case "sweep":
-                    self.now_ms += 1
-                    self._sweep()
-                case _:
-                    assert name == "plain", name
-                    self.sessions.append(self._submit(""))
-        finally:
-            self.struck.strikes = strikes
+        """Let something happen at this moment."""
+        match name:
+            case "kill":
+                raise Killed
+            case "lose":
+                raise StoreUnavailable("the reply was lost")
+            case "overtake":
+                self._work(self.tables, turns=1)
+            case "die":
+                self._fetcher(self.tables)._fetch({QUEUE: (QUEUE,)}, 2)  # pyright: ignore[reportPrivateUsage]
+            case "sweep":
+                self.now_ms += 1
+                self._sweep()
+            case _:
+                assert name == "plain", name
+                self.sessions.append(self._submit(""))
 
     def _fetcher(self, database: Any) -> LaneFetcher:
         broker: Any = Broker(database, self.tables)
