@@ -96,7 +96,7 @@ class _Editing:
         if isinstance(item, bytes):
             item = unpack_step(item, self._said, part)
             if item is None:
-                raise StateUnreadable(part, "the messages that it is packed over are not those of its section")
+                raise _packed_over_others(part)
         return read_item(StepExecution, item, part)
 
     def _said(self, span: Span) -> Sequence[bytes]:
@@ -130,6 +130,8 @@ def check_entries(parts: StateParts) -> None:
         for span in step_spans(entry) if isinstance(entry, bytes) else ():
             generation, length = extents.get(span.section, (-1, 0))
             if span.generation != generation or span.stop > length:
-                raise StateUnreadable(
-                    f"steps[{place}]", "the messages that it is packed over are not those of its section"
-                )
+                raise _packed_over_others(f"steps[{place}]")
+
+
+def _packed_over_others(part: str) -> StateUnreadable:
+    return StateUnreadable(part, "the messages that it is packed over are not those of its section")

@@ -61,20 +61,14 @@ def join_usual(head: Head, size: int, execution_id: str, lists: Sequence[list[by
 
 
 def join_entries(entries: StateParts, size: int, old: AgentState | None = None) -> tuple[AgentState, int] | None:
-    """Join a state from entries; see `unpack_entries`."""
-    found = unpack_entries(entries, size, old)
-    return None if found is None else (join(*found[0]), found[1])
-
-
-def unpack_entries(entries: StateParts, size: int = 0, old: AgentState | None = None) -> tuple[StateParts, int] | None:
-    """The parts of a state, as `join` takes them, from entries as they are stored, behind what is parsed already.
+    """Join a state from entries as they are stored, behind what is parsed already.
 
     Args:
         entries: The head, and in each list the entries behind what `old` has.
         size: Of the head, or of `old`, as `CachedSession` counts it.
         old: The beginning of what the head describes. None: the entries are all there are.
     Returns:
-        The parts and the size; None where a step is packed over messages that are not of the state.
+        The state and its size; None where a step is packed over messages that are not of the state.
     """
     head, sections, steps, lists = entries
     added = {name: [unpack(item_json(entry), name) for entry in found] for name, found in sections.items()}
@@ -104,16 +98,16 @@ def unpack_entries(entries: StateParts, size: int = 0, old: AgentState | None = 
     whole: dict[str, Sequence[bytes]] = {
         name: (*kept[name].items, *new) if name in kept else new for name, new in items.items()
     }
-    return StateParts(head, messages, (*parsed, *done), lists=whole), size
+    return join(head, messages, (*parsed, *done), whole), size
 
 
-def unpack_parts(parts: StateParts) -> StateParts:
-    """The parts of a state as `join` takes them, from parts whose items are entries as they are stored.
+def join_whole(entries: StateParts, size: int = 0) -> tuple[AgentState, int]:
+    """Join a state from all its entries; see `join_entries`.
 
     Raises:
         StateUnreadable: One is damaged, or a step is packed over messages that are not of the state.
     """
-    found = unpack_entries(parts)
+    found = join_entries(entries, size)
     if found is None:
         raise StateUnreadable("steps", "the messages that they are packed over are not those of their section")
-    return found[0]
+    return found

@@ -12,7 +12,7 @@ from typing import Final
 
 from ...errors import SessionArchived, SessionDeleted, SessionNotFound, StateUnreadable, StoreUnavailable
 from ...state.agent_state import AgentState
-from ...state.codec.join import Head, StateParts, join, read_head
+from ...state.codec.join import Head, StateParts, read_head
 from ...state.conversation.messages import DEFAULT
 from ...state.execution.budget import ExecutionBudget
 from .. import fields
@@ -24,7 +24,7 @@ from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..keys import SessionKeys
 from ..labels import LABELS, read_labels
 from ..session_records import ACTIVE, DEFINITION, FORKED_FROM, SESSION_STATUS, SUSPENDED, StoredSession
-from .joining import join_entries, join_tails, join_usual, unpack_parts
+from .joining import join_tails, join_usual, join_whole
 
 _TORN_READS: Final = 20
 _STORED_FIELDS: Final = (
@@ -172,7 +172,7 @@ class LoadVerbs(StorePart):
             StateUnreadable: A part of it cannot be read.
         """
         session, parts = self.load_parts(session_id)
-        return replace(session, state=join(*unpack_parts(parts)))
+        return replace(session, state=join_whole(parts)[0])
 
     def load_parts(self, session_id: str) -> tuple[StoredSession, StateParts]:
         """Read the session in full, with a state that has no lists, and with parts whose items are entries.
@@ -300,10 +300,7 @@ def _is_cut(lists: Sequence[list[bytes]], *, limited: bool) -> bool:
 
 def _read_all(scope: SessionScope, head: Head, size: int, watched: WatchedTransaction) -> tuple[AgentState, int]:
     """Read every list that the head names."""
-    found = join_entries(_read_parts(scope, head, watched), as_read(size))
-    if found is None:
-        raise StateUnreadable("steps", "the messages that they are packed over are not those of their section")
-    return found
+    return join_whole(_read_parts(scope, head, watched), as_read(size))
 
 
 def _read_parts(scope: SessionScope, head: Head, watched: WatchedTransaction) -> StateParts:

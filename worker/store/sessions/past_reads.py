@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from ...errors import InvalidInput, NotKept, StoreUnavailable
 from ...state.agent_state import AgentState
-from ...state.codec.join import Head, StateParts, join, read_head, read_item
+from ...state.codec.join import Head, StateParts, read_head, read_item
 from ...state.conversation.messages import Message, Span
 from ...state.execution.steps import AgentStep, StepExecution
 from ...state.past.old_values import Position, position_of
@@ -21,7 +21,7 @@ from ..context import SessionScope, StorePart
 from ..database import Command
 from ..packing import read_steps, unpack, unpack_step
 from ..past import Past, read_old_values
-from .joining import unpack_parts
+from .joining import join_whole
 from .loading import missing_error, require_head
 
 _TORN_READS: Final = 20
@@ -60,7 +60,7 @@ class PastReadVerbs(StorePart):
             StateUnreadable: A part of it cannot be read.
             StoreUnavailable: No answer in time, or the session changes too fast to be read.
         """
-        return join(*unpack_parts(self.parts_at(session_id, address)))
+        return join_whole(self.parts_at(session_id, address))[0]
 
     def parts_at(self, session_id: str, address: StepAddress) -> StateParts:
         """Read the same state with its lists as entries, which are not parsed; raises as `state_at`."""

@@ -2,8 +2,9 @@
 -- began, and a live step in front never hides a dead one behind it. XX: a session that ended meanwhile stays out.
 -- KEYS: due, unoffered; for each session: its hash, control fields, events, and the lease of the claim below
 -- ARGV: number of sessions, now, lease ms, grace ms, wait ms, longest wait ms, capacity, agent grace ms, events kept,
--- 1 when the offered agents are known, number of queues; for each session: id, its claim; for each queue, and for each
--- lane as queue LF lane: name, oldest queued ms (-1 none); then for each offered agent: name, number of its queues, their names, the preferred one first
+-- 1 when the offered agents are known, number of queues and lanes; for each session: id, its claim; for each queue, and
+-- for each lane as queue LF lane: name, oldest queued ms (-1 none); then for each offered agent: name, number of its
+-- queues, their names, the preferred one first
 local count, now = tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease, grace, wait, longest = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local capacity, patience, events, known = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9], ARGV[10] == '1'
