@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -40,12 +41,25 @@ for group in groups:
 """
 
 
+# The ports that were given last, each held for this process: a UDP socket takes the number from nobody who speaks TCP.
+_given: deque[socket.socket] = deque(maxlen=500)
+
+
 def free_port() -> int:
-    """A TCP port on which nobody listens on the loopback interface now."""
+    """A TCP port of the loopback interface on which nobody listens, and which no other caller was given lately.
+
+    Also another process gets none of the last 500 that this one was given, for as long as this one lives.
+    """
     for port in random.sample(_PORTS, 200):
+        claim = socket.socket(type=socket.SOCK_DGRAM)
         with socket.socket() as probe, contextlib.suppress(OSError):
+            claim.bind(("127.0.0.1", port))
             probe.bind(("127.0.0.1", port))
+            if len(_given) == _given.maxlen:
+                _given.popleft().close()
+            _given.append(claim)
             return port
+        claim.close()
     raise OSError(f"no free port among 200 tried between {_PORTS.start} and {_PORTS.stop}")
 
 

@@ -18,6 +18,16 @@ def python(name: str, code: str, directory: Path, **env: str | None) -> Process:
     return Process(name, [sys.executable, "-c", code], directory, env)
 
 
+def test_a_port_is_given_once() -> None:
+    mine = [free_port() for _ in range(400)]
+    assert len(set(mine)) == len(mine)
+    code = "from support.processes import free_port; print(*(free_port() for _ in range(400)))"
+    other = subprocess.run([sys.executable, "-c", code], cwd=TESTS, capture_output=True, text=True, check=True)
+    theirs = {int(port) for port in other.stdout.split()}
+    assert len(theirs) == 400
+    assert not theirs & set(mine)
+
+
 def test_a_process_is_its_own_group_with_its_own_log(tmp_path: Path) -> None:
     with python("sleeper", SLEEPER, tmp_path) as process:
         process.wait_for_text("here")
