@@ -1,7 +1,8 @@
 """Publishing the message of a step: inside the store's transaction, or on its own.
 
 A message that is pushed by the transaction which commits a step costs no round trip, and is there exactly when the step
-is. That needs broker and store in one Redis database. Elsewhere kombu publishes each message.
+is. That needs broker and store in one Redis database. Elsewhere kombu publishes each message, but for the steps of
+lanes, which wait in the broker's Redis.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import Any
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from ..config.brokers import shares_a_database
+from ..config.brokers import shares_a_database, takes_steps_itself
 from ..config.settings import Settings
 from ..worker.errors import StoreUnavailable
 from ..worker.store.context import Publisher
-from ..worker.store.database import Command
+from ..worker.store.database import Command, Database, Reply
 from ..worker.store.lanes import lane_key, wait_commands
 from ..worker.store.records import StepRef
+from ..worker.store.redis.database import RedisDatabase
 from ..worker.store.store import Store
+from .broker_connections import connect_broker
 from .message_template import MessageTemplate, message_options, record_message
 from .names import PUBLISHED_HEADER, STEP, TURN
 
@@ -51,17 +54,39 @@ class StepPublisher(Publisher):
         self._lock = threading.Lock()
         self._templates: dict[_Kind, MessageTemplate] = {}
         self._is_separate = not shares_a_database(settings)
+        self._is_unknown = False
+        self._has_queues = takes_steps_itself(settings)
+        self._is_apart = self._has_queues and self._is_separate
+        self._broker: RedisDatabase | None = None
 
-    def publish(self, ref: StepRef, published_ms: int = 0) -> None:
-        """Send a step's message with kombu.
+    def publish(self, ref: StepRef, published_ms: int) -> None:
+        """Send a step's message: one of a lane to the broker's Redis, any other with kombu.
 
         Raises:
             StoreUnavailable: The broker did not take it; the sweep will publish the step again.
         """
+        if ref.lane and self._is_apart and (template := self._known_template(_kind_of(ref))) is not None:
+            self._open_broker().transaction("publish", _in_lane(template, ref, published_ms))
+            return
         try:
             self._app.send_task(STEP, **message_options(self._settings, ref, published_ms))
         except OperationalError as error:
             raise StoreUnavailable(f"the broker takes no message: {error}") from error
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether steps can wait in lanes: the broker is a Redis from which workers take them themselves."""
+        return self._has_queues and self._known_template(_COMMON) is not None
+
+    def ask_queues(self, database: Database, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands in one round trip to the broker's Redis, where that is not the store's."""
+        return (self._open_broker() if self._is_apart else database).pipeline(point, commands)
+
+    def close(self) -> None:
+        """Close the connections to the broker's Redis. Publishing again opens new ones."""
+        with self._lock:
+            if self._broker is not None:
+                self._broker.close()
 
     @property
     def works(self) -> bool:
@@ -70,7 +95,7 @@ class StepPublisher(Publisher):
 
     def queue_key(self, queue: str = "") -> str:
         """The Redis key of a queue, with the prefix and the priority that an existing app may have."""
-        template = self._template((queue, False, False))
+        template = self._known_template((queue, False, False))
         return template.queue if template is not None else self._settings.step_queue(queue)
 
     def commands(self, ref: StepRef, now_ms: int) -> Sequence[Command]:
@@ -80,8 +105,7 @@ class StepPublisher(Publisher):
             return ()
         if not ref.lane:
             return (("LPUSH", template.queue, template.message(ref, now_ms)),)
-        turn = template.message(replace(ref, lane=TURN), now_ms)
-        return (*wait_commands(template.queue, ref, now_ms), ("LPUSH", template.queue, turn))
+        return _in_lane(template, ref, now_ms)
 
     def next_commands(self, queue: str) -> Sequence[Command]:
         """Return one LINDEX; nothing when messages have to be published separately."""
@@ -95,8 +119,8 @@ class StepPublisher(Publisher):
         return () if template is None else (("RPUSH", template.queue, template.message(ref, published_ms)),)
 
     def lane_commands(self, ref: StepRef) -> Sequence[Command]:
-        """Return one LINDEX; nothing when messages have to be published separately."""
-        template = self._template(_kind_of(ref))
+        """Return one LINDEX; nothing where steps do not wait in lanes."""
+        template = self._known_template(_kind_of(ref)) if self._has_queues else None
         return () if template is None else (("LINDEX", lane_key(template.queue, ref.lane), -1),)
 
     def count_commands(self, queue: str) -> Sequence[Command]:
@@ -111,26 +135,34 @@ class StepPublisher(Publisher):
 
     def message(self, ref: StepRef, published_ms: int) -> bytes | None:
         """Return the message for the step itself, as it is in the queue; None without a template."""
-        template = self._template(_kind_of(ref))
+        template = self._known_template(_kind_of(ref))
         return None if template is None else template.message(ref, published_ms).encode()
+
+    def _open_broker(self) -> RedisDatabase:
+        with self._lock:
+            if self._broker is None:
+                self._broker = connect_broker(self._app, self._settings)
+            return self._broker
 
     def _template(self, kind: _Kind) -> MessageTemplate | None:
         """The template for messages of a kind; None when messages have to be published separately."""
-        if self._is_separate:
-            return None
+        return None if self._is_separate else self._known_template(kind)
+
+    def _known_template(self, kind: _Kind) -> MessageTemplate | None:
+        """The template for messages of a kind; None when kombu writes them in a way this version does not know."""
         found = self._templates.get(kind)
-        return found if found is not None else self._add(kind)
+        return found if found is not None or self._is_unknown else self._add(kind)
 
     def _add(self, kind: _Kind) -> MessageTemplate | None:
         if self._settings.queue_name(self._settings.step_queue(kind[0])) is None:
-            return self._template(("", *kind[1:]))  # another program wrote the name into Redis
+            return self._known_template(("", *kind[1:]))  # another program wrote the name into Redis
         with self._lock:
             try:
                 if kind not in self._templates:
                     self._templates[kind] = self._build_template(*kind)
             except _UNKNOWN_FORMS as error:
                 self._publish_separately(error)
-        return None if self._is_separate else self._templates[kind]
+        return self._templates.get(kind)
 
     def _build_template(self, queue: str, is_later: bool, has_lane: bool) -> MessageTemplate:
         template = MessageTemplate(self._app, self._settings, queue=queue, has_lane=has_lane, has_parent=is_later)
@@ -142,8 +174,14 @@ class StepPublisher(Publisher):
         return template
 
     def _publish_separately(self, why: Exception) -> None:
-        self._is_separate = True
+        self._is_separate = self._is_unknown = True
         log.warning("kombu writes messages in a way this version does not know (%s); publishing separately", why)
+
+
+def _in_lane(template: MessageTemplate, ref: StepRef, now_ms: int) -> list[Command]:
+    """Commands that let a step wait in its lane, and put a turn into the queue."""
+    turn = template.message(replace(ref, lane=TURN), now_ms)
+    return [*wait_commands(template.queue, ref, now_ms), ("LPUSH", template.queue, turn)]
 
 
 def _kind_of(ref: StepRef) -> _Kind:

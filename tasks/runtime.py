@@ -16,6 +16,7 @@ from ..config.brokers import shares_a_database
 from ..config.settings import Settings
 from ..config.version import __version__
 from ..worker import crash_points
+from ..worker.concurrency import fibers
 from ..worker.concurrency.event_loop import EventLoopThread
 from ..worker.concurrency.tool_threads import ToolThreads
 from ..worker.engine import EngineServices, StepRunner, schema_version
@@ -27,6 +28,7 @@ from ..worker.mcp.connections import ServerConnections
 from ..worker.mcp.server import require_servers
 from ..worker.store.housekeeping.registry import offered_queues, worker_name
 from ..worker.store.keys import FLOW_CHANNEL, WAKE_CHANNEL
+from ..worker.store.records import StepRef
 from ..worker.store.redis.wake_ups import wake_ups
 from ..worker.store.store import redis_store
 from .agent_modules import import_agents
@@ -119,7 +121,7 @@ class Runtime:
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.schedules = ScheduleRunner(self.store, lambda: AgentClient(settings=settings, app=app))
         self.loop = EventLoopThread()
-        self.keeper = LeaseKeeper(self.store, settings, publish=self.publisher.publish)
+        self.keeper = LeaseKeeper(self.store, settings, publish=self.publish)
         services = EngineServices(
             store=self.store, settings=settings, keeper=self.keeper, loop=self.loop,
             threads=ToolThreads.of(settings), observer=self.observers.observer, connections=self.connections,
@@ -144,6 +146,14 @@ class Runtime:
         self.gate.refresh()  # all is read: that is little, and two changes may come at once
         if is_concurrency(changed):  # a higher limit lets some go
             self.concurrency.call_waiting()
+
+    def publish(self, ref: StepRef) -> None:
+        """Publish a step that no transaction has published; a fiber lets others run meanwhile.
+
+        Raises:
+            StoreUnavailable: The broker did not take it, or the store does not answer: it waits for the sweep.
+        """
+        fibers.run_in_thread(self.publisher.publish, ref, self.store.housekeeping.now_ms(ref.session_id))
 
     def close(self) -> None:
         """Stop the threads; leases that are left expire by themselves."""

@@ -13,7 +13,6 @@ from celery.exceptions import Ignore, Retry
 from ..config.logs import LoggedAs
 from ..config.settings import Settings
 from ..worker import crash_points
-from ..worker.concurrency import fibers
 from ..worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from ..worker.errors import CeleryAgentsError, ExecutionFailed, StepDelayed, StoreFull, StoreUnavailable
 from ..worker.state.execution.status import ExecutionStatus
@@ -118,7 +117,7 @@ def _publish(runtime: Runtime, ref: StepRef | None) -> None:
     if ref is None:
         return
     try:
-        fibers.run_in_thread(runtime.publisher.publish, ref, runtime.store.housekeeping.now_ms(ref.session_id))
+        runtime.publish(ref)
     except CeleryAgentsError as error:
         log.warning("step %s of session %s waits for the sweep: %s", ref.step, ref.session_id, error)
         return

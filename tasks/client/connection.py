@@ -53,6 +53,7 @@ class ClientConnection:
     def close(self) -> None:
         """Close the connections to Redis and to the broker. Using the client again opens new ones."""
         self._store.close()
+        self._publisher.close()
         if self._own_app is not None:
             self._own_app.close()
 

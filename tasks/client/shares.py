@@ -47,8 +47,8 @@ class Shares:
 
     @property
     def have_effect(self) -> bool:
-        """Whether steps can wait for their turn: broker and store are one Redis database."""
-        return self._publisher.works
+        """Whether steps can wait for their turn: the broker is a Redis."""
+        return self._publisher.has_lanes
 
     @verb(
         "PUT", "/v1/shares", "set_shares", reads_session=False, part="shares",
@@ -65,14 +65,14 @@ class Shares:
             by: Who asks; shown with the shares.
         Raises:
             InvalidInput: They are no `FairShares`.
-            ActionRefused: Broker and store are not one Redis database: steps could not wait for their turn.
+            ActionRefused: The broker is no Redis: steps could not wait for their turn.
         """
         given: Any = shares
         if not isinstance(given, FairShares):
             raise InvalidInput("shares", given, "give FairShares(label, weights=…).")
         check_caller(by)
         if not self.have_effect:
-            raise ActionRefused("fair shares need the broker in the store's Redis database; here it is elsewhere")
+            raise ActionRefused("fair shares need a Redis as the broker; here it is none")
         self._store().flow.set_shares(shares, by=by or "")
         self._changed()
         log.info("fair shares were set by %s", by)

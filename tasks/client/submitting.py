@@ -150,8 +150,8 @@ class SubmittingVerbs(ClientConnection):
         Args:
             may_exist: Whether the caller chose the session's id.
         """
-        if submission.priority is not None and not self._publisher.works:
-            advice = "leave it out: it needs the broker in the store's Redis database."
+        if submission.priority is not None and not self._publisher.has_lanes:
+            advice = "leave it out: it needs a Redis as the broker."
             raise InvalidInput("priority", submission.priority, advice)
         if submission.debounce is not None:
             if may_exist:

@@ -9,15 +9,15 @@ sessions, 4 to normal ones and 1 to bulk, as long as steps of all of them wait.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...worker.errors import StateUnreadable, StoreUnavailable
-from ...worker.flow.shares import share_of
+from ...worker.flow.shares import FairShares, share_of
 from ...worker.store.database import Command, Reply
-from ...worker.store.keys import FLEET
 from ...worker.store.lanes import read_waiting, script_keys
 from ...worker.store.records import StepRef
 from ..names import LANE_HEADER, TURN
@@ -29,21 +29,23 @@ log = logging.getLogger(__name__)
 _IS_TURN: Final = f'"{LANE_HEADER}": "{TURN}"'.encode()
 
 # KEYS: the queue's list; the shares of which steps wait, by the virtual time at which their next step begins; those of
-# which none waits, by the time at which one may; the clock, and what is known besides; the weights of shares. The lists
-# of the lanes are named as in `lane_key`: only the script knows which it takes from.
-# ARGV: turns, the last of their messages, then for each step that has ended: its share, seconds, and its estimate.
+# which none waits, by the time at which one may; the clock, and what is known besides. The lists of the lanes are named
+# as in `lane_key`: only the script knows which it takes from.
+# ARGV: turns, the last of their messages, the weights of shares that have another one than 1, then for each step that
+# has ended: its share, seconds, and its estimate.
 # Gives the estimate for the steps that are taken, then of each its lane and its entry.
 _TAKE: Final = """
-local queue, lanes, idle, state, weights = unpack(KEYS)
+local queue, lanes, idle, state = unpack(KEYS)
+local weights = cjson.decode(ARGV[3])
 local now = tonumber(redis.call('HGET', state, 'now') or '0')
 local mean = tonumber(redis.call('HGET', state, 'mean') or '1')
 local function put(key, share, at) redis.call('ZADD', key, string.format('%.6f', at), share) end
-local function weight(share) return tonumber(redis.call('HGET', weights, share) or '1') or 1 end
+local function weight(share) return weights[share] or 1 end
 for _, share in ipairs(redis.call('ZRANGEBYSCORE', lanes, '-inf', '(0')) do
   put(lanes, share, math.max(now, tonumber(redis.call('ZSCORE', idle, share) or now)))
   redis.call('ZREM', idle, share)
 end
-for i = 3, #ARGV, 3 do
+for i = 4, #ARGV, 3 do
   local share, seconds, estimate = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local key = redis.call('ZSCORE', lanes, share) and lanes or idle
   local at = tonumber(redis.call('ZSCORE', key, share) or now)
@@ -114,17 +116,25 @@ class LaneFetcher(QueueFetcher):
     """Takes messages, and for each turn among them the step whose share is next."""
 
     def __init__(
-        self, *args: Any, write: Callable[[StepRef, int], bytes | None], names: Mapping[str, str], **options: Any
+        self,
+        *args: Any,
+        write: Callable[[StepRef, int], bytes | None],
+        names: Mapping[str, str],
+        shares: Callable[[], FairShares | None],
+        **options: Any,
     ) -> None:
         """
         Args:
             write: Writes the message of a step that was published at a time (Redis ms).
             names: The names that agents give to queues, by the broker's.
+            shares: Tells the fair shares as they are set now.
             args, options: Those of `QueueFetcher`.
         """
         super().__init__(*args, **options)
         self._write = write
         self._names = names
+        self._shares = shares
+        self._written: tuple[FairShares | None, str] = (None, "{}")
         self._used: dict[str, list[_SlotUse]] = defaultdict(list)
 
     def charge(self, element: FetchedElement, seconds: float) -> None:
@@ -141,7 +151,8 @@ class LaneFetcher(QueueFetcher):
         counts = Counter(each.queue for each in turns)
         last = {each.queue: each for each in turns}
         used = {queue: self._used.pop(queue, []) for queue in counts}
-        commands = [_take_command(last[queue], count, used[queue]) for queue, count in counts.items()]
+        weights = self._weights()
+        commands = [_take_command(last[queue], count, weights, used[queue]) for queue, count in counts.items()]
         replies: list[Reply]
         try:
             replies = self._database.exchange(commands)
@@ -154,6 +165,13 @@ class LaneFetcher(QueueFetcher):
             else:
                 others += self._read_taken(turn, reply)
         return others
+
+    def _weights(self) -> str:
+        """The weights of shares as they are set now, for the script."""
+        shares = self._shares()
+        if shares is not self._written[0]:
+            self._written = shares, json.dumps({} if shares is None else {**shares.weights})
+        return self._written[1]
 
     def _read_taken(self, turn: FetchedElement, reply: Reply) -> list[FetchedElement]:
         """The messages of the steps that were taken."""
@@ -170,7 +188,7 @@ class LaneFetcher(QueueFetcher):
         return taken
 
 
-def _take_command(turn: FetchedElement, count: int, used: Sequence[_SlotUse]) -> Command:
-    keys = (turn.key, *script_keys(turn.key), FLEET.weights)
+def _take_command(turn: FetchedElement, count: int, weights: str, used: Sequence[_SlotUse]) -> Command:
+    keys = (turn.key, *script_keys(turn.key))
     charges = (word for each in used for word in (each.share, f"{each.seconds:.6f}", f"{each.estimate:.6f}"))
-    return ("EVAL", _TAKE, len(keys), *keys, count, turn.data, *charges)
+    return ("EVAL", _TAKE, len(keys), *keys, count, turn.data, weights, *charges)

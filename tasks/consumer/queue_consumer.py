@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 from celery import Celery, bootsteps
@@ -24,6 +24,7 @@ from ...worker.concurrency import fibers
 from ...worker.redaction import describe_exception
 from ...worker.store.redis.database import RedisDatabase, connect_to_wait
 from ...worker.store.redis.outages import REFUSALS
+from ..broker_connections import broker_tls
 from ..broker_keys import queue_keys
 from ..runtime import LazyRuntime
 from .decoded_messages import DecodedMessage, read_element
@@ -143,14 +144,13 @@ class QueueConsumer(ABC):
 
     def _connect_broker(self) -> RedisDatabase:
         """Make a database over the broker: nothing else may wait behind a command that blocks."""
-        conf: Any = self._app.conf
-        settings, tls = self._runtime.settings, conf.broker_use_ssl
+        settings = self._runtime.settings
         return connect_to_wait(
             settings.broker,
             timeout_seconds=BLOCK_SECONDS + settings.redis_timeout_seconds,
             name=f"celery-agents-{self.loop}",
             plain_socket=plain_socket,
-            tls=tls if isinstance(tls, Mapping) else {},  # pyright: ignore[reportUnknownArgumentType]
+            tls=broker_tls(self._app),
         )
 
     # --- queues, as remote control names them -------------------------------------------------------------------------

@@ -53,6 +53,7 @@ class StepConsumer(QueueConsumer):
             give_way=partial(consumer.call_soon, _do_nothing) if is_exact else None,
             write=self._runtime().publisher.message,
             names={queue: name for name, queue in self._names.items()},
+            shares=lambda: self._runtime().gate.view.shares,
         )
         return self._lanes
 

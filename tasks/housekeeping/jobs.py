@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ...config.brokers import shares_a_database
+from ...config.brokers import takes_steps_itself
 from ...config.settings import GROUP_MARK
 from ...worker.errors import StoreForbidden, StoreUnavailable
 from ...worker.flow.schedules import Schedule
@@ -137,7 +137,7 @@ class Sweep(HousekeepingJob):
                 raise
             workers = self._workers
         offers = offered_queues(workers)
-        if shares_a_database(runtime.settings):
+        if takes_steps_itself(runtime.settings):
             names = {queue for queues in offers.values() for queue in queues} - {""}
             oldest = {name: oldest_queued_ms(runtime.store, runtime.publisher.queue_key(name)) for name in ("", *names)}
             if all(oldest.values()):
@@ -273,7 +273,7 @@ def _find_problems(runtime: Runtime) -> Iterator[str]:
 
 def _drop_queues(runtime: Runtime, result: SweepResult, queues: QueueSnapshot) -> None:
     """Delete the queues of worker groups that are no more: their sessions were moved, and nobody takes the messages."""
-    if not shares_a_database(runtime.settings):
+    if not takes_steps_itself(runtime.settings):
         return
     taken = {queue for offered in (queues.offers or {}).values() for queue in offered}
     for name in result.left - taken:

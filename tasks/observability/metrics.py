@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ...config.brokers import shares_a_database
+from ...config.brokers import takes_steps_itself
 from ...config.settings import Settings
 from ...worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from ...worker.engine.services import StepObserver, new_records
@@ -253,7 +253,7 @@ class _GaugeCollector:
         try:
             keys = {settings.step_queue(queue): runtime.publisher.queue_key(queue) for queue in runtime.queues}
             lengths: dict[str, float] = {}
-            if shares_a_database(settings):
+            if takes_steps_itself(settings):
                 lengths = {name: float(housekeeping.queue_length(key)) for name, key in keys.items()}
             shares = runtime.store.flow.shares_waiting([*keys.values()]) if runtime.gate.view.shares else {}
             unoffered: dict[str, float] = {**housekeeping.count_unoffered()}

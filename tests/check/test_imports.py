@@ -62,6 +62,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks": "config tasks.app",
     "tasks.agent_modules": "config worker.agent",
     "tasks.app": "config tasks.consumer tasks.controls tasks.producer tasks.runtime tasks.step",
+    "tasks.broker_connections": "config worker.store",
     "tasks.broker_keys": "config worker.store",
     "tasks.channels": "worker.store",
     "tasks.cli": (
@@ -74,8 +75,8 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.requests worker.session worker.state worker.store"
     ),
     "tasks.consumer": (
-        "config tasks.agent_modules tasks.broker_keys tasks.channels tasks.housekeeping tasks.names tasks.observability "
-        "tasks.own_app tasks.producer tasks.runtime tasks.step_message worker.concurrency worker.errors worker.flow "
+        "config tasks.agent_modules tasks.broker_connections tasks.broker_keys tasks.channels tasks.housekeeping "
+        "tasks.names tasks.observability tasks.own_app tasks.producer tasks.runtime tasks.step_message worker.concurrency worker.errors worker.flow "
         "worker.known_secrets worker.redaction worker.store worker.unique"
     ),
     "tasks.controls": ("config tasks.client tasks.consumer tasks.names worker.errors worker.state worker.store"),
@@ -99,7 +100,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.moments worker.redaction worker.state worker.store worker.tools worker.trace_ids"
     ),
     "tasks.producer": "config tasks.channels tasks.names tasks.own_app worker.errors",
-    "tasks.publishing": "config tasks.message_template tasks.names worker.errors worker.store",
+    "tasks.publishing": "config tasks.broker_connections tasks.message_template tasks.names worker.errors worker.store",
     "tasks.runtime": (
         "config tasks.agent_modules tasks.broker_keys tasks.client tasks.consumer tasks.housekeeping "
         "tasks.observability "
@@ -107,7 +108,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.errors worker.flow worker.known_secrets worker.mcp worker.store"
     ),
     "tasks.step": (
-        "config tasks.names tasks.runtime tasks.step_message worker.concurrency worker.crash_points "
+        "config tasks.names tasks.runtime tasks.step_message worker.crash_points "
         "worker.engine worker.errors worker.state worker.store"
     ),
     "tasks.step_message": "worker.errors worker.state worker.store",

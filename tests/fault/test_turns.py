@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from fault.sim.turns import MUTANTS, explore
+from fault.sim.turns import MUTANTS, explore, explore_apart
 
 
-@pytest.mark.parametrize("every", [211, pytest.param(1, marks=pytest.mark.long)])
-def test_in_every_interleaving_each_step_is_run(every: int) -> None:
+@pytest.mark.parametrize("play", [explore, explore_apart], ids=["one Redis", "a broker of its own"])
+@pytest.mark.parametrize("every", [397, pytest.param(1, marks=pytest.mark.long)])
+def test_in_every_interleaving_each_step_is_run(every: int, play: Any) -> None:
     count = 0
-    for strikes, violations in explore(every):
+    for strikes, violations in play(every):
         assert violations == [], strikes
         count += 1
     print(f"{count} interleavings")

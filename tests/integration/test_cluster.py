@@ -10,7 +10,7 @@ import pytest
 
 from celery_agents import AgentClient
 from celery_agents.config.settings import Settings, SettingsError
-from celery_agents.flow import ProviderLimit
+from celery_agents.flow import FairShares, ProviderLimit
 from celery_agents.tasks.observability.doctor.checks import examine
 from celery_agents.worker.errors import ConfigurationError, StoreUnavailable
 from celery_agents.worker.store.redis.topology import slot_of
@@ -61,7 +61,13 @@ def test_a_job_runs_and_is_followed_listed_stopped_and_looked_at(
             assert job.result(timeout=20).status in ("completed", "failed")
             assert [event.type for event in job.events()]
         assert len(client.list(limit=100).items) == 6
-        held = client.submit("nobody-offers-this", "wait")
+        assert client.shares.get().shares is None
+        held = client.submit("nobody-offers-this", "wait", priority="bulk")
+        client.shares.set(FairShares("customer", weights={"acme": 2}))
+        shared = client.submit("planned", "{}", labels={"customer": "acme"})
+        assert shared.result(timeout=20).status in ("completed", "failed")
+        assert client.shares.get().waiting == ()
+        assert client.shares.remove()
         client.stop(held.session_id, timeout=0)
         assert client.header(held.session_id).status == "stopped"
     found = examine(Settings.build(redis_url=cluster.url, broker_url=redis_url))

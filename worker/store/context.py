@@ -67,6 +67,10 @@ class Publisher:
         del ref
         return ()
 
+    def ask_queues(self, database: Database, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands in one round trip to where the queues are: the store's database here."""
+        return database.pipeline(point, commands)
+
     def count_commands(self, queue: str) -> Sequence[Command]:
         """One command that counts the messages in a queue; none where the queue is not in the store's database."""
         del queue
@@ -131,6 +135,10 @@ class StoreContext:
             ConfigurationError: See `Layout.read`.
         """
         self.layout.read(self.database, self.fleet, self.settings.shards or len(self.layout.shards) or None)
+
+    def ask_queues(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands in one round trip to where the queues are; see `Publisher.ask_queues`."""
+        return self.publisher.ask_queues(self.database, point, commands)
 
     @property
     def server(self) -> KnownServer:

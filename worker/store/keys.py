@@ -63,7 +63,7 @@ WAKE_CHANNEL: Final = "ca:wake:"
 # A pub/sub channel that tells all workers of a change of `FleetKeys.flow`. No worker has this name.
 FLOW_CHANNEL: Final = "ca:wake:flow"
 PERMANENT: Final = re.compile(
-    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow|weights|primary)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|archive|dead|server|lost|schedules|scheduled))$"
+    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow|primary)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|archive|dead|server|lost|schedules|scheduled))$"
 )
 
 
@@ -79,8 +79,7 @@ class FleetKeys:
     """
 
     __slots__ = (
-        "agents", "alive", "confirm", "flow", "is_apart", "lines", "none", "prefix", "primary", "shards", "weights",
-        "workers",
+        "agents", "alive", "confirm", "flow", "is_apart", "lines", "none", "prefix", "primary", "shards", "workers",
     )  # fmt: skip
 
     def __init__(self, *, is_apart: bool = False) -> None:
@@ -98,7 +97,6 @@ class FleetKeys:
         self.confirm = self.prefix + "confirm"
         self.none = self.prefix + "none"
         self.lines = self.prefix + "lines"
-        self.weights = self.prefix + "weights"
         self.primary = self.prefix + "primary"
 
     def newest_tools(self, server: str) -> str:

@@ -13,6 +13,7 @@ from ....worker.redaction import describe_exception
 from ....worker.store.redis.outages import RedisIsAway
 from ....worker.store.store import Store, redis_store
 from ...app import create_app
+from ...publishing import StepPublisher
 from ..server_policy import check_mode
 from . import cluster, environment, providers, replication, schedules, server, stored_data, workers
 from .findings import Check, Finding, Installation
@@ -72,7 +73,8 @@ def examine(settings: Settings, app: Celery | None = None) -> list[Finding]:
         StoreUnavailable: Redis does not answer; nothing else can be looked at.
         ConfigurationError: The URL leads to another kind of server than it says, or the user is refused.
     """
-    store = redis_store(settings, name="celery-agents-doctor")
+    chosen = app or create_app(settings)
+    store = redis_store(settings, name="celery-agents-doctor", publisher=StepPublisher(chosen, settings))
     findings: list[Finding] = []
     checks = CHECKS
     server_facts: dict[str, str] = {}
@@ -89,7 +91,7 @@ def examine(settings: Settings, app: Celery | None = None) -> list[Finding]:
     registry, workers_found = _read_workers(store)
     installation = Installation(
         settings=settings,
-        app=app or create_app(settings),
+        app=chosen,
         existing_app=app,
         store=store,
         server_facts=server_facts,

@@ -81,7 +81,7 @@ def check_shares(installation: Installation) -> Iterator[Finding]:
     if shares.have_effect:
         yield Finding.ok("shares", what)
     else:
-        yield Finding.warn("shares", what, "have no effect: the broker is not in the store's Redis database")
+        yield Finding.warn("shares", what, "have no effect: the broker is no Redis")
 
 
 def check_providers(installation: Installation) -> Iterator[Finding]:

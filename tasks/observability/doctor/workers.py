@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ....config.brokers import shares_a_database
+from ....config.brokers import takes_steps_itself
 from ....config.celery import GREENLETS
 from ....config.settings import GROUP_MARK, shown_queues
 from ....config.version import __version__
@@ -171,8 +171,8 @@ def check_unoffered(installation: Installation) -> Iterator[Finding]:
 
 
 def check_queue(installation: Installation) -> Iterator[Finding]:
-    """Each queue's length, the age of its oldest message and its workers, where the broker is the store's Redis."""
-    if not shares_a_database(installation.settings):
+    """Each queue's length, the age of its oldest message and its workers, where the broker is a Redis."""
+    if not takes_steps_itself(installation.settings):
         return
     takers: dict[str, dict[str, Mapping[str, Any]]] = {}
     for worker, facts in installation.workers.items():

@@ -25,7 +25,7 @@ from celery_agents.worker.engine import EngineServices, FirstExecution, LeaseKee
 from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.moments import moment
 from celery_agents.worker.state import AgentState, ExecutionStatus, Message
-from celery_agents.worker.store import NextState, Store
+from celery_agents.worker.store import NextState, StepRef, Store
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.database import Command, Reply, Word
 from celery_agents.worker.store.housekeeping import sweeps
@@ -37,7 +37,9 @@ from .strikes import Killed, Strike, StrikingDatabase, explore_worlds
 from support.lua_scripts import SCRIPTS, compile_script, run_script
 
 ACTS: Final = ("kill", "lose", "overtake", "die", "sweep", "plain")
+ACTS_APART: Final = ("kill", "lose", "overtake", "die", "sweep", "silent", "empty")
 SETTINGS: Final = Settings.build(events_kept=10)
+APART: Final = Settings.build(events_kept=10, broker_url="redis://broker:6379/0")
 QUEUE: Final = SETTINGS.step_queue("")
 LANES: Final = ("1/a", "1/a", "1/b")
 _LOOP: Final = EventLoopThread()
@@ -88,10 +90,25 @@ class Broker:
         return self._struck.pipeline("broker", commands)
 
 
-class World:
-    """Sessions in two lanes, and workers that take their steps."""
+class PublisherApart(StepPublisher):
+    """Publishes behind the transactions of the store, to a Redis of the broker's own."""
 
-    def __init__(self) -> None:
+    def __init__(self, database: Any) -> None:
+        super().__init__(_APP, APART)
+        self._broker = database
+        self._templates = _TEMPLATES._templates  # pyright: ignore[reportPrivateUsage]
+
+
+class World:
+    """Sessions in two lanes, and workers that take their steps.
+
+    Args:
+        apart: The broker is another Redis than the store. Their keys differ, so here they have one database, and no
+            transaction of both.
+    """
+
+    def __init__(self, *, apart: bool = False) -> None:
+        self.apart = apart
         self.now_ms = 1_800_000_000_000
         self.tables = QueueTables(lambda: self.now_ms, scripts=SCRIPTS)
         self.struck = StrikingDatabase(self.tables)
@@ -103,9 +120,10 @@ class World:
 
     def _store(self, database: Any) -> Store:
         clock = RedisClock(lambda: self.now_ms / 1000)
-        return Store(database, SETTINGS, clock=clock, publisher=_TEMPLATES)
+        publisher = PublisherApart(database) if self.apart else _TEMPLATES
+        return Store(database, SETTINGS, clock=clock, publisher=publisher)
 
-    def _submit(self, lane: str) -> str:
+    def _submit(self, lane: str, *, silent: bool = False) -> str:
         number = next(self._numbers)
         self.now_ms += 2_000  # messages of one moment need not stand in the order of their times
 
@@ -113,7 +131,9 @@ class World:
             execution = FirstExecution(f"e{number}", f"op{number}", None)
             return first_state(AgentState.fresh(now=moment(now_ms)), Message.user("go"), execution, moment(now_ms))
 
-        self.store.sessions.submit(f"s{number}", "a", "", first, lane=lane)
+        step = self.store.sessions.submit(f"s{number}", "a", "", first, lane=lane).publish
+        if step is not None and not silent:
+            self._publish([step])
         return f"s{number}"
 
     def act(self, name: str) -> None:
@@ -130,15 +150,29 @@ class World:
             case "sweep":
                 self.now_ms += 1
                 self._sweep()
+            case "silent":  # the client dies before it has published
+                self.sessions.append(self._submit("1/b", silent=True))
+            case "empty":  # the broker was killed, and has kept nothing
+                self.tables.pipeline("empty", [("DEL", key) for key in self._broker_keys()] or [("TIME",)])
             case _:
                 assert name == "plain", name
                 self.sessions.append(self._submit(""))
+
+    def _broker_keys(self) -> list[str]:
+        names = self.tables.keys()
+        return [key for key in names if key.startswith(QUEUE)]
+
+    def _publish(self, steps: Sequence[StepRef]) -> None:
+        """Publish steps that no transaction has published."""
+        publisher: Any = self.store.context.publisher
+        for each in steps:
+            publisher.publish(each, self.now_ms)
 
     def _fetcher(self, database: Any) -> LaneFetcher:
         broker: Any = Broker(database, self.tables)
         return LaneFetcher(
             broker, {QUEUE: (QUEUE,)}, count_wanted=lambda: 2, hand_over=lambda _: True, write=_TEMPLATES.message,
-            names={QUEUE: ""},
+            names={QUEUE: ""}, shares=lambda: None,
         )  # fmt: skip
 
     def _work(self, database: Any, *, turns: int = 20) -> None:
@@ -180,7 +214,8 @@ class World:
         for ref in result.lost:
             if ref.session_id in waiting and has_turns:
                 self.violations.append(f"{ref.session_id} is published again although it waits")
-        self.store.housekeeping.publish(result.lost, result.at_ms)
+        if not self.store.housekeeping.publish(result.lost, result.at_ms):
+            self._publish(result.lost)
         self.republished += len(result.lost)
         return len(result.lost)
 
@@ -205,8 +240,7 @@ class World:
         # An entry of a step that has run stays where its turn was lost; the next turn takes it out.
         self.sessions.append(self._submit("1/c"))
         self._work(self.tables)
-        names = self.tables.keys()
-        left = [key for key in names if key in (QUEUE, lanes_key(QUEUE)) or ":lane:" in key]
+        left = [key for key in self._broker_keys() if key in (QUEUE, lanes_key(QUEUE)) or ":lane:" in key]
         if left:
             self.violations.append(f"left behind: {left}")
         return trips
@@ -221,6 +255,7 @@ class World:
 
 
 explore = partial(explore_worlds, World, ACTS)
+explore_apart = partial(explore_worlds, partial(World, apart=True), ACTS_APART)
 
 
 def _no_share(patch: Any) -> None:

@@ -19,7 +19,7 @@ from celery_agents.tasks.consumer.queue_fetcher import FetchedElement
 from celery_agents.tasks.names import LANE_HEADER
 from celery_agents.tasks.publishing import StepPublisher
 from celery_agents.worker.errors import StoreUnavailable
-from celery_agents.worker.flow.shares import lane_of, share_of
+from celery_agents.worker.flow.shares import FairShares, lane_of, share_of
 from celery_agents.worker.store import StepRef
 from celery_agents.worker.store.lanes import lane_key, lanes_key
 from celery_agents.worker.store.redis.database import RedisDatabase, connect_to_wait
@@ -32,6 +32,7 @@ class Desk:
     """A publisher, and a fetcher whose turns are taken one by one.
 
     Attributes:
+        shares: As the worker knows them.
         taken: The shares in the order in which their steps were taken.
     """
 
@@ -39,9 +40,10 @@ class Desk:
         self.client, self.publisher = client, StepPublisher(app, settings)
         self.fetcher = LaneFetcher(
             database, {QUEUE: (QUEUE,)}, count_wanted=lambda: 1, hand_over=lambda elements: True,
-            write=self.publisher.message, names={QUEUE: ""},
+            write=self.publisher.message, names={QUEUE: ""}, shares=lambda: self.shares,
         )  # fmt: skip
         self.taken: list[str] = []
+        self.shares: FairShares | None = None
         self._number = 0
 
     def publish(self, share: str, number: int = 1, *, priority: str = "normal", lane: str | None = None) -> None:
@@ -101,7 +103,7 @@ def test_a_share_with_many_steps_gets_no_more_turns_than_one_with_few(desk: Desk
 
 
 def test_a_share_gets_slot_time_by_its_weight_whatever_its_steps_take(desk: Desk) -> None:
-    desk.client.hset("ca:weights", "double", 2)
+    desk.shares = FairShares("customer", weights={"double": 2})
     for share in ("double", "long", "short"):
         desk.publish(share, 300)
     lengths = {"double": 1.0, "long": 4.0, "short": 0.5}

@@ -104,30 +104,26 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
 
     def set_shares(self, shares: FairShares, *, by: str = "") -> None:
         """Set the fair shares, in place of those before."""
-        stored, fleet = shares.set_by(by, self._context.now_ms("flow.now")), self._context.fleet
-        weights: list[Command] = [("HSET", fleet.weights, value, each) for value, each in stored.weights.items()]
-        writes: list[Command] = [("HSET", fleet.flow, FIELD, stored.to_json()), ("DEL", fleet.weights), *weights]
-        self._change("flow.shares", FIELD, writes)
+        self._store("flow.shares", FIELD, shares.set_by(by, self._context.now_ms("flow.now")))
 
     def remove_shares(self) -> bool:
         """Remove the fair shares; False: there were none. What waits in lanes is taken as before, without weights."""
-        fleet = self._context.fleet
-        return bool(self._change("flow.shares", FIELD, [("HDEL", fleet.flow, FIELD), ("DEL", fleet.weights)])[0])
+        return bool(self._change("flow.shares", FIELD, [("HDEL", self._context.fleet.flow, FIELD)])[0])
 
     def shares_waiting(self, queue_keys: Sequence[str]) -> dict[str, dict[str, int]]:
         """Count the steps of each share that wait in some queues, by priority, of up to 1 000 shares; for people."""
-        database, found = self._context.database, dict[str, dict[str, int]]()
+        ask, found = self._context.ask_queues, dict[str, dict[str, int]]()
         reads: list[Command] = [
             ("ZRANGEBYSCORE", lanes_key(each), "-inf", "+inf", "LIMIT", 0, _MOST_SHARES) for each in queue_keys
         ]
-        names = database.pipeline("flow.shares", reads) if reads else []
+        names = ask("flow.shares", reads) if reads else []
         lanes = [
             (lane_key(key, lane), share, priority)
             for key, shares in zip(queue_keys, names, strict=True)
             for share in map(fields.name, shares)
             for lane, priority in zip(lanes_of(share), PRIORITIES, strict=True)
         ]
-        replies = database.pipeline("flow.lanes", [("LLEN", key) for key, *_ in lanes]) if lanes else []
+        replies = ask("flow.lanes", [("LLEN", key) for key, *_ in lanes]) if lanes else []
         for (_, share, priority), length in zip(lanes, replies, strict=True):
             if length:
                 waiting = found.setdefault(share, {})

@@ -28,19 +28,19 @@ class FactVerbs(StorePart):
     """Reads over all sessions, and the few writes that belong to them."""
 
     def queue_length(self, queue_key: str) -> int:
-        """How many messages wait in a queue that is in the store's Redis."""
-        return self._context.database.pipeline("queue.length", [("LLEN", queue_key)])[0]
+        """How many messages wait in a queue of the store's Redis, or of a broker's."""
+        return self._context.ask_queues("queue.length", [("LLEN", queue_key)])[0]
 
     def oldest_message(self, queue_key: str) -> bytes | None:
-        """Read the message that leaves next from a queue in the store's Redis; None when the queue is empty."""
-        return self._context.database.pipeline("queue.oldest", [("LINDEX", queue_key, -1)])[0]
+        """Read the message that leaves next from a queue in a Redis; None when the queue is empty."""
+        return self._context.ask_queues("queue.oldest", [("LINDEX", queue_key, -1)])[0]
 
     def drop_queue(self, queue_key: str) -> None:
-        """Delete a queue that is in the store's Redis and that no worker takes; the sweep publishes what was in it."""
-        database = self._context.database
-        (shares,) = database.pipeline("queue.shares", [("ZRANGEBYSCORE", lanes_key(queue_key), "-inf", "+inf")])
+        """Delete a queue in a Redis that no worker takes; the sweep publishes what was in it."""
+        ask = self._context.ask_queues
+        (shares,) = ask("queue.shares", [("ZRANGEBYSCORE", lanes_key(queue_key), "-inf", "+inf")])
         own = [lane_key(queue_key, lane) for share in shares for lane in lanes_of(fields.name(share))]
-        database.pipeline("queue.drop", [("DEL", queue_key, *script_keys(queue_key), *own)])
+        ask("queue.drop", [("DEL", queue_key, *script_keys(queue_key), *own)])
 
     def now_ms(self, session_id: str | None = None) -> int:
         """Ask Redis for its time in milliseconds: the server of a session, or any (None)."""

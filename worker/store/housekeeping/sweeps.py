@@ -277,7 +277,7 @@ def _read_controls(
 def _read_lanes(context: StoreContext, lanes: Mapping[str, StepRef], queue: QueueSnapshot) -> dict[str, int]:
     """Read when the oldest entries of lanes were published; -1 of all lanes of a queue in which no turn is left."""
     reads = {name: command for name, ref in lanes.items() for command in context.publisher.lane_commands(ref)}
-    replies = context.database.pipeline("sweep.lanes", list(reads.values())) if reads else []
+    replies = context.ask_queues("sweep.lanes", list(reads.values())) if reads else []
     found = dict.fromkeys(lanes, -1)
     for name, entry in zip(reads, replies, strict=True):
         turns = queue.named.get(lanes[name].queue, -1) if lanes[name].queue else queue.oldest_ms
