@@ -176,6 +176,12 @@ class Settings(BaseSettings):
     retry_later_seconds: float = Field(5.0, gt=0, description="First 'retry later'; doubles with each.")
     retry_later_max_seconds: float = Field(600.0, gt=0, description="Longest 'retry later'.")
     retry_later_limit_seconds: float = Field(86_400.0, gt=0, description="After this long of retrying later it fails.")
+    job_poll_seconds: float = Field(
+        30.0,
+        gt=0,
+        description="After this long a step looks for the answer of a job at a provider; half its age later.",
+    )
+    job_poll_max_seconds: float = Field(600.0, gt=0, description="It looks at least so often.")
     steps_per_task: int = Field(
         1, ge=1, le=1000, description="Steps that one task may carry on with itself. 1: each step is a task of its own."
     )

@@ -38,6 +38,7 @@ from .consumer.internals import missing_internals, plain_socket
 from .consumer.refusals import refusals
 from .housekeeping.archiving import ArchiveProgress
 from .housekeeping.callbacks import CallbackCaller
+from .housekeeping.provider_jobs import JobCleaner
 from .housekeeping.schedules import ScheduleRunner
 from .observability.liveness import Liveness
 from .observability.observers import Observers
@@ -130,6 +131,7 @@ class Runtime:
         self.gate = services.gate
         self.concurrency = services.concurrency
         self.spending = services.spending
+        self.cleaner = JobCleaner(self.store, self.agents, loop=self.loop, spending=services.spending)
         self.runner = StepRunner(services, self.agents, worker=self.name)
         self._wake_ups = WakeUpListener(
             settings, {WAKE_CHANNEL + self.name: self.keeper.wake, FLOW_CHANNEL: self._read_flow}

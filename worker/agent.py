@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
-import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from ..config.settings import DEFAULT_QUEUE, GROUP_MARK, QUEUE_NAME
+from ..config.settings import DEFAULT_QUEUE, GROUP_MARK
+from .agent_checks import check_kinds, check_name, check_price, check_queue, check_window
 from .capability import Capability, check_capabilities, check_compilers, compiler_of
 from .drivers.function import FunctionDriver
 from .drivers.pricing import TokenPrice
@@ -32,7 +31,7 @@ from .state.execution.budget import ExecutionBudget
 from .state.execution.children import ChildFailure, JoinRule
 from .tools.agent_tool import AgentTool
 from .tools.approval import Approval, CallPolicy
-from .tools.delegation import ContextRule, MergeRules, check_child_limits
+from .tools.delegation import ContextRule, MergeRules
 from .tools.handoff import Handoff, HandoffTool
 from .tools.protocol import Tool
 from .tools.toolset import ToolSet
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from .capabilities.smart.limits import AgentLimits
     from .capabilities.smart.profiles import RuntimeProfile
     from .capabilities.smart.reasoning_config import ReasoningConfig
-
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +83,13 @@ class Agent:
         provider_group: The name under which requests count towards limits of providers, together with those of all
             agents of this name. None: the key's own digest.
         concurrency: The concurrency limits under which its steps run, by name; see `celery_agents.flow`.
+        completion_window: The time within which its model may answer, "2h", "8h" or "24h": no worker waits meanwhile,
+            and the provider charges less. For one model whose provider sells it. None: it answers at once.
+        background: Its answers are begun in the background of their provider: where a worker dies, the next one
+            attaches to the same answer, which is not paid twice. Text streams as usual, and nothing is cheaper. For
+            one model of OpenAI's responses.
+        window_failed: Where a provider gives no answer within the window: "fail", the execution fails; or "live", the
+            model is asked at once, at full price.
         schedules: Messages for it at the times of a cron expression. A worker stores them when it starts, where they
             are not as they were last stored so; an edit by `client.schedules` stays until they change here.
     """
@@ -118,6 +122,9 @@ class Agent:
     archive_days: float | None = None
     concurrency: str | Sequence[str] = ()
     schedules: Sequence[Schedule] = ()
+    completion_window: str | None = None
+    window_failed: str = "fail"
+    background: bool = False
     reasoning: InitVar[ReasoningConfig | None] = None
     limits: InitVar[AgentLimits | None] = None
     toolset: ToolSet = field(init=False, repr=False)
@@ -127,8 +134,8 @@ class Agent:
     notice: str = field(init=False, repr=False, default="")
 
     def __post_init__(self, reasoning: ReasoningConfig | None, limits: AgentLimits | None) -> None:
-        _check_name(self.name)
-        _check_queue(self.name, self.queue)
+        check_name(self.name)
+        check_queue(self.name, self.queue)
         object.__setattr__(self, "concurrency", read_limit_names(f"agent {self.name!r}: concurrency", self.concurrency))
         if (self.model is None) == (self.driver is None):
             raise ConfigurationError(
@@ -140,7 +147,7 @@ class Agent:
                 raise ConfigurationError(
                     f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
                 )
-        _check_kinds(self)
+        check_kinds(self)
         if self.profile is not None or reasoning is not None or limits is not None:
             object.__setattr__(self, "capabilities", _complete(self, reasoning, limits))
         check_capabilities(self.name, self.capabilities, self.tools)
@@ -161,7 +168,8 @@ class Agent:
         if self.max_parallel_tools is None:
             wanted = [each.parallel_tools() for each in given]
             object.__setattr__(self, "max_parallel_tools", min((n for n in wanted if n is not None), default=None))
-        _check_price(self)
+        check_price(self)
+        check_window(self)
         object.__setattr__(self, "schedules", tuple(_schedules_of(self)))
         object.__setattr__(self, "policies", tuple(policy for each in given for policy in each.policies()))
 
@@ -301,6 +309,7 @@ class Agent:
         more = {"mcp": [_describe_server(server) for server in self.mcp]} if self.mcp else {}
         more |= {"fallback": list(self.models[1:])} if self.models[1:] else {}
         more |= {"concurrency": list(self.limited_by)} if self.concurrency else {}
+        more |= {"completion_window": self.completion_window} if self.completion_window else {}
         more |= {"archive_days": self.archive_days} if self.archive_days is not None else {}
         return {
             "name": self.name,
@@ -379,83 +388,6 @@ def _describe_server(server: MCPServer) -> dict[str, Any]:
     """The definition of an MCP server, without anything that may be secret."""
     effects = {name: str(effect) for name, effect in server.effects.items()}
     return {"name": server.name, "trust": server.trust, "only": list(server.only), "effects": effects}
-
-
-def _check_kinds(agent: Any) -> None:
-    """Wrong kinds of values, said where the agent is written and not in its first step."""
-    for name in ("step_timeout", "tool_timeout", "max_parallel_tools", "archive_days"):
-        value = getattr(agent, name)
-        kinds = int if name == "max_parallel_tools" else (int, float)
-        is_endless = name == "archive_days" and value == math.inf
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, kinds) or not value > 0 or is_endless
-        ):
-            raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be a positive number")
-    if agent.model_settings:
-        from .drivers.pydantic_ai.setting_names import refuse_background  # most agents write no settings
-
-        refuse_background(f"agent {agent.name!r}: model_settings", agent.model_settings)
-    check_child_limits(f"agent {agent.name!r}", agent.max_children, agent.max_depth)
-    if not isinstance(agent.model, str) and agent.model is not None:
-        _check_models(agent)
-    expected: tuple[tuple[str, object, bool], ...] = (
-        ("provider_group", "a name", agent.provider_group is None or _is_name(agent.provider_group)),
-        ("system_prompt", "a text", isinstance(agent.system_prompt, str)),
-        ("description", "a text", isinstance(agent.description, str)),
-        ("budget", "an ExecutionBudget", agent.budget is None or isinstance(agent.budget, ExecutionBudget)),
-        ("compiler", "a MessageCompiler", agent.compiler is None or hasattr(agent.compiler, "compile")),
-        ("price", "a TokenPrice", agent.price is None or isinstance(agent.price, TokenPrice)),
-        ("guards", "a list of objects with check(view)", all(hasattr(guard, "check") for guard in agent.guards)),
-    )
-    for name, kind, fits in expected:
-        if not fits:
-            raise ConfigurationError(f"agent {agent.name!r}: {name}={getattr(agent, name)!r:.80} must be {kind}")
-
-
-def _check_price(agent: Agent) -> None:
-    """Refuse a cost limit of a capability that cannot be kept, where the driver can be asked already."""
-    wanted = [each.name for each in agent.capabilities if (limits := each.budget()) and limits.max_cost is not None]
-    knows_price = getattr(agent.driver, "knows_price", None)
-    if wanted and knows_price is not None and not knows_price(None):
-        raise ConfigurationError(
-            f"agent {agent.name!r}: {wanted[0]} limits the cost, and the driver knows no price; give cost_estimator=, "
-            "or a driver with a price"
-        )
-
-
-def _check_models(agent: Agent) -> None:
-    """Refuse a list of models that cannot be asked one after another."""
-    given: Any = agent.model
-    ids: list[Any] = list(given) if isinstance(given, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
-    wrong = [each for each in ids if not isinstance(each, str) or not all(each.partition(":")[::2])]
-    twice = [each for each in ids if ids.count(each) > 1]
-    if not ids or wrong or twice:
-        found = f"{twice[0]!r:.80} is there twice" if twice and not wrong else f"found {(wrong or [given])[0]!r:.80}"
-        advice = "give a text such as openai:gpt-5-mini, or a list of different ones, each as provider:name"
-        raise ConfigurationError(f"agent {agent.name!r}: model={given!r:.120}: {found}; {advice}")
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
-
-
-def _check_name(name: object) -> None:
-    if not _is_name(name):
-        raise ConfigurationError(
-            f"agent name {name!r}: write 1 to 64 letters, digits, '_' or '-', beginning with a letter or digit"
-        )
-
-
-def _check_queue(agent: str, queue: object) -> None:
-    if queue is None:
-        return
-    if queue == DEFAULT_QUEUE:
-        raise ConfigurationError(f"agent {agent!r}: queue={queue!r} is the common queue; leave queue out")
-    if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):
-        raise ConfigurationError(
-            f"agent {agent!r}: queue={queue!r:.80} must be 1 to 64 letters, digits, '_' or '-', beginning with a "
-            "letter or digit"
-        )
 
 
 class AgentRegistry:

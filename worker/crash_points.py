@@ -57,6 +57,14 @@ SCHEDULE_POINTS: Final[dict[str, str]] = {
 }
 """The crash points of submitting the messages of schedules."""
 
+JOB_POINTS: Final[dict[str, str]] = {
+    "p0": "a job at a provider is intended, and not created",
+    "p1": "the job is created, its id exists only in memory",
+    "p2": "the id of the job is journaled, the step not put off",
+    "p3": "a job that no step waits for was cancelled, and is still in the index",
+}
+"""The crash points of asking a provider that answers later, and of cleaning up behind it."""
+
 Handler = Callable[[str], None]
 
 
@@ -89,7 +97,7 @@ def arm(plan: str) -> None:
 
 def _parse(plan: str) -> Handler:
     parts = plan.split(":")
-    points = [*POINTS, *WAITING_POINTS, *CHILD_POINTS, *ARCHIVE_POINTS, *SCHEDULE_POINTS]
+    points = [*POINTS, *WAITING_POINTS, *CHILD_POINTS, *ARCHIVE_POINTS, *SCHEDULE_POINTS, *JOB_POINTS]
     if len(parts) not in (3, 4) or parts[0] not in points:
         raise ValueError(f"crash plan {plan!r}: write point:probability:seed[:stop=<seconds>], point one of {points}")
     wanted, probability, seed = parts[0], float(parts[1]), int(parts[2])

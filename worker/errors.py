@@ -35,6 +35,8 @@
     ├── ModelCallRefused            a hook or a tool may not ask the model now
     ├── DriverError                 the model could not be asked, or refused
     │   ├── UnusableAnswer          the model answered with something that cannot be read
+    │   ├── JobEnded                a job at a provider has ended without an answer
+    │   ├── NotYetKnown             whether a job was created at a provider
     │   └── PutOff                  the model, or what the step needs besides, may not be used now
     ├── StepDelayed                 the step is tried again later; what Flower shows of a step in state RETRY
     └── ExecutionFailed             the execution that was waited for ended as failed
@@ -496,12 +498,28 @@ class PutOff(DriverError):
     Attributes:
         retry_after: Seconds after which it may be.
         put_off: What puts the step off: the digest of a bucket of requests, or the field of a pause.
+        is_told: Whether watchers are told.
     """
 
-    def __init__(self, why: str, seconds: float, put_off: str) -> None:
+    def __init__(self, why: str, seconds: float, put_off: str, *, is_told: bool = True) -> None:
         super().__init__("put_off", why, transient=True, retry_after=seconds)
         self.seconds = seconds
         self.put_off = put_off
+        self.is_told = is_told
+
+
+class JobEnded(DriverError):
+    """A job at a provider has ended without an answer: it failed, expired, was cancelled, or is not known any more."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(kind, why, transient=True)
+
+
+class NotYetKnown(DriverError):
+    """A provider cannot tell yet whether a job was created."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("not_yet_known", why, transient=True)
 
 
 class StepDelayed(CeleryAgentsError):

@@ -79,6 +79,7 @@ def submit(
     ] = None,
     quiet: Annotated[timedelta | None, time_option("With --debounce: begin when none has come for so long.")] = None,
     at_most: Annotated[timedelta | None, time_option("With --debounce: begin then at the latest.")] = None,
+    completion_window: Annotated[str | None, typer.Option(help="Its model may answer so late (2h, 8h, 24h).")] = None,
     label: Labels = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
@@ -104,6 +105,7 @@ def submit(
         delay=delay,
         expires_in=expires_in,
         debounce=_read_debounce(debounce, quiet, at_most),
+        completion_window=completion_window,
         labels=read_pairs("--label", label or ()),
     )
     _report(job, wait=wait, timeout=timeout, json=json)

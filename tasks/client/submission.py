@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from ...worker.drivers.windows import WINDOWS, read_window
 from ...worker.engine.transitions import FirstExecution, first_state
-from ...worker.errors import InvalidInput
+from ...worker.errors import ConfigurationError, InvalidInput
 from ...worker.flow.debounce import Debounce, milliseconds
 from ...worker.flow.shares import FairShares, Priority, check_priority, lane_of
 from ...worker.moments import moment
 from ...worker.state.agent_state import AgentState
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
+from ...worker.state.values.field_types import utcnow
 from ...worker.state.values.frozen import FrozenDict
 from ...worker.state.values.ids import ChildSessionId, SessionId
 from ...worker.store.records import InboxKind, MessageMode, NextState, Operation
@@ -40,6 +42,7 @@ class Submission:
         expires_in: The execution of a new session is stopped so long after it may begin, if it has not begun then.
         debounce: A new session begins later, and takes further messages until it has begun.
         priority: Of the steps of a new session; None: normal.
+        completion_window: Of the executions of a new session; None: as their agent says.
         when: How it is delivered to a session that exists.
         by: Who sends it; "" where nobody has said so.
     """
@@ -59,6 +62,7 @@ class Submission:
     expires_in: timedelta | None = None
     debounce: Debounce | None = None
     priority: Priority | None = None
+    completion_window: str | None = None
     when: MessageMode = MessageMode.STEER
     by: str = ""
 
@@ -71,8 +75,20 @@ class Submission:
         _check_time("expires_in", self.expires_in, timedelta(milliseconds=1))
         if self.priority is not None:
             check_priority(self.priority)
+        self._check_window()
         if self.debounce is not None:
             self._check_debounced(self.debounce)
+
+    def _check_window(self) -> None:
+        try:
+            window = read_window("completion_window", self.completion_window)
+        except ConfigurationError as error:
+            advice = f"write one of {', '.join(WINDOWS)}, or None for the agent's own."
+            raise InvalidInput("completion_window", self.completion_window, advice) from error
+        deadline = None if self.budget is None else self.budget.deadline
+        if window is not None and deadline is not None and deadline < WINDOWS[window].until(utcnow()):
+            advice = f"the deadline {deadline} comes before it ends; give a later one, or a shorter window."
+            raise InvalidInput("completion_window", window, advice)
 
     def _check_debounced(self, debounce: Debounce) -> None:
         if not isinstance(debounce, Debounce):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -111,6 +127,9 @@ class Submission:
             yield "expires_in", str(self.expires_in), "only a new session can expire. Leave it out, or the id."
         if self.priority is not None:
             yield "priority", self.priority, "only a new session can be given one. Leave it out, or the id."
+        if self.completion_window is not None:
+            advice = "only a new session can be given one. Leave it out, or the id."
+            yield "completion_window", self.completion_window, advice
         if self.labels:
             yield "labels", self.labels, "call label() for it, and leave them out here."
 
@@ -141,6 +160,7 @@ class Submission:
             fingerprint=self.message_fingerprint(),
             notify=self.notify,
             expires_at=self._expires_at(now_ms),
+            completion_window=self.completion_window,
         )
         return first_state(state, self.message, execution, now)
 
@@ -163,6 +183,7 @@ class Submission:
         transcript = fingerprint_messages(self.transcript) if self.transcript else ""
         labels = json.dumps(self.labels, sort_keys=True) if self.labels else ""
         labels += "" if self.priority is None else f"priority{self.priority}"
+        labels += "" if self.completion_window is None else f"window{self.completion_window}"
         return fingerprint_request(agent, self.message, self.budget, self.metadata) + later + transcript + labels
 
     def message_fingerprint(self) -> str:

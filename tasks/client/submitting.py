@@ -60,6 +60,7 @@ class SubmittingVerbs(ClientConnection):
                 description="It is stopped where it has not begun so long after it may begin; a new session only.",
             ),
             "priority": Field(description="Among the waiting steps of its share; a new session only."),
+            "completion_window": Field(description="Its model may answer so late, for less; a new session only."),
             "debounce": Field(description="It waits for further messages under this key; a new session only."),
         },
         reads_session=("session_id", "messages"), service_only=("labels", "debounce"), for_label=True,
@@ -84,6 +85,7 @@ class SubmittingVerbs(ClientConnection):
         expires_in: timedelta | None = None,
         debounce: Debounce | None = None,
         priority: Priority | None = None,
+        completion_window: str | None = None,
         new_only: bool = False,
         when: str = "steer",
     ) -> Job:
@@ -118,6 +120,8 @@ class SubmittingVerbs(ClientConnection):
             priority: Of a new session, and of its children: while more steps wait than there are slots, those of
                 `interactive` sessions are taken before others of the same share (see `FairShares`) more often than
                 not, and those of `bulk` ones seldom. None: `normal`; where no shares are set, the order of the queue.
+            completion_window: The time within which the model may answer in a new session, and in those of its children
+                whose models are sold with it: "2h", "8h" or "24h", see `Agent`. None: as the agent says.
             new_only: True: `session_id` never continues a session; one that was made by another request is a mismatch.
             when: How the message is delivered to a session that exists, as in `send_message`.
         Raises:
@@ -132,15 +136,15 @@ class SubmittingVerbs(ClientConnection):
             session=read_session_id(derive_id(idempotency_key, "session") if session_id is None else session_id),
             message=read_message(message, self.settings.max_message_bytes),
             operation_id=derive_id(idempotency_key, "operation"),
-            has_key=idempotency_key is not None,
+            has_key=idempotency_key is not None, budget=budget,
             execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
-            budget=budget,
             metadata=read_metadata(metadata, self.settings.max_message_bytes),
             labels=check_labels(labels),
             transcript=read_transcript(messages, session_id, self.settings),
             notify=self._read_receivers(on_complete, webhook, on_request, request_webhook),
             when=read_mode(when),
-            start_at=start_at, delay=delay, expires_in=expires_in, debounce=debounce, priority=priority,
+            start_at=start_at, delay=delay, expires_in=expires_in, debounce=debounce,
+            priority=priority, completion_window=completion_window,
         )  # fmt: skip
         return self._hand_over(submission, agent, may_exist=session_id is not None and not new_only)
 

@@ -75,6 +75,7 @@ def housekeeping_jobs(runtime: Callable[[], Runtime], queue_length: Callable[[],
         Inspection(runtime),
         Histories(runtime),
         Archiving(runtime),
+        JobCleaning(runtime),
     ]
 
 
@@ -240,6 +241,17 @@ class Archiving(HousekeepingJob):
         if mover is None:
             mover = self._movers[shards[0]] = SessionMover(runtime.store.archiver, runtime.archive_progress)
         mover.begin(shards, 2 * self.interval_seconds)  # so that it goes on until the next pass
+
+
+class JobCleaning(HousekeepingJob):
+    """Cancels jobs at providers that no step waits for, and deletes what providers keep, in a thread of its own."""
+
+    name = "jobs"
+
+    def run(self, shards: Sequence[ShardKeys]) -> None:
+        """Begin, where it is time to; the jobs of the agents that this worker offers, in all shards."""
+        del shards
+        self._runtime().cleaner.begin()
 
 
 def _is_pure(runtime: Runtime, agent: str, tool: str) -> bool:

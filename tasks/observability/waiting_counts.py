@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...worker.flow.caps import is_cap
 from ...worker.flow.concurrency import is_concurrency
-from ...worker.flow.values import REPLICAS, is_pause
+from ...worker.flow.values import AT_PROVIDER, REPLICAS, is_pause
 from ...worker.moments import moment
 from ...worker.state.execution.requests import CLOCK, RequestKind
 from ...worker.store.event_records import EventType
@@ -39,6 +39,7 @@ class WaitingFor(StrEnum):
         PAUSED: Its provider, model, agent, tool or queue is paused.
         CONCURRENCY: A concurrency limit is full, or nobody has defined it.
         SPEND_CAP: A spend cap is used up, or the price of its model is not known.
+        AT_PROVIDER: Its model may answer late, for less, and has not answered yet.
         NO_WORKER: No live worker offers its agent.
         PARKED: No worker can carry it on.
     """
@@ -54,6 +55,7 @@ class WaitingFor(StrEnum):
     PAUSED = "paused"
     CONCURRENCY = "concurrency"
     SPEND_CAP = "spend_cap"
+    AT_PROVIDER = "at_provider"
     NO_WORKER = "no_worker"
     PARKED = "parked"
 
@@ -70,6 +72,7 @@ _SENTENCES: Final[Mapping[WaitingFor, tuple[str, str]]] = {
     WaitingFor.PAUSED: ("waits for the end of a pause", "wait for the end of a pause"),
     WaitingFor.CONCURRENCY: ("waits for a concurrency limit", "wait for a concurrency limit"),
     WaitingFor.SPEND_CAP: ("waits for money under a spend cap", "wait for money under a spend cap"),
+    WaitingFor.AT_PROVIDER: ("waits for an answer at a lower price", "wait for answers at a lower price"),
     WaitingFor.NO_WORKER: ("waits for a worker that offers its agent", "wait for a worker that offers their agent"),
     WaitingFor.PARKED: ("is parked: no worker can carry it on", "are parked: no worker can carry them on"),
 }
@@ -158,6 +161,8 @@ def _classify_delay(put_off: str) -> WaitingFor:
         return WaitingFor.CONCURRENCY
     if is_cap(put_off):
         return WaitingFor.SPEND_CAP
+    if put_off == AT_PROVIDER:
+        return WaitingFor.AT_PROVIDER
     return WaitingFor.PROVIDER if put_off not in ("", REPLICAS) else WaitingFor.DELAY
 
 

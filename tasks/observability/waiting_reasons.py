@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ...worker.errors import SessionNotFound
 from ...worker.flow.concurrency import is_concurrency
+from ...worker.flow.values import AT_PROVIDER
 from ...worker.state.execution.requests import MAX_REQUESTS_PER_STEP, RequestKind, RequestSummary
 from ...worker.store.children.trees import TreeNode
 from ...worker.store.event_records import Event, EventType
@@ -187,6 +188,8 @@ def _explain_delay(session: WaitingSession) -> str | None:
     if step.not_before_ms <= step.now_ms:
         return None
     when = describe_next_try(step.not_before_ms, step.now_ms)
+    if step.put_off == AT_PROVIDER:
+        return f"step {step.step} is {step.reason}; looked at {when}"
     if is_concurrency(step.put_off):
         return f"step {step.step} waits for its turn: {_end(step.reason)}"
     if step.put_off:

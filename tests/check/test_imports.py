@@ -71,8 +71,8 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "tasks.client": (
         "config tasks.housekeeping tasks.observability tasks.producer tasks.publishing worker.archive "
-        "worker.capabilities worker.concurrency worker.engine worker.errors worker.flow worker.moments worker.pydantic_agents "
-        "worker.requests worker.session worker.state worker.store"
+        "worker.capabilities worker.concurrency worker.drivers worker.engine worker.errors worker.flow worker.moments "
+        "worker.pydantic_agents worker.requests worker.session worker.state worker.store"
     ),
     "tasks.consumer": (
         "config tasks.agent_modules tasks.broker_connections tasks.broker_keys tasks.channels tasks.housekeeping "
@@ -118,9 +118,10 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "flow": "worker.flow",
     "worker.agent": (
-        "config worker.capabilities worker.capability worker.drivers worker.errors worker.flow worker.guards "
+        "config worker.agent_checks worker.capabilities worker.capability worker.drivers worker.errors worker.flow worker.guards "
         "worker.hooks worker.mcp worker.pydantic_agents worker.state worker.tools"
     ),
+    "worker.agent_checks": "config worker.drivers worker.errors worker.state worker.tools",
     "worker.archive": "config worker.errors",
     "worker.capabilities": (
         "worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "

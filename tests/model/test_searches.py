@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
-MODELS = ("waiting", "children", "budgets", "limits", "holders", "replicas", "archive", "messages", "rewind")
+MODELS = ("waiting", "children", "budgets", "limits", "holders", "replicas", "archive", "messages", "rewind", "jobs")
 
 
 def part(model: str, module: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -91,6 +92,9 @@ class InferenceRequest:
         observe: Takes what the provider tells about its limits, from any thread; None when it is not asked for.
         tell: Takes what is sent to the model, before it is sent; a driver that never calls it sends this question as it
             is. None as the argument: the driver answers without its model. None when it is not asked for.
+        keep: Takes by what the answer is known at its provider, as soon as it is; it may block. The driver asks in the
+            background then, so that another worker can attach to the same answer. None: as usual.
+        attach: The handle of an answer that a worker has begun to receive. None: it is to be begun.
     """
 
     state: AgentState
@@ -107,6 +111,8 @@ class InferenceRequest:
     max_answer_bytes: int = 4_000_000
     observe: Callable[[ProviderFacts], None] | None = None
     tell: Callable[[SentRequest | None], None] | None = None
+    keep: Callable[[CreatedJob], None] | None = None
+    attach: str | None = None
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
@@ -176,6 +182,102 @@ class Driver(Protocol):
 
     async def aclose(self) -> None:
         """Close connections. The driver can be used again; it opens new ones."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """A job at a provider: a question whose answer comes within a window, for a lower price.
+
+    Attributes:
+        key: Names it, the same for every worker: at most 64 letters, digits, "_" and "-".
+        chain: Names the execution in the same way: its later jobs follow from the earlier ones.
+        window: The time within which the answer has to come, as in `windows.WINDOWS`.
+        intended_at: When its creation was intended.
+    """
+
+    key: str
+    chain: str
+    window: str
+    intended_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedJob:
+    """A job that was created at a provider.
+
+    Attributes:
+        id: The provider's.
+        handle: All that the driver needs to find it again on any worker, as JSON, without a key.
+    """
+
+    id: str
+    handle: str
+
+
+class AnswersLater(Protocol):
+    """A part that a `Driver` may have: its provider answers within a window, and no process waits for it.
+
+    Its coroutines run on the event loop, as `infer` does, and never repeat a request by themselves.
+    """
+
+    def check_window(self, window: str, settings: LLMConfig | None = None) -> None:
+        """Refuse what is not sold, without asking the provider.
+
+        Args:
+            settings: A model for this agent alone; None is the driver's.
+        Raises:
+            ConfigurationError: The model or its provider has no such window.
+        """
+        ...
+
+    def can_find(self, window: str) -> bool:
+        """Whether `find_job` can tell, after its creator died, whether a job was created."""
+        ...
+
+    async def create_job(self, request: InferenceRequest, order: JobOrder) -> CreatedJob:
+        """Create a job.
+
+        Raises:
+            DriverError: It was refused, where it has a `status`; without one it may have been created.
+        """
+        ...
+
+    async def find_job(self, request: InferenceRequest, order: JobOrder) -> CreatedJob | None:
+        """Look for a job by its key. Asked only where `can_find` is true.
+
+        Returns:
+            None: There is none.
+        Raises:
+            NotYetKnown: It cannot be told yet.
+            DriverError: The provider did not answer.
+        """
+        ...
+
+    async def collect_job(self, request: InferenceRequest, handle: str) -> bytes | None:
+        """Ask for the answer of a job.
+
+        Args:
+            request: The question as this worker would ask it; nothing of it is sent.
+        Returns:
+            The raw answer, as `infer` gives it; None while there is none.
+        Raises:
+            JobEnded: There will be none.
+            DriverError: The provider did not answer, or the answer is too large.
+        """
+        ...
+
+    async def clean_job(self, handle: str, *, is_open: bool) -> float | None:
+        """Cancel a job, and delete what its provider keeps of it. Doing so again does no harm.
+
+        Args:
+            is_open: Nobody has collected its answer, and nobody will.
+        Returns:
+            US dollars that a job has cost which nobody collects: what it had answered before it was cancelled. None:
+            not known.
+        Raises:
+            DriverError: The provider did not answer; it is to be done again.
+        """
         ...
 
 

@@ -49,6 +49,14 @@ class AppliedStep:
     going_on: AgentState | None = None
 
 
+def without_provider_time(state: AgentState, waited_ms: int) -> AgentState:
+    """Do not count the time for which a step has waited for a provider; a wait for anything else has saved that."""
+    execution = state.execution
+    if not waited_ms or execution is None or execution.status is ExecutionStatus.WAITING:
+        return state
+    return state.with_context_and_execution(state.context, execution.with_time_apart(waited_ms / 1000))
+
+
 def start_execution(
     state: AgentState,
     limits: ExecutionBudget,

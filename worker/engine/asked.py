@@ -51,6 +51,11 @@ def describe_asked(run: Run) -> Asked:
         return question
     if question is None or run.obtained.response is None or run.obtained.is_given or not question.is_asked:
         return NOT_ASKED
+    return describe_question(run, question)
+
+
+def describe_question(run: Run, question: Question) -> Asked:
+    """Describe a question of a run, whether it is answered or not."""
     chosen = _choose_messages(run, question)
     if chosen is None and question.sent is None and not question.is_of_another and _has_usual_settings(question):
         request = question.request

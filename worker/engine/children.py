@@ -280,5 +280,8 @@ def _first_state(
     if earlier:
         state = state.with_messages_added(earlier, now=now)
     # A child that has no share of a limit, since its parent has none, is limited like any other execution.
-    execution = FirstExecution(order.execution_id, request.id, None if budget.is_empty() else budget)
+    execution = FirstExecution(
+        order.execution_id, request.id, None if budget.is_empty() else budget,
+        completion_window=run.execution.completion_window or run.agent.completion_window,
+    )  # fmt: skip
     return first_state(state, message, execution, now)

@@ -25,7 +25,7 @@ from ..moments import moment
 from ..state.execution.budget import ExecutionBudget
 from ..store.records import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
 from ..store.store import Store
-from .applied_step import start_execution
+from .applied_step import start_execution, without_provider_time
 from .auxiliary_calls import AuxiliaryCalls
 from .charges import read_rejected
 from .endings import release_and_retry
@@ -92,7 +92,8 @@ class StepClaimer:
         started_at, claimed_at = moment(loaded.started_ms), moment(claimed.claim.now_ms)
         default_steps = 0 if agent.has_budget else services.settings.default_max_steps
         state = start_execution(
-            loaded.state, agent.effective_budget, started_at, resumed_at=claimed_at, default_steps=default_steps,
+            without_provider_time(loaded.state, loaded.journal.waited_ms(claimed.claim.now_ms)),
+            agent.effective_budget, started_at, resumed_at=claimed_at, default_steps=default_steps,
             budget=loaded.budget,
         )  # fmt: skip
         execution = state.execution
@@ -116,7 +117,7 @@ class StepClaimer:
             times=ClaimTimes(claim.sent_at, services.monotonic(), claim.sticky_until),
             seen_extents=extents,
             stored_extents=extents,
-            memory=AttemptMemory(rejected=read_rejected(loaded.journal)),
+            memory=AttemptMemory(rejected=read_rejected(loaded.journal), jobs=[*loaded.journal.jobs]),
             make_auxiliary_call=self._auxiliary_calls.ask,
             live=RunText(services.live, claimed, lease, monotonic=services.monotonic),
         )

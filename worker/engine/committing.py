@@ -18,7 +18,7 @@ from ..store.children.making import ChildPlan
 from ..store.records import Committed, LoadedSession, NextState, Snapshot, Transition
 from ..store.steps.waits import RefusedWait, WaitResult
 from ..store.store import SessionActions
-from .applied_step import AppliedStep, apply_step, start_execution
+from .applied_step import AppliedStep, apply_step, start_execution, without_provider_time
 from .asked import describe_asked
 from .asked_calls import has_outside_result
 from .changed_budgets import adopt_budget, decide_again
@@ -230,6 +230,7 @@ def _start_again(run: Run, state: AgentState, loaded: LoadedSession) -> AgentSta
     """A stored state with its execution in progress, as the claim has put it."""
     limits, default_steps = run.agent.effective_budget, run.execution.default_steps or 0
     started_at = moment(loaded.started_ms)
+    state = without_provider_time(state, run.loaded.journal.waited_ms(run.claim.now_ms))
     return start_execution(
         state, limits, started_at, resumed_at=run.resumed_at, default_steps=default_steps, budget=loaded.budget
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from ..concurrency import fibers
 from ..drivers.answers import answer_too_large
@@ -23,6 +23,8 @@ from .run import Run, milliseconds
 from .services import EngineServices
 from .spending_gate import Spending
 from .step_texts import failed_call_event
+
+R = TypeVar("R")
 
 # Begins the raw form of an answer that the engine has made of what there was; no driver parses it. A worker of an
 # earlier version finds it unusable, and asks again.
@@ -103,16 +105,18 @@ class DriverCaller:
         self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), events)
 
 
-def admit(run: Run, services: EngineServices, request: InferenceRequest) -> Admission:
+def admit(run: Run, services: EngineServices, request: InferenceRequest, key: str = "") -> Admission:
     """Wait until a call may be made.
 
+    Args:
+        key: Of a job at a provider; see `SpendingGate.begin`.
     Raises:
         PutOff: It may not be made now.
         ModelCallRefused: A spend cap stops the execution.
         CallInterrupted: The run was interrupted meanwhile.
         StoreUnavailable: Redis is away, and the step has to end.
     """
-    spending = services.spending.begin(run, request)
+    spending = services.spending.begin(run, request, key)
     try:
         return Admission(services.gate.begin(run, request), spending)
     except BaseException:
@@ -124,11 +128,15 @@ def finish_call(run: Run, services: EngineServices, raw: bytes, owed: Owed) -> N
     """Settle a call whose answer is journaled."""
     services.gate.finish(owed.settlement)
     if owed.spending is not None:
-        try:
-            cost = parse_answer(run, raw).cost
-        except UnusableAnswer as error:
-            cost = error.cost
-        services.spending.settle(owed.spending, cost)
+        services.spending.settle(owed.spending, cost_of_answer(run, raw))
+
+
+def cost_of_answer(run: Run, raw: bytes) -> float | None:
+    """US dollars of a raw answer, also of one that cannot be used; None where they are not known."""
+    try:
+        return parse_answer(run, raw).cost
+    except UnusableAnswer as error:
+        return error.cost
 
 
 def call_driver(
@@ -157,7 +165,25 @@ def call_driver(
 
 
 def _call(run: Run, services: EngineServices, request: InferenceRequest) -> bytes:
-    """Call the driver: a coroutine on the loop, a plain function in a thread."""
+    driver = run.agent.answering
+    raw = run_verb(run, services, request, lambda: driver.infer(request))
+    if not isinstance(raw, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
+    if len(raw) > request.max_answer_bytes:
+        raise answer_too_large(driver.name, request.max_answer_bytes)
+    return raw
+
+
+def run_verb(run: Run, services: EngineServices, request: InferenceRequest, verb: Callable[[], Awaitable[R] | R]) -> R:
+    """Run a verb of the run's driver: a coroutine on the loop, a plain function in a thread.
+
+    Args:
+        request: The question that the verb is about, with the time that it may take.
+    Raises:
+        CallInterrupted: The run was interrupted meanwhile, also by a message, where the driver is async.
+        DriverError: The provider did not answer, or refused.
+        StopExecution: The driver ends the execution.
+    """
     driver, lease = run.agent.answering, run.lease
     is_auxiliary = bool(request.purpose)  # a hook or a tool calls it, whose own time counts
     blocks_step = not (driver.is_async or is_auxiliary)
@@ -165,13 +191,12 @@ def _call(run: Run, services: EngineServices, request: InferenceRequest) -> byte
         lease.blocked_since = services.monotonic()
     try:
         if driver.is_async:
-            future = services.loop.submit(lambda: cast("Awaitable[bytes]", driver.infer(request)), request.timeout)
+            future = services.loop.submit(lambda: cast("Awaitable[R]", verb()), request.timeout)
             lease.on_interrupt(future.cancel)
             if not is_auxiliary:
                 lease.on_cut(future.cancel)
-            raw = fibers.result(future)
-        else:
-            raw = cast("bytes", fibers.run_in_thread(driver.infer, request))
+            return fibers.result(future)
+        return cast("R", fibers.run_in_thread(verb))
     except concurrent.futures.CancelledError as error:
         raise CallInterrupted from error
     except (DriverError, StopExecution):
@@ -181,11 +206,6 @@ def _call(run: Run, services: EngineServices, request: InferenceRequest) -> byte
     finally:
         if blocks_step:
             lease.blocked_since = None
-    if not isinstance(raw, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
-    if len(raw) > request.max_answer_bytes:
-        raise answer_too_large(driver.name, request.max_answer_bytes)
-    return raw
 
 
 def check_answer_of_hook(response: InferenceResponse, most_bytes: int) -> None:

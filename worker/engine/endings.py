@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from ..errors import PutOff
+from ..flow.values import AT_PROVIDER
 from ..guards import longest_wait, time_signals
 from ..hooks import HookContext, HookPoint
 from ..moments import moment
@@ -40,7 +41,7 @@ def release_and_retry(
     *,
     delay_seconds: float | None = None,
     counts: bool = False,
-    put_off: str = "",
+    put_off: PutOff | None = None,
 ) -> RetryLater:
     """Release a claim; the step is due again after the delay.
 
@@ -48,10 +49,13 @@ def release_and_retry(
         why: For people, redacted.
         delay_seconds: The step is delayed, which the session counts. None: any worker may have the step at once.
         counts: The attempt counts towards the limit of attempts.
-        put_off: What puts the step off, so that the session does not count the delay; "" where nothing does.
+        put_off: What puts the step off, so that the session does not count the delay. None: nothing does.
     """
     delay_ms = None if delay_seconds is None else milliseconds(delay_seconds)
-    publish = store.steps.release(claim, delay_ms=delay_ms, give_back=not counts, reason=why, put_off=put_off)
+    cause, is_told = ("", True) if put_off is None else (put_off.put_off, put_off.is_told)
+    publish = store.steps.release(
+        claim, delay_ms=delay_ms, give_back=not counts, reason=why, put_off=cause, is_told=is_told
+    )
     return RetryLater(ref=claim.ref, seconds=delay_seconds or 0.0, reason=why, publish=publish)
 
 
@@ -104,10 +108,12 @@ def give_back(run: Run, store: Store, why: str, *, counts: bool = False) -> Run:
 
 def put_off(run: Run, services: EngineServices, error: PutOff) -> Run:
     """Release the run's claim until what puts it off is over, or until the end of its time; nothing is counted."""
-    left = longest_wait(run.execution, moment(services.redis_ms(run)))
+    # The time at a provider does not count; its own end is among the seconds.
+    at_provider = error.put_off == AT_PROVIDER
+    left = None if at_provider else longest_wait(run.execution, moment(services.redis_ms(run)))
     seconds = error.seconds if left is None else min(error.seconds, left)
     why, store = redact(str(error)), services.store
-    retry = release_and_retry(store, run.claim, why, delay_seconds=seconds, put_off=error.put_off)
+    retry = release_and_retry(store, run.claim, why, delay_seconds=seconds, put_off=error)
     return _journal_results(run, store).decide(retry)
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from ...config.settings import DEFAULT_QUEUE
+from ..drivers.windows import WINDOWS
 from ..flow.caps import NANOS, CapPart, SpendCap
 from ..flow.concurrency import ConcurrencyStatus
 from ..flow.shares import FairShares, ShareStatus
@@ -137,6 +138,16 @@ def describe_no_price(part: CapPart, model: str) -> str:
 def describe_share(part: CapPart, spent: int) -> str:
     """Write how much of a cap is spent: "customers for customer=acme: 16.1 $ of 20 $ a day"."""
     return f"{part.words}: {spent / NANOS:.4g} $ of {part.most / NANOS:g} $ a {part.cap.per}"
+
+
+def describe_job(model: str, window: str, since: datetime) -> str:
+    """Say since when an answer is waited for: "at the provider of openai:x since 14:02, 40 % cheaper, …"."""
+    found = WINDOWS[window]
+    until = describe_moment(found.until(since))
+    return (
+        f"at the provider of {model} since {describe_moment(since)}, {found.discount * 100:.0f} % cheaper, "
+        f"at the latest {until} UTC"
+    )
 
 
 def describe_moment(at: datetime) -> str:

@@ -28,6 +28,7 @@ from .driver_calls import DriverCaller, admit, call_driver, check_answer_of_hook
 from .endings import adopt_hook_context, put_off, release_and_retry, resolve_interruption, user_stop_signal
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
+from .provider_jobs import ProviderJobs, window_of
 from .run import Run
 from .run_values import Question, RejectedAnswer
 from .services import EngineServices
@@ -42,6 +43,7 @@ class Inference:
         self._keeper = services.keeper
         self._settings = services.settings
         self._driver = DriverCaller(services)
+        self._jobs = ProviderJobs(services, self._driver)
 
     def infer(self, run: Run) -> Run:
         """Adopt the journaled answer, or ask the driver for one where a call may begin."""
@@ -143,19 +145,26 @@ class Inference:
         if run.memory.rejected:
             self._check_limits(run)
             request = with_corrections(request, run.memory.rejected)
+        window = window_of(run, request)
+        raw = None if window is None else self._jobs.ask(run, request, window)
+        return self._ask_now(run, request) if raw is None else self._read_answer(self._with_stored_question(run), raw)
+
+    def _ask_now(self, run: Run, request: InferenceRequest) -> Run:
         admission = admit(run, self._services, request)
         emit = None if run.agent.holds_live_text else run.live.begin_call()
         if emit is not None:
             request = replace(request, emit=emit)
+        request = self._jobs.in_background(run, request)
         started, told = self._services.monotonic(), list[SentRequest | None]()
         try:
             raw, owed = call_driver(run, self._services, replace(request, tell=told.append), admission)
             crash_points.at("c2")
             run = run.with_question(Question(request, told[-1] if told else None, is_asked=told[-1:] != [None]))
             # Journaled before it is parsed: an answer whose parsing ends the process is not paid for again.
-            stored = self._driver.journal_answer(run, raw, owed)
+            stored = self._jobs.journal_answer(run, raw, owed)
             answered = self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
         except DriverError as error:
+            self._jobs.note_end(run, error)
             paid = as_response(error) if isinstance(error, UnusableAnswer) else None
             self._tell_observer(run, started, paid, error.kind)
             raise

@@ -21,6 +21,7 @@ from ..state.values.error_info import ErrorInfo
 from ..state.values.field_types import Amount, Text
 from ..state.values.value import Value
 from ..store.asked import Asked
+from ..store.journal import JournaledJob
 from ..store.records import Claimed
 
 
@@ -207,11 +208,13 @@ class AttemptMemory:
         auxiliary: Raw answers of auxiliary calls that this attempt has journaled, by key.
         child_ends: The ends of the step's children that were parsed, by request id. An answer never changes.
         rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included.
+        jobs: Jobs of this step at a provider, those of earlier attempts included.
     """
 
     auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
     child_ends: dict[str, ChildEnd | None] = field(default_factory=dict[str, "ChildEnd | None"])
     rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
+    jobs: list[JournaledJob] = field(default_factory=list[JournaledJob])
 
 
 AT_FIRST: Final = Progress()

@@ -13,6 +13,7 @@ from ..errors import ConfigurationError, DriverError, ModelCallRefused, PutOff, 
 from ..flow.caps import CapPart, nanos
 from ..state.execution.signals import StopReason, StopSignal
 from ..store.flow.caps import Overspent
+from ..store.steps.provider_jobs import JobEntry
 from ..unique import unique_hex
 from .flow_texts import describe_no_price, describe_overspent, describe_share
 from .provider_gate import LOOK_AGAIN_SECONDS
@@ -59,9 +60,12 @@ class SpendingGate:
         self._costs: dict[str, float] = {}  # of the last call of each agent here
         self.waits: Counter[str] = Counter()
 
-    def begin(self, run: Run, request: InferenceRequest) -> Spending | None:
+    def begin(self, run: Run, request: InferenceRequest, key: str = "") -> Spending | None:
         """Reserve what a call may cost; None where no cap holds for it, which is known without asking Redis.
 
+        Args:
+            key: Of a job at a provider, by which `settle_job` finds the reservation; "" for a call that ends with its
+                run.
         Raises:
             PutOff: A cap has not so much left, or the price is not known.
             ModelCallRefused: The same, where the cap stops executions.
@@ -70,7 +74,7 @@ class SpendingGate:
         gate = self._services.gate
         if not gate.view.caps:
             return None
-        found = self._reserve(run, request)
+        found = self._reserve(run, request, key)
         for _ in range(_MOST_CHANGES):
             if not isinstance(found, Overspent):
                 return found
@@ -78,11 +82,18 @@ class SpendingGate:
             gate.refresh()  # it may not have heard of a higher cap
             if gate.view.caps.get(known.name) == known:
                 break
-            found = self._reserve(run, request)
+            found = self._reserve(run, request, key)
         if isinstance(found, Overspent):
             self.waits[found.part.cap.name] += 1
             raise self._refusal(found, self._services.redis_ms(run))
         return found
+
+    def settle_job(self, job: JobEntry, cost: float | None) -> None:
+        """Count what a job at a provider has cost, under the caps that there are now; see `settle`."""
+        parts = self._parts_of(job.agent, job.session_id, job.since_ms) if self._services.gate.view.caps else ()
+        if parts:
+            known = Spending(agent=job.agent, reservation=job.key, parts=parts, nanos=0, now_ms=job.since_ms)
+            self.settle(known, cost)
 
     def settle(self, spending: Spending | None, cost: float | None) -> None:
         """Count what a call has cost. Where Redis is away, what was reserved stays spent.
@@ -117,21 +128,21 @@ class SpendingGate:
             is_refused = isinstance(error, DriverError) and error.status is not None
             self.settle(spending, 0.0 if is_refused else None)
 
-    def _parts_of(self, run: Run, now_ms: int) -> tuple[CapPart, ...]:
+    def _parts_of(self, agent: str, session_id: str, now_ms: int) -> tuple[CapPart, ...]:
         view = self._services.gate.view
         has_labels = any(cap.label for cap in view.caps.values())
-        labels = self._flow.labels_of(run.ref.session_id) if has_labels else {}
-        return view.cap_parts(run.agent.name, labels, now_ms)
+        labels = self._flow.labels_of(session_id) if has_labels else {}
+        return view.cap_parts(agent, labels, now_ms)
 
-    def _reserve(self, run: Run, request: InferenceRequest) -> Spending | Overspent | None:
+    def _reserve(self, run: Run, request: InferenceRequest, key: str) -> Spending | Overspent | None:
         """Reserve under the caps that are known now; None: none of them holds."""
         now_ms = self._services.redis_ms(run)
-        parts = self._parts_of(run, now_ms)
+        parts = self._parts_of(run.agent.name, run.ref.session_id, now_ms)
         if not parts:
             return None
         spending = Spending(
             agent=run.agent.name,
-            reservation=f"{run.claim.id} {unique_hex()[:12]}",
+            reservation=key or f"{run.claim.id} {unique_hex()[:12]}",
             parts=parts,
             nanos=self._estimate(run, request, parts[0]),
             now_ms=now_ms,

@@ -143,6 +143,7 @@ class FirstExecution:
         fingerprint: Digest of what was sent under the idempotency key of the submit; "" without a key.
         notify: Whom to notify of the execution's end. None: no receiver.
         expires_at: As in `ExecutionState`.
+        completion_window: As in `ExecutionState`.
     """
 
     execution_id: str
@@ -151,6 +152,7 @@ class FirstExecution:
     fingerprint: str = ""
     notify: Mapping[str, Any] | None = None
     expires_at: datetime | None = None
+    completion_window: str | None = None
 
 
 def first_state(state: AgentState, message: Message, execution: FirstExecution, now: datetime) -> NextState:
@@ -158,8 +160,9 @@ def first_state(state: AgentState, message: Message, execution: FirstExecution, 
     operation_id = execution.operation_id
     state = state.with_user_message(message, now=now)
     state = state.with_execution(
-        execution.execution_id, execution.budget, operation_id, now=now, expires_at=execution.expires_at
-    )
+        execution.execution_id, execution.budget, operation_id, now=now, expires_at=execution.expires_at,
+        completion_window=execution.completion_window,
+    )  # fmt: skip
     data = {"operation": operation_id}
     event = NewEvent(type=EventType.EXECUTION_SUBMITTED, execution_id=execution.execution_id, step=0, data=data)
     notify = {operation_id: execution.notify} if execution.notify else {}

@@ -321,6 +321,10 @@ REPLICAS: Final = "replicas"
 """What puts a step off whose call with effects was not confirmed; nothing brings it forward."""
 
 
+AT_PROVIDER: Final = "job"
+"""The cause of a step that waits for a job at a provider; a webhook or an interrupt brings it forward."""
+
+
 def is_pause(put_off: str) -> bool:
     """Whether a name among the stored values, or what puts a step off, is a pause."""
     return put_off.startswith(_PAUSE)

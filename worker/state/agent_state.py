@@ -114,12 +114,14 @@ class AgentState(AgentWithParts):
         *,
         now: datetime | None = None,
         expires_at: datetime | None = None,
+        completion_window: str | None = None,
     ) -> AgentState:
         """Begin the next execution, pending.
 
         Args:
             budget: None: none is given; an agent that has none either gets the default limit of steps.
             expires_at: It is stopped then, where no model has been asked for it. None: never.
+            completion_window: The time within which its model may answer. None: that of the execution before.
         Raises:
             InvalidTransition: The present one has not ended.
         """
@@ -140,6 +142,7 @@ class AgentState(AgentWithParts):
             created_at=moment,
             operation_id=operation_id,
             expires_at=expires_at,
+            completion_window=completion_window or (self.execution and self.execution.completion_window),
         )
         return self._change(moment, execution=execution, schema_version=schema_version_of(self.parts, execution))
 

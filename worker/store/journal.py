@@ -21,6 +21,14 @@ V = TypeVar("V", bound=Value)
 # its child, the time at which the child was asked to stop.
 _ASKED_FIELD: Final = re.compile(r"t(\d{1,4}):(?:([ph])|([qack])(\d{1,4}))")
 SAW: Final = "saw"
+JOB: Final = "job:"
+"""Begins the names of the fields of a job at a provider: `job:<n>` was intended, `:id` created, `:end` has ended."""
+ANSWERED: Final = "answered"
+"""The end of a job whose answer was journaled."""
+BACKGROUND: Final = "background"
+"""The window of an answer that is received at once, and that another worker can attach to."""
+NOT_CREATED: Final = "not created"
+"""The end of a job that its provider has refused, or that was not asked for after all."""
 _ASKED: Final = "try:"
 """Begins the name of the field of a claim under which the driver may have been asked."""
 # Parsed values that are kept, and the largest of them: 5 MB at most.
@@ -43,6 +51,54 @@ class BeginRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class JournaledJob:
+    """A job at a provider: a question of the step whose answer comes later.
+
+    Attributes:
+        number: From 0 within the step.
+        window: The time within which the answer was asked for.
+        intended_ms: When the journal told that it is about to be created (Redis ms).
+        until_ms: Until when somebody may be creating it (Redis ms).
+        id: The provider's; "" where it is not known whether it was created.
+        handle: What its driver knows it by.
+        ended_ms: When it had ended for the step (Redis ms); None while the step waits for it.
+        why: The reason why it gave no answer; `ANSWERED` where it gave one.
+    """
+
+    number: int
+    window: str
+    intended_ms: int
+    until_ms: int
+    id: str = ""
+    handle: str = ""
+    ended_ms: int | None = None
+    why: str = ""
+
+    @property
+    def counts_as_failed(self) -> bool:
+        """Whether it has ended without an answer, and may have been created."""
+        return self.ended_ms is not None and self.why not in (ANSWERED, NOT_CREATED)
+
+    @property
+    def intention(self) -> str:
+        """As the journal tells of it before it is created."""
+        return f"{self.intended_ms} {self.until_ms} {self.window}"
+
+    def created(self, stored: bytes) -> JournaledJob:
+        """The same with the id and the handle that were stored as one value: an id has no blank."""
+        found, _, handle = stored.decode().partition(" ")
+        return replace(self, id=found, handle=handle)
+
+    def ended(self, at_ms: int, why: str) -> JournaledJob:
+        """The same, at its end (Redis ms)."""
+        return replace(self, ended_ms=at_ms, why=why)
+
+    def waited_ms(self, now_ms: int) -> int:
+        """How long the step has waited for it."""
+        return max(0, (now_ms if self.ended_ms is None else self.ended_ms) - self.intended_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class Journal:
     """The journal of a step: what it has obtained before its commit.
 
@@ -62,6 +118,7 @@ class Journal:
         tools: Digests of the remote lists of tools that the step is pinned to, as the engine wrote them; None without.
         saw: What the model saw, as the engine wrote it when the step began to wait (`Asked.to_stored`); None before.
         asked_ms: When each claim was taken under which the driver may have been asked (Redis ms), by claim.
+        jobs: Jobs at a provider, in the order in which they were intended.
     """
 
     answer: bytes | None = None
@@ -79,11 +136,17 @@ class Journal:
     tools: bytes | None = None
     saw: bytes | None = None
     asked_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    jobs: tuple[JournaledJob, ...] = ()
 
     @property
     def was_paid_for(self) -> bool:
         """Whether the step has cost anything, so that a worker has to commit it even when it is stopped."""
-        return self.holds_something or bool(self.auxiliary) or bool(self.rejected)
+        return self.holds_something or bool(self.auxiliary) or bool(self.rejected) or bool(self.jobs)
+
+    @property
+    def open_job(self) -> JournaledJob | None:
+        """The job at a provider that the step waits for; None without one."""
+        return self.jobs[-1] if self.jobs and self.jobs[-1].ended_ms is None else None
 
     @property
     def holds_something(self) -> bool:
@@ -120,6 +183,10 @@ class Journal:
     def open_children(self) -> tuple[Request, ...]:
         """The requests whose children have not ended, made or not, by call index and round."""
         return tuple(request for request in self.child_requests if request.place not in self.answers)
+
+    def waited_ms(self, now_ms: int) -> int:
+        """How long no worker had the step, since it waited for jobs at a provider (Redis ms)."""
+        return sum(job.waited_ms(now_ms) for job in self.jobs if job.window != BACKGROUND)
 
     def answer_to(self, request: Request) -> AnswerRecord | None:
         """The answer to a request; None while it is open."""
@@ -201,10 +268,30 @@ def read_journal(reply: list[bytes]) -> Journal:
             asked[name] = value
     found = Journal(
         answer=answer, begun=_read_begun(begun), results=results, auxiliary=auxiliary, tools=tools, asked_ms=asked_ms,
-        saw=saw,
+        saw=saw, jobs=_read_jobs(asked) if f"{JOB}0" in asked else (),
         rejected=tuple(rejected[name] for name in sorted(rejected, key=lambda name: (len(name), name))),
     )  # fmt: skip
     return _with_asked(found, asked) if asked else found
+
+
+def _read_jobs(stored: Mapping[str, bytes]) -> tuple[JournaledJob, ...]:
+    """Parse the jobs at a provider: their numbers follow each other."""
+    jobs: list[JournaledJob] = []
+    while (value := stored.get(f"{JOB}{len(jobs)}")) is not None:
+        number = len(jobs)
+        end = stored.get(f"{JOB}{number}:end")
+        try:
+            intended_ms, until_ms, window = value.decode().split(" ")
+            job = JournaledJob(number, window, intended_ms=int(intended_ms), until_ms=int(until_ms))
+            if (created := stored.get(f"{JOB}{number}:id")) is not None:
+                job = job.created(created)
+            if end is not None:
+                ended_ms, _, why = end.decode().partition(" ")
+                job = job.ended(int(ended_ms), why)
+            jobs.append(job)
+        except ValueError:
+            raise StateUnreadable("journal", "a job at a provider is not told as it should be") from None
+    return tuple(jobs)
 
 
 def _read_begun(stored: Mapping[str, bytes]) -> dict[int, BeginRecord]:

@@ -26,6 +26,8 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:{k}:requests` | zset | permanent | open requests → when asked; wait, answer, expiry and every end |
 | `ca:{k}:children` | zset | permanent | children of all trees, score 0; the wait that makes one, pruned by the sweep |
 | `ca:{k}:archive` | zset | permanent | `<sid> <created>` of deleted sessions → when the archive may forget them |
+| `ca:{k}:jobs` | hash | permanent | id of an open job at a provider → its step; the step, and who cleans up |
+| `ca:{k}:old_jobs` | hash | permanent | jobs with an answer, until who cleans up has deleted what the provider keeps |
 | `ca:{k}:labels` | zset | permanent | labels of sessions and sessions of labels, score 0; see `labels` |
 | `ca:{k}:schedules` | hash | permanent | schedules by name, of the first shard alone; clients, and workers at a slot |
 | `ca:{k}:scheduled` | zset | permanent | schedule → when to look at it (Redis ms), of the first shard alone |
@@ -63,7 +65,7 @@ WAKE_CHANNEL: Final = "ca:wake:"
 # A pub/sub channel that tells all workers of a change of `FleetKeys.flow`. No worker has this name.
 FLOW_CHANNEL: Final = "ca:wake:flow"
 PERMANENT: Final = re.compile(
-    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow|primary)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|archive|dead|server|lost|schedules|scheduled))$"
+    r"^ca:((\{fleet\}:)?(agents|workers|shards|flow|primary)|\{\d+\}:(due|delayed|sessions|failed|ending|callbacks|requests|unoffered|children|labels|archive|dead|server|lost|schedules|scheduled|jobs|old_jobs))$"
 )
 
 
@@ -235,8 +237,8 @@ class ShardKeys:
 
     __slots__ = (
         "archive", "callbacks", "children", "confirm", "dead", "delayed", "due", "ending", "failed", "indexes",
-        "labels", "lost", "prefix", "primary", "requests", "scheduled", "schedules", "sessions", "shard",
-        "sweeper", "unoffered",
+        "jobs", "labels", "lost", "old_jobs", "prefix", "primary", "requests", "scheduled", "schedules", "sessions",
+        "shard", "sweeper", "unoffered",
     )  # fmt: skip
 
     def __init__(self, shard: int) -> None:
@@ -260,6 +262,8 @@ class ShardKeys:
         self.unoffered = self.prefix + "unoffered"
         self.schedules = self.prefix + "schedules"
         self.scheduled = self.prefix + "scheduled"
+        self.jobs = self.prefix + "jobs"
+        self.old_jobs = self.prefix + "old_jobs"
         # Those that a save writes to.
         self.indexes = frozenset((self.sessions, self.callbacks, self.failed, self.ending, self.due, self.labels))
 

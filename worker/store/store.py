@@ -27,6 +27,7 @@ from .housekeeping.callbacks import CallbackVerbs
 from .housekeeping.dead_list import DeadListVerbs
 from .housekeeping.histories import HistoryVerbs
 from .housekeeping.inspection import FactVerbs, InspectVerbs
+from .housekeeping.provider_jobs import ProviderJobListVerbs
 from .housekeeping.pruning import PruneVerbs
 from .housekeeping.registry import WorkerRegistry
 from .housekeeping.sweeps import SweepVerbs
@@ -62,6 +63,7 @@ from .steps.claims import ClaimVerbs
 from .steps.commits import CommitVerbs
 from .steps.journals import JournalVerbs
 from .steps.leases import LeaseVerbs
+from .steps.provider_jobs import ProviderJobVerbs
 from .steps.step_requests import StepRequestVerbs
 from .steps.waits import WaitVerbs
 from .tool_lists import ToolLists
@@ -70,7 +72,16 @@ if TYPE_CHECKING:
     from ..archive.sql_archive import Archive
 
 
-class StepStore(ClaimVerbs, JournalVerbs, StepRequestVerbs, WaitVerbs, CommitVerbs, LeaseVerbs, ParkVerbs):
+class StepStore(
+    ClaimVerbs,
+    JournalVerbs,
+    ProviderJobVerbs,
+    StepRequestVerbs,
+    WaitVerbs,
+    CommitVerbs,
+    LeaseVerbs,
+    ParkVerbs,
+):
     """The store as the engine needs it to run one step."""
 
 
@@ -113,6 +124,7 @@ class Housekeeping(
     QuarantineVerbs,
     UpgradeVerbs,
     DeadListVerbs,
+    ProviderJobListVerbs,
 ):
     """The work of workers besides their steps, and the facts that operators look at."""
 

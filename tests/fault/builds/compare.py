@@ -21,6 +21,7 @@ ADDED: Final[Mapping[str, Any]] = {
     "rewound_to": None,
     "expires_at": None,
     "tags": None,
+    "completion_window": None,
     "newest_message": ...,  # those that came while the session waited were stored, too
     "messages": ...,
     "needs_seen": False,

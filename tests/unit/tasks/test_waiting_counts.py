@@ -16,6 +16,7 @@ from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.flow.caps import SpendCap
 from celery_agents.worker.flow.concurrency import ConcurrencyLimit, LimitPart
+from celery_agents.worker.flow.values import AT_PROVIDER
 from celery_agents.worker.state import AgentState, Approve
 from celery_agents.worker.store import Claimed, EventType, NewEvent
 from celery_agents.worker.store.flow.holders import Holder
@@ -38,6 +39,7 @@ SAID = {
     WaitingFor.PAUSED: "waits, next try in 5 s",
     WaitingFor.CONCURRENCY: "waits for its turn: the concurrency limit crm allows 1 at a time",
     WaitingFor.SPEND_CAP: "waits, next try in 900 s",
+    WaitingFor.AT_PROVIDER: "step 1 is at the provider",
     WaitingFor.NO_WORKER: "no live worker offers agent",
     WaitingFor.PARKED: "it is parked",
 }
@@ -173,6 +175,7 @@ MAKE: dict[WaitingFor, Callable[[Bench], str]] = {
     WaitingFor.PAUSED: lambda bench: put_off(bench, "pause:tool:refund", "tool refund paused: the bank is down"),
     WaitingFor.CONCURRENCY: lambda bench: in_line(bench),
     WaitingFor.SPEND_CAP: lambda bench: without_money(bench),
+    WaitingFor.AT_PROVIDER: lambda bench: put_off(bench, AT_PROVIDER, "at the provider of openai:x since 14:02"),
     WaitingFor.NO_WORKER: lambda bench: bench.submit(agent=bench.agents[3]),
     WaitingFor.PARKED: parked,
 }
@@ -198,13 +201,13 @@ def test_all_together_each_reason_in_its_place_and_ended_ones_in_none(bench: Ben
     bench.run(bench.submit())
     found = count_waiting(bench.store)
     assert [each.reason for each in found.reasons] == list(WaitingFor)
-    assert [each.count for each in found.reasons] == [1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], (
+    assert [each.count for each in found.reasons] == [1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], (
         "the child is in the queue, too"
     )
-    assert found.total == 14
+    assert found.total == 15
     assert counts(count_waiting(bench.store, "unknown")) == {"no_worker": 1}
     assert counts(count_waiting(bench.store, "nobody")) == {}
-    assert count_waiting(bench.store, "nobody").total == 14
+    assert count_waiting(bench.store, "nobody").total == 15
 
 
 def test_what_a_limit_of_a_provider_holds_waits_for_the_provider_until_its_time_and_says_the_reason(
@@ -269,4 +272,4 @@ def test_damaged_entries_are_left_out_and_hide_no_other(bench: Bench) -> None:
 def test_a_count_is_a_sentence() -> None:
     said = [ReasonCount(reason, count).sentence for reason in WaitingFor for count in (0, 1, 2)]
     assert said[:3] == ["0 run on a worker", "1 runs on a worker", "2 run on a worker"]
-    assert len(set(said)) == 39
+    assert len(set(said)) == 42

@@ -21,8 +21,10 @@ from ..pricing import TokenPrice, cost_of, estimate, is_priced
 from ..protocol import InferenceRequest
 from .acceptable import AcceptableRequest, make_acceptable
 from .answers import Answer
+from .background import ask_in_background, translate
 from .failures import as_driver_error
 from .history import model_messages
+from .later import AnswersWithinWindow, created
 from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
 from .output import OutputShape, OutputType, shape_of_format
 from .provider_rules import rules_of
@@ -49,18 +51,20 @@ _OURS: Final = frozenset({"timeout", "request_timeout", "first_event_timeout", "
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class Question:
     """All that goes to the provider."""
 
     model: Model
     sent: AcceptableRequest
     shape: OutputShape | None
 
-    async def ask(self, timeout_seconds: float, text: EmittedText | None) -> ModelResponse:
+    async def ask(self, request: InferenceRequest, target: Target, text: EmittedText | None) -> ModelResponse:
         """Send the question once; as a stream, where its text is taken."""
-        sent = self.sent
-        async with asyncio.timeout(timeout_seconds):
-            if text is not None:
+        sent, keep = self.sent, request.keep
+        async with asyncio.timeout(request.timeout):
+            if keep is not None:
+                response = await ask_in_background(self, request, text, lambda begun: keep(created(begun, target)))
+            elif text is not None:
                 response = await ask_streaming(self.model, (sent.messages, sent.settings, sent.parameters), text)
             else:
                 response = await self.model.request(sent.messages, sent.settings, sent.parameters)
@@ -68,7 +72,7 @@ class _Question:
         return receive(response, sent.parameters)
 
 
-class PydanticAIDriver:
+class PydanticAIDriver(AnswersWithinWindow):
     """Asks a model by its pydantic-ai id.
 
     Provider keys stay in the provider's own environment variables. One request is made for each `infer`; the client's
@@ -123,7 +127,7 @@ class PydanticAIDriver:
                 text = emitted_text(request, target.model, is_shaped=question.shape is not None)
             most_bytes = request.max_answer_bytes * (1 if text is None else STREAM_OVERHEAD)
             with response_limit(most_bytes, request.observe) as limit:
-                response = await question.ask(request.timeout, text)
+                response = await question.ask(request, target, text)
                 tell_used(response.usage)
             if text is not None:
                 self._streams.count(target.model)
@@ -131,7 +135,8 @@ class PydanticAIDriver:
         except StopExecution:  # of the message compiler, which is the user's
             raise
         except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
-            failure = as_driver_error(error, target.model, asked=asked)
+            attaches = request.attach is not None
+            failure = translate(error, target) if attaches else as_driver_error(error, target.model, asked=asked)
             self._streams.count(target.model, failure)
             if limit is not None and limit.exceeded:  # clients take it for a lost connection, and would be asked again
                 failure = answer_too_large(target.model, request.max_answer_bytes)
@@ -184,7 +189,7 @@ class PydanticAIDriver:
         """Close the connections of the running event loop; see `Driver.aclose`."""
         await self._clients.aclose()
 
-    async def _question(self, target: Target, request: InferenceRequest) -> _Question:
+    async def _question(self, target: Target, request: InferenceRequest) -> Question:
         model = await self._clients.get(target)
         shape = self._shape(request)
         parameters = _parameters(request)
@@ -194,10 +199,10 @@ class PydanticAIDriver:
         settings: Any = request_settings(model, self._merged_settings(request.settings), request.timeout)
         sent = make_acceptable(AcceptableRequest(messages, settings, parameters), rules_of(model))
         prepared = replace(sent, messages=model.prepare_messages(sent.messages, sent.parameters))
-        return _Question(model, prepared, shape)
+        return Question(model, prepared, shape)
 
-    def _raw(self, response: ModelResponse, question: _Question, target: Target) -> bytes:
-        cost = self._cost(response, target)
+    def _raw(self, response: ModelResponse, question: Question, target: Target, factor: float = 1.0) -> bytes:
+        cost = self._cost(response, target, factor)
         return Answer(response=response, model=target.model, cost=cost, shape=question.shape).to_raw()
 
     def _shape(self, request: InferenceRequest) -> OutputShape | None:
@@ -212,12 +217,18 @@ class PydanticAIDriver:
         merged: dict[str, Any] = {**self._settings, **own}
         return {name: value for name, value in merged.items() if name not in _OURS}
 
-    def _cost(self, response: ModelResponse, target: Target) -> float | None:
+    def _cost(self, response: ModelResponse, target: Target, factor: float = 1.0) -> float | None:
+        """US dollars of a response.
+
+        Args:
+            factor: Share of the price that is paid.
+        """
         if self._price is not None and target.model == self._target.model:
-            return self._price.cost(response.usage)
+            return self._price.cost(response.usage) * factor
         if response.usage.cost is not None:
             return float(response.usage.cost)  # a gateway says what it charges
-        return cost_of(response.usage, target.provider, target.name, response.model_name)
+        cost = cost_of(response.usage, target.provider, target.name, response.model_name)
+        return None if cost is None else cost * factor
 
 
 def _parameters(request: InferenceRequest) -> ModelRequestParameters:

@@ -54,7 +54,7 @@ def refuse_background(field: str, settings: object) -> None:
         name = "extra_body.background"
     else:
         return
-    raise ConfigurationError(f"{field}.{name}: a step waits for its answer and reads no background jobs; leave it out")
+    raise ConfigurationError(f"{field}.{name}: leave it out, and give the agent background=True or a completion_window")
 
 
 @cache

@@ -31,7 +31,8 @@ class ExecutionState(Value):
 
     Attributes:
         number: From 1 within its session.
-        waited_seconds: Time that does not count as elapsed: waiting for a person, and ended before a retry.
+        waited_seconds: Time that does not count as elapsed: waiting for a person or a provider, and ended before a
+            retry.
         waiting_since: Since when it waits; None when it does not.
         waiting_for: The requests that were open when it began to wait; the journal has those that are open now.
         step_executions: The steps that are done, in order.
@@ -56,6 +57,7 @@ class ExecutionState(Value):
             as it takes.
         tags: The id of the execution that a fork goes on with: its messages are tagged as those of one execution. None:
             it began in this session, and they have its own id.
+        completion_window: The time within which its model may answer, for a lower price. None: as its agent says.
     """
 
     execution_id: ExecutionId = default_from(ExecutionId.generate)
@@ -88,6 +90,7 @@ class ExecutionState(Value):
     rewound_to: Text | None = None
     expires_at: UtcDatetime | None = None
     tags: Text | None = None
+    completion_window: Text | None = None
 
     @property
     def tag_id(self) -> str:
@@ -257,6 +260,10 @@ class ExecutionState(Value):
     def with_child_time(self, seconds: float) -> ExecutionState:
         """Count `seconds` as elapsed: the time for which it has waited for children."""
         return self._with(waited_seconds=max(0.0, self.waited_seconds - seconds))
+
+    def with_time_apart(self, seconds: float) -> ExecutionState:
+        """Do not count `seconds` as elapsed: the time for which it has waited for a provider."""
+        return self._with(waited_seconds=self.waited_seconds + seconds)
 
     def with_handoff(self, by: str) -> ExecutionState:
         """Handed over by this agent to another one."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from ...errors import StateUnreadable, StoreUnavailable
 from ...flow.caps import SpendCap, is_cap
 from ...flow.concurrency import is_concurrency
-from ...flow.values import REPLICAS, is_pause
+from ...flow.values import AT_PROVIDER, REPLICAS, is_pause
 from .. import fields
 from ..context import SessionScope, StoreContext, TooManyConflicts
 from ..control import ControlFields, control_command
@@ -55,7 +55,7 @@ def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
     Returns:
         The step to publish, where the transaction could not publish it.
     """
-    if put_off == REPLICAS:
+    if put_off in (REPLICAS, AT_PROVIDER):
         return None
     with contextlib.suppress(StoreUnavailable, TooManyConflicts):  # it comes at its own time
         if _may_go(scope, put_off):

@@ -221,6 +221,10 @@ class MemoryDatabase:
     def _hlen(self, key: str) -> int:
         return len(self._read(key, dict, {}))
 
+    def _hscan(self, key: str, cursor: Word, *options: Word) -> list[Any]:
+        del cursor, options
+        return [b"0", self._hgetall(key)]
+
     def _hset(self, key: str, *pairs: Word) -> int:
         value = self._write(key, dict)
         before = len(value)

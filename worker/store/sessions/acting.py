@@ -8,6 +8,7 @@ from typing import Literal
 
 from ...errors import ActionRefused, SessionBusy
 from ...flow.debounce import Debounce
+from ...flow.values import AT_PROVIDER
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, hold_commands, interrupt_commands
@@ -250,7 +251,8 @@ def join_commands(
             return [*commands, ("PUBLISH", WAKE_CHANNEL + control.worker, MessageMode.INTERRUPT)], None
     elif not closed:
         return commands, None
-    if control.phase != "wait" or control.is_held(found.now_ms):
+    waits = control.phase == "wait" or (control.put_off == AT_PROVIDER and control.not_before_ms > found.now_ms)
+    if not waits or control.is_held(found.now_ms):
         return commands, None
     woken = wake(scope, control, found.now_ms, {"cause": "message"})
     return [*commands, *woken.commands], woken.publish

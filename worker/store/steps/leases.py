@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ...errors import StateUnreadable
+from ...flow.values import AT_PROVIDER
 from ...state.execution.budget import ExecutionBudget
 from .. import fields
 from ..context import SessionScope, StorePart, TooManyConflicts
@@ -80,9 +81,16 @@ class LeaseVerbs(StorePart):
             return False
 
     def release(
-        self, claim: Claim, *, delay_ms: int | None, give_back: bool, reason: str = "", put_off: str = ""
+        self,
+        claim: Claim,
+        *,
+        delay_ms: int | None,
+        give_back: bool,
+        reason: str = "",
+        put_off: str = "",
+        is_told: bool = True,
     ) -> StepRef | None:
-        """Give a claim back without a commit. A delay is told to watchers; a step that was asked to stop has none.
+        """Give a claim back without a commit. A step that was asked to stop is not delayed.
 
         Args:
             delay_ms: Not before then (retry later, counted). None: at once.
@@ -90,11 +98,12 @@ class LeaseVerbs(StorePart):
             reason: Why it is delayed, for people; redacted.
             put_off: The bucket's digest or the `Pause.field` that holds the step: the delay is not counted, and
                 `FlowVerbs.bring_forward` ends it. "": nothing of this.
+            is_told: Whether watchers are told of the delay.
         Returns:
             The step to publish, where the transaction could not publish it.
         """
         scope = self._context.session(claim.ref.session_id)
-        delay = _Delay(delay_ms, reason[:_REASON_CHARS], put_off)
+        delay = _Delay(delay_ms, reason[:_REASON_CHARS], put_off, is_told=is_told)
         ref = scope.retry(lambda: _release(scope, claim, delay, give_back=give_back), "give a claim back")
         return look_again(scope, put_off) if put_off and ref is None else ref
 
@@ -181,6 +190,7 @@ class _Delay:
     ms: int | None
     reason: str
     put_off: str
+    is_told: bool
 
 
 def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: bool) -> StepRef | None:
@@ -208,7 +218,9 @@ def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: b
             changed += ["not_before", due, "published", 0, "why", delayed.reason, "put_off", delayed.put_off]
             data = {"reason": delayed.reason, "next_try_ms": due, "delays": delays, **attempt_of(claim)}
             delay = [("ZADD", keys.shard.delayed, due, scope.session_id)]
-            delay += tell(scope, claim.ref, EventType.STEP_DELAYED, data)
+            delay += tell(scope, claim.ref, EventType.STEP_DELAYED, data) if delayed.is_told else ()
+            if delayed.put_off == AT_PROVIDER:  # it may be looked at a thousand times, and asks nothing then
+                delay.append(("HDEL", keys.journal(claim.ref.execution_id, claim.ref.step), f"try:{claim.id}"))
         if is_held and control.hold is not None:
             due = control.hold.until_ms
         commands: list[Command] = [

@@ -1,0 +1,141 @@
+"""Loops of several steps at a provider that answers later, while workers are killed: each answer is paid once.
+
+What was created and paid is what the provider's own book says, which is read past it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from celery_agents import Job
+
+from support.lab import Lab, Supervisor
+from support.patient_agents import PROVIDER_ROOT
+from support.patient_process import PatientProcess
+from support.verdict import Verdict, judge_rest
+from support.wait import wait_until
+
+POINTS: Final = ("c0", "c1", "p0", "p1", "p2", "c2", "c3", "c5", "c7")
+FOUND: Final = ("within_24h", "claude")
+"""Agents whose jobs are found behind a crash between creation and id."""
+TOOLS: Final = 3
+STEPS: Final = TOOLS + 1
+_ENV: Final = {
+    "OPENAI_API_KEY": "sk-not-a-key",
+    "ANTHROPIC_API_KEY": "sk-not-a-key",
+    "CELERY_AGENTS_ATTEMPTS_LIMIT": "100",
+    "CELERY_AGENTS_SUSPECT_ATTEMPTS": "90",
+    "CELERY_AGENTS_JOB_POLL_SECONDS": "0.3",
+    "CELERY_AGENTS_JOB_POLL_MAX_SECONDS": "1",
+    "CELERY_AGENTS_LOOKUP_MARGIN_SECONDS": "0.2",
+    "CELERY_AGENTS_STEP_TIMEOUT_SECONDS": "8",
+}
+
+
+@dataclass
+class Stage:
+    """A provider with its book, and a lab whose workers ask it."""
+
+    lab: Lab
+    provider: PatientProcess
+
+    def submit(self, agent: str, number: int) -> Job:
+        """A loop of `STEPS` steps with a tool between them; its name is in the question."""
+        return self.lab.client.submit(
+            agent, f"{agent} {number}: loop {TOOLS} note", labels={"job": f"{agent}-{number}"}
+        )
+
+
+@contextmanager
+def stage(directory: Path, **env: str) -> Iterator[Stage]:
+    """A provider and a lab without workers."""
+    provider = PatientProcess(directory / "provider")
+    provider.begin()
+    try:
+        with Lab(
+            directory / "lab", agents="support.patient_agents", env={**_ENV, PROVIDER_ROOT: provider.root, **env}
+        ) as lab:
+            yield Stage(lab, provider)
+    finally:
+        provider.book.close()
+        provider.end()
+
+
+def kill_jobs(
+    directory: Path, agents: Sequence[str], rounds: int, seed: int, *, points: Sequence[str] = POINTS, timeout: float
+) -> Verdict:
+    """Kill a worker so many times at each point, with loops of each agent on their way."""
+    chance = random.Random(seed)
+    plans = [f"{point}:0.3:{chance.randrange(10**9)}" for point in points for _ in range(rounds)]
+    chance.shuffle(plans)
+    jobs: dict[str, list[Job]] = {agent: [] for agent in agents}
+    verdict = Verdict()
+    with stage(directory) as played:
+        lab, provider = played.lab, played.provider
+        provider.control("plan", seconds=0.3)
+        deadline = time.monotonic() + timeout
+        with Supervisor(lab, plans, 2) as supervisor:
+            while not supervisor.done or _running(lab, [job for each in jobs.values() for job in each]):
+                assert time.monotonic() < deadline, f"not done within {timeout:g} s: {supervisor.active}, {jobs}"
+                for agent in agents if not supervisor.done else ():
+                    if len(_running(lab, jobs[agent])) < 3:
+                        jobs[agent].append(played.submit(agent, len(jobs[agent])))
+                time.sleep(0.1)
+            kills = Counter(death.crash.partition(":")[0] for death in supervisor.deaths)
+            for death in supervisor.deaths:
+                verdict.expect(death.code == -9, "workers", f"ended with {death.code} at {death.crash}")
+            wait_until(lambda: not _to_clean(lab), "all jobs are cleaned up behind", 30)
+        verdict.counts.update({f"kills_{point}": count for point, count in kills.items()})
+        for agent in agents:
+            _judge(verdict, played, agent, jobs[agent], kills)
+        judge_rest(verdict, lab.client, lab.redis)
+    return verdict
+
+
+def _running(lab: Lab, jobs: Sequence[Job]) -> list[Job]:
+    ended = ("completed", "failed", "stopped")
+    return [job for job in jobs if lab.client.header(job.session_id).status not in ended]
+
+
+def _to_clean(lab: Lab) -> list[bytes]:
+    """The entries of the indexes of jobs."""
+    found: list[bytes] = []
+    for shard in lab.client.store.context.shards:
+        for key in (shard.jobs, shard.old_jobs):
+            found += lab.redis.hkeys(key)  # pyright: ignore
+    return found
+
+
+def _judge(verdict: Verdict, played: Stage, agent: str, jobs: Sequence[Job], kills: Mapping[str, int]) -> None:
+    """Compare what sessions say with the provider's book."""
+    named = {str(line["id"]): name for line in played.provider.book.created() if (name := _name_of(str(line["text"])))}
+    created, dollars = Counter(named.values()), Counter[str]()
+    for line in played.provider.book.paid():
+        dollars[named.get(str(line["id"]), "")] += line["dollars"]
+    extra = 0
+    for number, job in enumerate(jobs):
+        name, result = f"{agent} {number}", job.result(timeout=10)
+        verdict.counts[f"{agent}_jobs"] += 1
+        verdict.expect(str(result.status) == "completed", "I1", f"{name} is {result.status}: {result.errors}")
+        verdict.expect(result.final_response == f"done after {TOOLS}: noted {TOOLS}", "I3", f"{name} says {result}")
+        verdict.expect(created[name] >= STEPS, "I4", f"{name}: {created[name]} answers for {STEPS} steps")
+        extra += created[name] - STEPS
+        is_equal = created[name] > STEPS or math.isclose(result.cost or 0.0, dollars[name], rel_tol=1e-6)
+        verdict.expect(is_equal, "cost", f"{name} costs {result.cost}, and {dollars[name]} were charged")
+    verdict.counts[f"{agent}_created_again"] += extra
+    can_be_found = agent in FOUND
+    explained = 0 if can_be_found else kills["p1"]
+    verdict.expect(extra <= explained, "I4", f"{agent}: {extra} answers too many, and {explained} kills explain them")
+
+
+def _name_of(text: str) -> str:
+    """The name of the job that a question begins with; "" for others."""
+    return text.partition(":")[0] if ": loop " in text else ""

@@ -1,0 +1,227 @@
+"""The rules of a worker: one is one round trip to Redis or to the provider."""
+
+from __future__ import annotations
+
+from .values import (
+    CANCELLED,
+    CLAIMED,
+    CLOSING,
+    COLLECTED,
+    COLLECTING,
+    CREATED,
+    DEAD,
+    DONE,
+    END,
+    FAILED,
+    FINDING,
+    IDLE,
+    INTENDED,
+    LATER,
+    LEAVING,
+    LOST,
+    NEVER,
+    NOBODY,
+    NOW,
+    OPEN,
+    READ,
+    RUN,
+    UNKNOWN,
+    Config,
+    Created,
+    Journaled,
+    Moves,
+    Mutant,
+    State,
+    Worker,
+)
+
+
+def moves_of_worker(state: State, config: Config, index: int) -> Moves:
+    """What a worker does next, its death, and what becomes of its lease."""
+    worker, me = state.workers[index], index + 1
+    if worker.at == IDLE:
+        is_free = state.claim == NOBODY or not state.lease
+        if state.phase == RUN and is_free and (state.due == NOW or state.claim != NOBODY):
+            claimed = state._replace(claim=me, lease=True, due=NEVER)
+            yield "claim.made", me, with_worker(claimed, index, _begin(claimed))
+        return
+    yield from _RULES[worker.at](state, config, index)
+    if not state.faults:
+        return
+    spent = state._replace(faults=state.faults - 1)
+    dead = spent._replace(claim=DEAD) if state.claim == me else spent
+    yield "fault.crash", me, with_worker(dead, index, Worker())
+    if state.claim == me and state.lease:
+        yield "fault.pause", me, spent._replace(lease=False)
+
+
+def _begin(state: State) -> Worker:
+    """What a worker does with the journal that it has read."""
+    if state.stopped:
+        return Worker(CLOSING)
+    if state.answer != UNKNOWN:
+        return Worker(READ, len(state.jobs) - 1, state.answer)
+    number = len(state.jobs) - 1
+    if number < 0 or state.jobs[number].ended:
+        return Worker(CLAIMED, number + 1)
+    job = state.jobs[number]
+    return Worker(FINDING, number) if job.id == UNKNOWN else Worker(COLLECTING, number, job.id)
+
+
+def _intend(state: State, config: Config, index: int) -> Moves:
+    worker, me = state.workers[index], index + 1
+    is_known = worker.number < len(state.jobs)
+    if config.mutant is Mutant.NO_INTENTION:
+        yield "job.intended", me, with_worker(state, index, worker._replace(at=INTENDED))
+    elif state.claim != me and config.mutant is not Mutant.UNCLAIMED_INTENTION:
+        yield "claim.lost", me, with_worker(state, index, Worker())
+    else:
+        jobs = state.jobs if is_known else (*state.jobs, Journaled())
+        yield "job.intended", me, with_worker(state._replace(jobs=jobs), index, worker._replace(at=INTENDED))
+
+
+def _create(state: State, config: Config, index: int) -> Moves:
+    worker, me = state.workers[index], index + 1
+    known = {job.id for job in state.jobs if not job.ended}
+    # An answer that is there or under way already, and of which the journal knows.
+    is_second = state.answer != UNKNOWN or any(state.provider[job].status in (OPEN, DONE) for job in known - {UNKNOWN})
+    is_twin = config.listed and any(each.number == worker.number for each in state.provider)
+    created = state._replace(
+        provider=(*state.provider, Created(worker.number)),
+        paid_twice=state.paid_twice or ((is_second or is_twin) and state.phase == RUN and state.claim == me),
+    )
+    yield "job.created", me, with_worker(created, index, worker._replace(at=CREATED, id=len(state.provider)))
+    if state.faults:
+        lost = created._replace(faults=state.faults - 1)
+        yield "job.created, reply lost", me, with_worker(lost, index, worker._replace(at=LEAVING))
+
+
+def _keep(state: State, config: Config, index: int) -> Moves:
+    worker, me = state.workers[index], index + 1
+    jobs = list(state.jobs)
+    while len(jobs) <= worker.number:  # only where its intention was not journaled
+        jobs.append(Journaled())
+    jobs[worker.number] = jobs[worker.number]._replace(id=worker.id)
+    entries = state.index if config.mutant is Mutant.ID_NOT_INDEXED else state.index | {worker.id}
+    yield (
+        "job.kept",
+        me,
+        with_worker(state._replace(jobs=tuple(jobs), index=entries), index, worker._replace(at=LEAVING)),
+    )
+
+
+def _find(state: State, config: Config, index: int) -> Moves:
+    worker, me = state.workers[index], index + 1
+    if config.mutant is Mutant.UNKNOWN_IS_FINAL:
+        yield "job.perhaps there", me, with_worker(state, index, worker._replace(at=LEAVING))
+        return
+    if not config.listed:
+        yield "job.asked again", me, with_worker(state, index, worker._replace(at=LOST))
+        return
+    there = [number for number, each in enumerate(state.provider) if each.number == worker.number]
+    others = [each for number, each in enumerate(state.workers) if number != index]
+    is_creating = any(each.at in (INTENDED, CREATED) and each.number == worker.number for each in others)
+    if there:
+        yield "job.found", me, with_worker(state, index, worker._replace(at=CREATED, id=there[0]))
+    elif is_creating and config.mutant is not Mutant.SEARCH_BELIEVED:
+        yield "job.perhaps there", me, with_worker(state, index, worker._replace(at=LEAVING))
+    else:
+        yield "job.not there", me, with_worker(state, index, worker._replace(at=CLAIMED))
+
+
+def _collect(state: State, config: Config, index: int) -> Moves:
+    del config
+    worker, me = state.workers[index], index + 1
+    status = state.provider[worker.id].status
+    if status == OPEN:
+        yield "job.open", me, with_worker(state, index, worker._replace(at=LEAVING))
+    elif status == DONE:
+        yield "job.collected", me, with_worker(state, index, worker._replace(at=COLLECTED))
+    else:
+        yield "job.broken", me, with_worker(state, index, worker._replace(at=FAILED))
+
+
+def _end_job(state: State, config: Config, index: int) -> Moves:
+    """Journal that a job gives no answer; its number says whose end it is, so that no claim is needed."""
+    del config
+    worker, me = state.workers[index], index + 1
+    ended = _ended(state, worker.number, worker.at)
+    yield "job.ended", me, with_worker(ended, index, Worker(CLAIMED, worker.number + 1))
+
+
+def _journal(state: State, config: Config, index: int) -> Moves:
+    worker, me = state.workers[index], index + 1
+    read = worker._replace(at=READ)
+    if state.answer != UNKNOWN or state.jobs[worker.number].why == READ:
+        # Another worker's copy of it, which may have been rejected since: what is stored decides.
+        yield "answer.too late", me, with_worker(state, index, _begin(state))
+        return
+    after = state._replace(answer=worker.id)
+    if config.mutant is not Mutant.ANSWER_KEEPS_JOB:
+        after = _ended(after, worker.number, READ)
+    yield "answer.journaled", me, with_worker(after, index, read)
+
+
+def _read(state: State, config: Config, index: int) -> Moves:
+    worker, me = state.workers[index], index + 1
+    if state.claim != me:
+        yield "claim.lost", me, with_worker(state, index, Worker())
+    elif config.rejected and not state.used:
+        dropped = state._replace(answer=UNKNOWN, used=frozenset((worker.id,)))
+        yield "answer.rejected", me, with_worker(dropped, index, _begin(dropped))
+    else:
+        yield "step.ended", me, with_worker(_over(state), index, Worker())
+
+
+def _leave(state: State, config: Config, index: int) -> Moves:
+    me = index + 1
+    del config
+    if state.claim != me:
+        yield "claim.lost", me, with_worker(state, index, Worker())
+        return
+    free = state._replace(claim=NOBODY, lease=False, due=NOW if state.stopped else LATER)
+    yield "step.put off", me, with_worker(free, index, Worker())
+
+
+def _stop(state: State, config: Config, index: int) -> Moves:
+    del config
+    me = index + 1
+    if state.claim != me:
+        yield "claim.lost", me, with_worker(state, index, Worker())
+    else:
+        yield "step.stopped", me, with_worker(_over(state), index, Worker())
+
+
+_RULES = {
+    CLAIMED: _intend, INTENDED: _create, CREATED: _keep, FINDING: _find, COLLECTING: _collect, COLLECTED: _journal,
+    FAILED: _end_job, LOST: _end_job, READ: _read, LEAVING: _leave, CLOSING: _stop,
+}  # fmt: skip
+
+
+def _over(state: State) -> State:
+    return state._replace(phase=END, claim=NOBODY, lease=False, due=NEVER)
+
+
+def _ended(state: State, number: int, why: int) -> State:
+    jobs = list(state.jobs)
+    if not jobs[number].ended:
+        jobs[number] = jobs[number]._replace(ended=True, why=why)
+    return state._replace(jobs=tuple(jobs))
+
+
+def _cancelled(state: State, job: int) -> State:
+    provider = list(state.provider)
+    if provider[job].status == OPEN:
+        provider[job] = provider[job]._replace(status=CANCELLED)
+    return state._replace(provider=tuple(provider))
+
+
+def cleaned(state: State, job: int) -> State:
+    """The state in which a job was cancelled, and left the index."""
+    return _cancelled(state, job)._replace(index=state.index - {job})
+
+
+def with_worker(state: State, index: int, worker: Worker) -> State:
+    """The state with another value of one worker."""
+    workers = (worker, state.workers[1]) if index == 0 else (state.workers[0], worker)
+    return state._replace(workers=workers)

@@ -1,0 +1,40 @@
+"""Agents of models that may answer late, over a stand-in provider; its address comes from the environment."""
+
+from __future__ import annotations
+
+import os
+
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers.pricing import TokenPrice
+from celery_agents.worker.tools import ToolContext, tool
+
+from .ledger import LEDGER_URL, post_effect
+
+PROVIDER_ROOT = "TEST_PROVIDER_ROOT"
+ROOT = os.environ.get(PROVIDER_ROOT, "http://127.0.0.1:1")
+OPENAI = "openai-responses:gpt-5-mini"
+ANTHROPIC = "anthropic:claude-haiku-4-5"
+
+
+@tool(effect="keyed")
+def note(ctx: ToolContext, n: int) -> str:
+    """Note a number.
+
+    Args:
+        n: Which.
+    """
+    if LEDGER_URL in os.environ:
+        post_effect(os.environ[LEDGER_URL], ctx.idempotency_key, dedupe=True, pid=os.getpid(), step=ctx.step)
+    return f"noted {n}"
+
+
+def agent(name: str, model: str = OPENAI, **fields: object) -> Agent:
+    base_url = ROOT if model == ANTHROPIC else f"{ROOT}/v1"
+    return Agent(name, model=model, base_url=base_url, tools=[note], **fields)  # pyright: ignore[reportArgumentType]
+
+
+within_8h = agent("within_8h", completion_window="8h")
+within_24h = agent("within_24h", completion_window="24h")
+claude = agent("claude", ANTHROPIC, completion_window="24h", price=TokenPrice(1.0, 5.0))
+chat = agent("chat", background=True)
+patient_or_live = agent("patient_or_live", completion_window="2h", window_failed="live")

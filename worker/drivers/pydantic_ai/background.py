@@ -1,0 +1,134 @@
+"""Background responses of OpenAI: begun, received or attached to, collected later, cancelled and deleted.
+
+Where OpenAI's client has a background response, pydantic-ai has a *suspended* one: a plain value, which another worker
+continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pydantic_core import from_json
+
+from ...errors import CeleryAgentsError, JobEnded
+from ..protocol import InferenceRequest, JobOrder
+from .failures import as_driver_error
+from .models import Target
+from .streaming import EmittedText
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.models import Model, StreamedResponse
+
+    from .driver import Question
+
+_POLL_SECONDS: Final = 2.0
+"""Between two looks for an answer that is received at once, and not streamed."""
+_BROKEN: Final = frozenset({"failed", "cancelled"})
+"""Statuses of responses that have ended without an answer."""
+
+
+def dump_response(response: ModelResponse) -> Any:
+    """Write what is known of a response as JSON, without what it has answered so far."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    # From its first event on: who attaches reads the whole answer.
+    details = {**(response.provider_details or {}), "background": True, "last_sequence_number": 0}
+    known = replace(response, parts=[], state="suspended", provider_details=details)
+    return ModelMessagesTypeAdapter.dump_python([known], mode="json")[0]
+
+
+def load_response(known: Any) -> ModelResponse:
+    """The response that `dump_response` gave."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    return cast("ModelResponse", ModelMessagesTypeAdapter.validate_python([known])[0])
+
+
+async def create_response(question: Question, order: JobOrder) -> ModelResponse:
+    """Create a background response that is sold with a window; it is stored, so that it is there as long as that."""
+    sent = question.sent
+    settings: Any = {**(sent.settings or {}), "openai_background": True, "openai_store": True}
+    options = {"completion_window": order.window, "continuation_id": order.chain}
+    settings["extra_body"] = {**settings.get("extra_body", {}), "background_options": options}
+    return await question.model.request(sent.messages, settings, sent.parameters)
+
+
+async def ask_in_background(
+    question: Question, request: InferenceRequest, text: EmittedText | None, keep: Callable[[ModelResponse], object]
+) -> ModelResponse:
+    """Begin an answer in the background, or attach to one that was begun; and receive it to its end.
+
+    Args:
+        keep: Takes the response as soon as its id is known; it may block.
+    Raises:
+        JobEnded: There will be no answer.
+        Exception: What the provider's client raises; whoever asks again attaches.
+    """
+    model, sent = question.model, question.sent
+    settings: Any = {**(sent.settings or {}), "openai_background": True}
+    messages: Any = sent.messages if request.attach is None else [load_response(from_json(request.attach)["job"])]
+    if text is None:
+        response = await model.request(messages, settings, sent.parameters)
+        await asyncio.to_thread(keep, response)
+    else:
+        async with model.request_stream(messages, settings, sent.parameters) as stream:
+            await text.emit_all(_telling(stream, keep))
+            response = stream.get()
+    while response.state == "suspended":
+        await asyncio.sleep(_POLL_SECONDS)
+        response = await model.request([response], settings, sent.parameters)
+    return _whole(response)
+
+
+async def _telling(stream: StreamedResponse, keep: Callable[[ModelResponse], object]) -> AsyncIterator[Any]:
+    """The events of a stream; the response is kept before the first of them is passed on."""
+    is_kept = False
+    async for event in stream:
+        if not is_kept:
+            is_kept = True
+            await asyncio.to_thread(keep, stream.get())
+        yield event
+
+
+async def retrieve_response(question: Question, known: Any) -> ModelResponse | None:
+    """The answer of a response; None while there is none."""
+    sent = question.sent
+    response = await question.model.request([load_response(known)], sent.settings, sent.parameters)
+    return None if response.state == "suspended" else _whole(response)
+
+
+def _whole(response: ModelResponse) -> ModelResponse:
+    if (status := _ended_status(response)) in _BROKEN:
+        raise JobEnded(status, f"the provider says that the answer is {status}")
+    return response
+
+
+async def clean_response(model: Model, response: ModelResponse, *, is_open: bool) -> ModelResponse | None:
+    """Cancel a response and delete it; the answer that it had given before all the same."""
+    from pydantic_ai.models import ModelRequestParameters
+
+    client: Any = getattr(model.provider, "client", None)
+    answered: ModelResponse | None = None
+    if is_open:
+        await model.cancel_suspended_response(response)
+        ended = await model.request([response], None, ModelRequestParameters())
+        answered = None if _ended_status(ended) in _BROKEN else ended
+    await client.responses.delete(response.provider_response_id)
+    return answered
+
+
+def _ended_status(response: ModelResponse) -> str:
+    return str((response.provider_details or {}).get("finish_reason"))
+
+
+def translate(error: Exception, target: Target) -> CeleryAgentsError:
+    """Translate whatever asking for an answer raised that was begun before."""
+    from pydantic_ai.exceptions import SuspendedResponseExpired
+
+    if isinstance(error, SuspendedResponseExpired):
+        return JobEnded("forgotten", f"{target.model} does not know the job any more")
+    return as_driver_error(error, target.model, asked=True)
