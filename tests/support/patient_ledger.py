@@ -25,6 +25,7 @@ CREATE INDEX IF NOT EXISTS jobs_due ON jobs (due) WHERE due IS NOT NULL;
 CREATE TABLE IF NOT EXISTS ledger (n INTEGER PRIMARY KEY, at REAL, kind TEXT, job TEXT, data TEXT);
 CREATE UNIQUE INDEX IF NOT EXISTS paid_once ON ledger (job, data ->> 'key') WHERE kind = 'paid';
 CREATE TABLE IF NOT EXISTS files (id TEXT PRIMARY KEY, owner TEXT, name TEXT, created REAL, content BLOB);
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, data TEXT);
 CREATE TABLE IF NOT EXISTS plans (n INTEGER PRIMARY KEY, data TEXT);
 CREATE TABLE IF NOT EXISTS faults (n INTEGER PRIMARY KEY, left_over INTEGER, data TEXT);
 """
@@ -197,6 +198,15 @@ class Book:
                     return fault
         return None
 
+    def set(self, name: str, value: Any) -> None:
+        with self.change():
+            self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, json.dumps(value)))
+
+    def setting(self, name: str) -> Any:
+        """None: it was not set."""
+        rows = self._rows("SELECT data FROM settings WHERE name = ?", name)
+        return json.loads(rows[0][0]) if rows else None
+
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def write(self, kind: str, job: str | None, **data: Any) -> None:
@@ -215,7 +225,7 @@ class Book:
         Kinds:
             created: A job or a live request: kind_of_job, window, key, keys, model, text.
             paid: An answer: key (custom_id of a batch), model, window, usage, dollars.
-            poll, cancel, delete: A request of that kind for a job that was there.
+            poll, cancel, delete, attach, list, results: A request of that kind, for a job that was there.
             refused: A request with a 4xx: action, message.
             fault: One that was planned: action, fault.
             file: An upload, or an output: name, bytes.

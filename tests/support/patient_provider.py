@@ -11,7 +11,7 @@ It takes any credential, and shows each what it has created itself. A test steer
 the methods of the same name:
 
     plan        {"contains": text of the last user message, …} for jobs created from now on; later plans over earlier:
-                "seconds" until it ends, "polls" that see it open, "held" until `release`; all of them have to be true.
+                "seconds" until it ends, "polls": the one that sees its end, "held" until `release`; all have to be true.
                 "end": "completed" | "failed" | "incomplete" | "expired" | "cancelled", of a request of a batch also
                 "errored". "is_charged": it costs although it has no answer. "keep_seconds": where `store` is false.
                 "pieces" and "piece_seconds": the body of an answer comes so. "event_seconds" between events of a stream,
@@ -22,8 +22,11 @@ the methods of the same name:
                 "cut" {"after": bytes}: an answer ends there. An action is the beginning of response.create, .retrieve,
                 .cancel, .delete, file.create, .content, .delete, batch.create, .list, .retrieve, .cancel,
                 messages_batch.create, .list, .retrieve, .results, .cancel, .delete, message.create.
+                On "webhook": "lost", "double", "slow" {"seconds"}, "forged" (another secret), "old" (an hour).
     release     {"id": of a job or null for all, "end": how or null}: they end now
     forget      {"id"}: 404 from now on
+    webhooks    {"url", "secret"}: tells of each end of a background response or a batch of OpenAI
+    webhook     {"kind": "response.completed", "id"}: sends one, also one that is not true
 """
 
 from __future__ import annotations
@@ -42,15 +45,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, Self
 
-from . import patient_responses
+from . import patient_batches, patient_messages, patient_responses
 from .patient_answers import rule_answer
 from .patient_ledger import Book
 from .patient_requests import DEFAULT_PLAN, Answer, Problem, Request, Shop
+from .patient_webhooks import HOW, Webhooks
 from .strict_provider import Body, Reply
 
 _FAULTS: Final = frozenset({"status", "lost", "slow", "no_window", "cut"})
 _ROUTES: Final = tuple(
-    (method, re.compile(pattern), action, verb) for method, pattern, action, verb in (*patient_responses.ROUTES,)
+    (method, re.compile(pattern), action, verb)
+    for method, pattern, action, verb in (*patient_responses.ROUTES, *patient_batches.ROUTES, *patient_messages.ROUTES)
 )
 
 
@@ -64,8 +69,15 @@ class PatientProvider:
 
     def __init__(self, answer: Callable[[Body], Reply] = rule_answer, path: Path | None = None, port: int = 0) -> None:
         self.book = Book(path)
-        self._shop = Shop(self.book, answer)
-        self._shop.ends = {"response": patient_responses.end}
+        self.shop = Shop(self.book, answer)
+        self.shop.ends = {
+            "response": patient_responses.end,
+            "batch": patient_batches.end,
+            "message": patient_messages.end_message,
+            "messages_batch": patient_messages.end,
+        }
+        self._webhooks = Webhooks(self.book)
+        self.shop.told = self._webhooks.tell
         self._server = _Server(("127.0.0.1", port), type("_OfShop", (_Handler,), {"provider": self}))
         self._is_closed = threading.Event()
         self.root = f"http://127.0.0.1:{self._server.server_port}"
@@ -73,18 +85,23 @@ class PatientProvider:
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        threading.Thread(target=self._tick, daemon=True).start()
+        self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_closed.set()
+        self._webhooks.stop()
         self._server.shutdown()
         self._server.server_close()
 
     def serve(self) -> None:
         """Serve until the process is killed."""
-        threading.Thread(target=self._tick, daemon=True).start()
+        self._start()
         self._server.serve_forever()
+
+    def _start(self) -> None:
+        self._webhooks.start()
+        threading.Thread(target=self._tick, daemon=True).start()
 
     def plan(self, **plan: Any) -> None:
         unknown = set(plan) - set(DEFAULT_PLAN) - {"contains"}
@@ -93,23 +110,31 @@ class PatientProvider:
         self.book.add_plan(plan)
 
     def fault(self, on: str, fault: str, **more: Any) -> None:
-        actions = [action for *_, action, _ in _ROUTES]
-        if fault not in _FAULTS or not any(action.startswith(on) for action in actions):
-            raise ValueError(f"no fault {fault!r} on {on!r}; there are {sorted(_FAULTS)} on {actions}")
+        actions, kinds = ([action for *_, action, _ in _ROUTES], _FAULTS) if on != "webhook" else ([on], HOW)
+        if fault not in kinds or not any(action.startswith(on) for action in actions):
+            raise ValueError(f"no fault {fault!r} on {on!r}; there are {sorted(kinds)} on {actions}")
         needed = {"no_window": "completion_window"}.get(fault)
         self.book.add_fault({"on": on, "fault": fault, **({"contains": needed} if needed else {}), **more})
 
     def release(self, id: str | None = None, end: str | None = None) -> int:
         """End one open job or all; the number of them."""
-        return self._shop.release(id, end)
+        return self.shop.release(id, end)
 
     def forget(self, id: str) -> None:
-        self._shop.forget(id)
+        self.shop.forget(id)
+
+    def webhooks(self, url: str, secret: str) -> None:
+        """Tell an address of each end from now on; the secret begins with "whsec_"."""
+        self.book.set("webhooks", {"url": url, "secret": secret})
+
+    def webhook(self, kind: str, id: str) -> None:
+        """Send a webhook by hand, also one that is not true."""
+        self._webhooks.send(kind, id)
 
     def control(self, verb: str, arguments: dict[str, Any]) -> Any:
         """Do what a test asks of a provider in another process."""
-        verbs = {each.__name__: each for each in (self.plan, self.fault, self.release, self.forget)}
-        return verbs[verb](**arguments)
+        known = (self.plan, self.fault, self.release, self.forget, self.webhooks, self.webhook)
+        return {each.__name__: each for each in known}[verb](**arguments)
 
     def handle(self, request: Request, action: str, verb: Callable[[Shop, Request], Answer]) -> tuple[Answer, Body]:
         """What a provider answers to a request, and the fault that comes with it, which may be empty."""
@@ -125,14 +150,14 @@ class PatientProvider:
                 raise Problem(400, said, "background_options.completion_window", "unsupported_value")
             if not request.owner:
                 raise Problem(401, "You didn't provide an API key.", None, "invalid_api_key")
-            return verb(self._shop, request), fault
+            return verb(self.shop, request), fault
         except Problem as problem:
             self.book.write("refused", None, action=action, status=problem.status, message=problem.message)
             raise
 
     def _tick(self) -> None:
         while not self._is_closed.wait(0.02):
-            self._shop.advance_all()
+            self.shop.advance_all()
 
 
 class _Server(ThreadingHTTPServer):
@@ -223,14 +248,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(raw[at : at + size])
 
     def _stream(self, events: Iterator[bytes], cut: int | None) -> None:
-        self.close_connection = True
-        self._head(200, {"Content-Type": "text/event-stream", "Connection": "close"}, None)
+        self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}, None)
         left = cut
         for event in events:
-            self.wfile.write(event if left is None else event[:left])
+            sent = event if left is None else event[:left]
+            self.wfile.write(f"{len(sent):x}\r\n".encode() + sent + b"\r\n")
             if left is not None and (left := left - len(event)) <= 0:
                 self._hang_up()
                 return
+        self.wfile.write(b"0\r\n\r\n")
 
     def _head(self, status: int, headers: dict[str, str], raw: bytes | None) -> None:
         self.send_response(status)

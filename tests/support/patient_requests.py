@@ -133,8 +133,9 @@ class Shop:
             return self.advance(job)
 
     def advance(self, job: Job) -> Job:
-        """End a job when it is due, once."""
+        """End a stored job when it is due, once; the job as it is now, which may have ended since it was read."""
         with self.book.change():
+            job = self.book.find(job.id) or job
             if job.due is None or job.due > time.time():
                 return job
             job.ended = time.time()
@@ -157,7 +158,10 @@ class Shop:
             found = [job for job in self.book.jobs() if job.ended is None and id in {None, job.id}]
             for job in found:
                 job.released = time.time()
-                job.plan |= {} if end is None else {"end": end}
+                if end is not None:
+                    job.plan["end"] = end
+                    for item in job.more.get("items", ()):
+                        item["end"] = item["end"] if item["problem"] else end
                 self.book.save(job)
                 self.advance(job)
             return len(found)

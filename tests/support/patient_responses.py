@@ -47,7 +47,7 @@ def check_response(body: Body, *, is_batch: bool = False) -> None:
         require(body.get(name), f"Missing required parameter: '{name}'.", name, "missing_required_parameter")
     require(not (is_batch and (body.get("stream") or body.get("background"))), "A batch has no stream or background.")
     _check_background(body)
-    _check_metadata(body.get("metadata"))
+    check_metadata(body.get("metadata"))
     for number, tool in enumerate(body.get("tools") or ()):
         _check_tool(tool, f"tools[{number}]")
     if not isinstance(body["input"], str):
@@ -70,7 +70,7 @@ def _check_background(body: Body) -> None:
         require(body.get("store", True), f"A completion window of '{window}' needs 'store': true.", "store")
 
 
-def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
+def check_metadata(metadata: Mapping[str, Any] | None) -> None:
     require(len(metadata or {}) <= 16, "Invalid 'metadata': too many properties.", "metadata")
     for name, value in (metadata or {}).items():
         fits = len(name) <= 64 and isinstance(value, str) and len(value) <= 512
@@ -128,7 +128,7 @@ def create(shop: Shop, request: Request) -> Answer:
     if not is_background:  # nobody can poll it
         job.plan |= {"polls": 0, "held": False}
     if body.get("stream"):
-        job.more["answer"] = _answer(shop, job)
+        job.more["answer"] = planned_answer(shop, job)
         job.plan["seconds"] = max(job.plan["seconds"], (len(_events(job)) - 1) * job.plan["event_seconds"])
     key = body.get("metadata") or None
     shop.book.add(job, model=body["model"], text=text[:200], key=key, is_live=not is_background)
@@ -161,7 +161,8 @@ def cancel(shop: Shop, request: Request) -> Answer:
         shop.book.write("cancel", job.id, was=job.status)
         if job.ended is None:
             job.canceled = time.time()
-            shop.advance(job)
+            shop.book.save(job)
+            job = shop.advance(job)
         return Answer(response_body(job))
 
 
@@ -180,11 +181,11 @@ def end(shop: Shop, job: Job) -> None:
     job.status = _STATUSES.get(wanted, wanted)
     job.answer = _NOTHING
     if job.status in {"completed", "incomplete"} or job.plan["is_charged"]:
-        job.answer = job.more.get("answer") or _answer(shop, job)
+        job.answer = job.more.get("answer") or planned_answer(shop, job)
         shop.book.charge(job, job.body["model"], tuple(job.answer["usage"]))
 
 
-def _answer(shop: Shop, job: Job) -> Body:
+def planned_answer(shop: Shop, job: Job) -> Body:
     """The answer that it has by its plan: all, half of the text, or nothing."""
     reply = with_ids(shop.answer(job.body), job.id)
     if job.plan["end"] != "completed":

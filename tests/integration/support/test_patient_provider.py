@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import dataclasses
+import json
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import APIConnectionError, APIStatusError, BadRequestError, NotFoundError, OpenAI
+from anthropic import Anthropic
+from anthropic import BadRequestError as AnthropicBadRequest
+from openai import (
+    APIConnectionError,
+    APIStatusError,
+    BadRequestError,
+    InvalidWebhookSignatureError,
+    NotFoundError,
+    OpenAI,
+)
 from pydantic_ai.direct import model_request_stream_sync, model_request_sync
 from pydantic_ai.exceptions import SuspendedResponseExpired
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
-from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.batch import Batch, BatchRequest
 from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
+from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
+from support.local_server import LocalServer, QuietHandler
 from support.patient_ledger import Book
 from support.patient_process import PatientProcess
 from support.patient_provider import PatientProvider
@@ -275,3 +292,247 @@ def test_its_book_survives_a_kill_of_its_process(tmp_path: Path) -> None:
     finally:
         process.end()
     assert len(Book(tmp_path / "provider.sqlite").paid()) == 1
+
+
+def test_an_answer_cannot_be_charged_twice(provider: PatientProvider, client: OpenAI) -> None:
+    created = client.responses.create(input="hello", model="gpt-5-mini").id
+    job = provider.book.find(created)
+    assert job is not None
+    with pytest.raises(sqlite3.IntegrityError):
+        provider.book.charge(job, "gpt-5-mini", (1, 1))
+    assert len(provider.book.paid()) == 1
+
+
+def test_a_job_that_has_ended_since_it_was_read_is_not_ended_again(provider: PatientProvider, client: OpenAI) -> None:
+    provider.plan(held=True)
+    job = provider.book.find(client.responses.create(input="hello", **windowed()).id)
+    assert job is not None
+    job.released = time.time()
+    provider.release(job.id)
+    assert provider.shop.advance(job).status == "completed"
+    assert len(provider.book.paid()) == 1
+
+
+def test_a_cancelled_job_may_be_charged_for_what_it_has_done(provider: PatientProvider, client: OpenAI) -> None:
+    provider.plan(held=True, is_charged=True)
+    client.responses.cancel(client.responses.create(input="hello", **windowed()).id)
+    assert [line["window"] for line in provider.book.paid()] == ["8h"]
+
+
+def test_a_stream_that_is_cut_is_resumed_and_paid_once(provider: PatientProvider, client: OpenAI) -> None:
+    provider.fault("response.create", "cut", after=4000)
+    provider.plan(event_seconds=0.005)
+    events: list[Any] = []
+    text = "a b c " * 9
+    with pytest.raises(APIConnectionError):
+        events.extend(client.responses.create(input=text, model="gpt-5-mini", background=True, stream=True))
+    after = events[-1].sequence_number
+    assert events[-1].type != "response.completed"
+    events += client.responses.retrieve(events[0].response.id, stream=True, starting_after=after)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].response.output_text == text
+    assert (len(provider.book.created()), len(provider.book.paid())) == (1, 1)
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def messages_model(provider: PatientProvider) -> AnthropicModel:
+    return AnthropicModel("claude-haiku-4-5", provider=AnthropicProvider(base_url=provider.root, api_key="sk-test"))
+
+
+def models(provider: PatientProvider) -> dict[str, Model]:
+    return {"openai": model_of(provider), "anthropic": messages_model(provider)}
+
+
+def asked(key: str, text: str) -> BatchRequest:
+    parameters = ModelRequestParameters(function_tools=[ADD])
+    messages: list[ModelMessage] = [ModelRequest.user_text_prompt(text)]
+    return BatchRequest(custom_id=key, messages=messages, model_request_parameters=parameters)
+
+
+async def ended(model: Model, batch: Batch) -> Batch:
+    while batch.status != "ended":
+        await asyncio.sleep(0.005)
+        batch = await model.batch_status(batch)
+    return batch
+
+
+@pytest.mark.parametrize("interface", ["openai", "anthropic"])
+def test_a_batch_is_polled_and_each_request_of_it_paid_once(provider: PatientProvider, interface: str) -> None:
+    provider.plan(polls=3)
+    provider.plan(contains="bad", end="errored")
+    requests = {
+        each.custom_id: each for each in (asked("a", "hello"), asked("b", 'call add {"n": 1}'), asked("c", "bad"))
+    }
+
+    async def run() -> tuple[dict[str, str], list[ModelResponse]]:
+        model = models(provider)[interface]
+        created = await model.batch_create([await model.batch_encode(each) for each in requests.values()])
+        results = await model.batch_results(await ended(model, created))
+        decoded = [
+            model.batch_decode(each, requests[each.custom_id])
+            for each in sorted(results, key=lambda result: result.custom_id)
+            if each.status == "succeeded"
+        ]
+        return {each.custom_id: each.status for each in results}, decoded
+
+    statuses, (said, called) = asyncio.run(run())
+    assert statuses == {"a": "succeeded", "b": "succeeded", "c": "errored"}
+    assert said.text == "hello"
+    assert [part.args_as_dict() for part in called.parts if isinstance(part, ToolCallPart)] == [{"n": 1}]
+    (line,) = provider.book.created()
+    assert (line["keys"], line["window"]) == (["a", "b", "c"], "24h")
+    assert {paid["key"] for paid in provider.book.paid()} == {"a", "b"}
+    prices = [float(said.cost().total_price), float(called.cost().total_price)]
+    assert provider.book.dollars() == pytest.approx(sum(prices))
+    asked_for_address = interface == "anthropic"  # its client does, for the results
+    assert len(provider.book.polls()) == 3 + asked_for_address
+
+
+@pytest.mark.parametrize("interface", ["openai", "anthropic"])
+@pytest.mark.parametrize(("end", "statuses"), [("expired", {"succeeded", "expired"}), ("cancel", {"canceled"})])
+def test_a_batch_may_expire_in_part_or_be_cancelled(
+    provider: PatientProvider, interface: str, end: str, statuses: set[str]
+) -> None:
+    provider.plan(held=end == "cancel", polls=1)
+    provider.plan(contains="late", end="expired")
+
+    async def run() -> set[str]:
+        model = models(provider)[interface]
+        requests = [asked("a", "hello"), asked("b", "late")]
+        batch = await model.batch_create([await model.batch_encode(each) for each in requests])
+        if end == "cancel":
+            assert (await model.batch_cancel(batch)).status == "canceling"
+        return {each.status for each in await model.batch_results(await ended(model, batch))}
+
+    assert asyncio.run(run()) == statuses
+    assert len(provider.book.paid()) == int("succeeded" in statuses)
+
+
+def test_batches_of_openai_are_found_by_their_metadata_newest_first(provider: PatientProvider, client: OpenAI) -> None:
+    made: list[str] = []
+    line = (
+        '{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "gpt-5-mini", "input": "hi"}}'
+    )
+    for number in range(3):
+        file = client.files.create(file=("in.jsonl", f"{line}\n".encode()), purpose="batch")
+        provider.fault("batch.create", "lost", contains='"1"')
+        with contextlib.suppress(APIConnectionError):
+            client.batches.create(
+                input_file_id=file.id, endpoint="/v1/responses", completion_window="24h", metadata={"key": str(number)}
+            )
+        made.append(file.id)
+    found = list(client.batches.list(limit=2))
+    assert [(each.input_file_id, each.metadata) for each in found] == [
+        (made[number], {"key": str(number)}) for number in (2, 1, 0)
+    ]
+    assert client.files.content(made[0]).text == f"{line}\n"
+    client.files.delete(made[0])
+    with pytest.raises(NotFoundError):
+        client.files.content(made[0])
+
+
+def test_an_input_file_with_wrong_lines_fails_the_batch(provider: PatientProvider, client: OpenAI) -> None:
+    line = (
+        '{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "gpt-5-mini", "input": "hi"}}'
+    )
+    file = client.files.create(file=("in.jsonl", f"{line}\n{line}\nno JSON".encode()), purpose="batch")
+    with pytest.raises(BadRequestError, match="Supported values are: '24h'"):
+        client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="8h")  # type: ignore[arg-type]
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+    failed = client.batches.retrieve(batch.id)
+    assert failed.errors is not None
+    problems = [(each.line, each.code) for each in failed.errors.data or ()]
+    assert (failed.status, problems) == ("failed", [(2, "duplicate_custom_id"), (3, "invalid_json_line")])
+    assert provider.book.paid() == []
+
+
+def test_batches_of_anthropic_are_listed_and_deleted_when_they_have_ended(provider: PatientProvider) -> None:
+    provider.plan(held=True)
+    params: Any = {"model": "claude-haiku-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    with Anthropic(base_url=provider.root, api_key="sk-test", max_retries=0) as client:
+        batches = client.beta.messages.batches
+        made = [batches.create(requests=[{"custom_id": f"k{number}", "params": params}]).id for number in range(3)]
+        assert [each.id for each in batches.list(limit=2)] == made[::-1]
+        with pytest.raises(AnthropicBadRequest, match="only one that has ended"):
+            batches.delete(made[0])
+        provider.release(made[0])
+        (result,) = batches.results(made[0])
+        assert (result.custom_id, result.result.type) == ("k0", "succeeded")
+        batches.delete(made[0])
+        assert len(list(batches.list())) == 2
+        with pytest.raises(AnthropicBadRequest, match="custom_id"):
+            batches.create(requests=[{"custom_id": "no spaces", "params": params}])
+        refused = batches.create(requests=[{"custom_id": "r", "params": {**params, "window": "8h"}}]).id
+        provider.release(refused)
+        (result,) = batches.results(refused)
+        assert "window: Extra inputs are not permitted" in result.result.model_dump_json()
+
+
+def test_anthropic_answers_live_as_well(provider: PatientProvider) -> None:
+    model, ask = messages_model(provider), [ModelRequest.user_text_prompt("hello")]
+    live = model_request_sync(model, ask)
+    with model_request_stream_sync(model, ask) as stream:
+        list(stream)
+        streamed = stream.response
+    assert (live.text, streamed.text) == ("hello", "hello")
+    assert live.usage.output_tokens == streamed.usage.output_tokens
+    assert provider.book.dollars() == pytest.approx(float(live.cost().total_price + streamed.cost().total_price))
+
+
+# --- webhooks ---------------------------------------------------------------------------------------------------------
+
+SECRET = "whsec_" + base64.b64encode(b"a secret of the tests").decode()
+
+
+@pytest.fixture
+def received(provider: PatientProvider) -> Iterator[list[tuple[str, dict[str, str]]]]:
+    """What has come to the address to which the provider sends its webhooks."""
+    seen: list[tuple[str, dict[str, str]]] = []
+
+    class Receiver(QuietHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            seen.append((body, dict(self.headers.items())))
+            self.send_response(204)
+            self.end_headers()
+
+    server = LocalServer(Receiver)
+    provider.webhooks(f"{server.url}/hooks", SECRET)
+    yield seen
+    server.close()
+
+
+def test_a_webhook_tells_of_each_end_with_a_signature(
+    provider: PatientProvider, client: OpenAI, received: list[tuple[str, dict[str, str]]]
+) -> None:
+    created = client.responses.create(input="hello", **windowed()).id
+    wait_until(lambda: len(received) == 1, "the webhook comes", 5)
+    event = client.webhooks.unwrap(received[0][0], received[0][1], secret=SECRET)
+    assert (event.type, event.data.id) == ("response.completed", created)
+    line = (
+        '{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "gpt-5-mini", "input": "hi"}}'
+    )
+    file = client.files.create(file=("in.jsonl", line.encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h").id
+    wait_until(lambda: len(received) == 2, "that of the batch comes", 5)
+    event = client.webhooks.unwrap(received[1][0], received[1][1], secret=SECRET)
+    assert (event.type, event.data.id) == ("batch.completed", batch)
+
+
+def test_webhooks_are_lost_doubled_late_forged_and_old(
+    provider: PatientProvider, client: OpenAI, received: list[tuple[str, dict[str, str]]]
+) -> None:
+    ways = ["lost", "double", "slow", "forged", "old"]
+    for way in ways:
+        provider.fault("webhook", way, contains=f".{way}", seconds=0.1 if way == "slow" else 0.0)
+        provider.webhook(f"response.{way}", "resp_1")
+    wait_until(lambda: len(provider.book.lines("webhook")) == 6, "all are sent", 5)
+    said = [json.loads(body)["type"].removeprefix("response.") for body, _ in received]
+    assert sorted(said) == sorted(["double", "double", "slow", "forged", "old"])
+    assert said[-1] == "slow"
+    for body, headers in received:
+        is_wrong = any(way in body for way in ("forged", "old"))
+        with pytest.raises(InvalidWebhookSignatureError) if is_wrong else contextlib.nullcontext():
+            client.webhooks.verify_signature(body, headers, secret=SECRET)
