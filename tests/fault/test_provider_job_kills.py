@@ -30,3 +30,12 @@ def test_each_answer_is_paid_once_at_every_crash_point(tmp_path: Path) -> None:
     assert not verdict.violations, str(verdict)
     met = (*(f"{agent}_jobs" for agent in agents), *(f"kills_{point}" for point in POINTS))
     assert not verdict.vacuous(met), str(verdict)
+
+
+@pytest.mark.long
+def test_each_answer_is_paid_once_while_redis_dies_too(tmp_path: Path) -> None:
+    agents = ("within_8h", "within_24h", "claude", "chat")
+    verdict = kill_jobs(tmp_path, agents, 3, 3, redis_kills=12, timeout=800)
+    print(verdict)
+    assert not verdict.violations, str(verdict)
+    assert not verdict.vacuous((*(f"{agent}_jobs" for agent in agents), "redis_kills")), str(verdict)

@@ -36,5 +36,6 @@ def agent(name: str, model: str = OPENAI, **fields: object) -> Agent:
 within_8h = agent("within_8h", completion_window="8h")
 within_24h = agent("within_24h", completion_window="24h")
 claude = agent("claude", ANTHROPIC, completion_window="24h", price=TokenPrice(1.0, 5.0))
+plain = agent("plain")
 chat = agent("chat", background=True)
 patient_or_live = agent("patient_or_live", completion_window="2h", window_failed="live")

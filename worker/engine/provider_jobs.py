@@ -18,7 +18,7 @@ from ..errors import ConfigurationError, DriverError, JobEnded, NotYetKnown, Put
 from ..flow.values import AT_PROVIDER
 from ..moments import moment, unix_ms
 from ..redaction import describe_exception
-from ..store.journal import ANSWERED, BACKGROUND, NOT_CREATED, JournaledJob
+from ..store.journal import ANSWERED, BACKGROUND, LOST, NOT_CREATED, JournaledJob
 from ..store.steps.provider_jobs import JobEntry
 from .asked import describe_question
 from .driver_calls import Admission, DriverCaller, Owed, admit, cost_of_answer, finish_call, run_verb
@@ -38,7 +38,6 @@ _GROWTH: Final = 0.5
 """Of the age of a job: so long until it is looked at again."""
 _KEY_DIGITS: Final = 40
 _REFUSED: Final = "window_refused"
-_LOST: Final = "lost"
 
 
 def window_of(run: Run, request: InferenceRequest) -> str | None:
@@ -122,7 +121,7 @@ class ProviderJobs:
         services, now_ms = self._services, self._services.redis_ms(run)
         services.ask_store(run, lambda: self._steps.end_job(run.claim, job.number, why, now_ms), "the end of a job")
         run.memory.jobs[job.number] = job.ended(now_ms, why)
-        services.spending.settle_job(_entry(run, job, CreatedJob(job.id, job.handle)), None if why == _LOST else 0.0)
+        services.spending.settle_job(_entry(run, job, CreatedJob(job.id, job.handle)), None if why == LOST else 0.0)
 
     # --- in the background, at once -----------------------------------------------------------------------------
 
@@ -214,7 +213,7 @@ class ProviderJobs:
             JobEnded: It cannot be told: it counts as one that gives no answer.
         """
         if not driver.can_find(job.window):
-            raise JobEnded(_LOST, "nobody knows whether the job was created: it is asked again")
+            raise JobEnded(LOST, "nobody knows whether the job was created: it is asked again")
         now_ms, order = self._services.redis_ms(run), _order(run, job)
         try:
             found = run_verb(run, self._services, request, lambda: driver.find_job(request, order))

@@ -25,6 +25,8 @@ JOB: Final = "job:"
 """Begins the names of the fields of a job at a provider: `job:<n>` was intended, `:id` created, `:end` has ended."""
 ANSWERED: Final = "answered"
 """The end of a job whose answer was journaled."""
+LOST: Final = "lost"
+"""The end of a job of which nobody can tell whether it was created."""
 BACKGROUND: Final = "background"
 """The window of an answer that is received at once, and that another worker can attach to."""
 NOT_CREATED: Final = "not created"
@@ -76,8 +78,8 @@ class JournaledJob:
 
     @property
     def counts_as_failed(self) -> bool:
-        """Whether it has ended without an answer, and may have been created."""
-        return self.ended_ms is not None and self.why not in (ANSWERED, NOT_CREATED)
+        """Whether its provider has given no answer to it."""
+        return self.ended_ms is not None and self.why not in (ANSWERED, NOT_CREATED, LOST)
 
     @property
     def intention(self) -> str:

@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import redis
 
 from celery_agents import Job
+from celery_agents.worker.errors import StoreUnavailable
 
 from support.lab import Lab, Supervisor
 from support.patient_agents import PROVIDER_ROOT
@@ -27,6 +30,8 @@ POINTS: Final = ("c0", "c1", "p0", "p1", "p2", "c2", "c3", "c5", "c7")
 FOUND: Final = ("within_24h", "claude")
 """Agents whose jobs are found behind a crash between creation and id."""
 TOOLS: Final = 3
+_DYING_SECONDS: Final = 1.5
+"""From a creation to the moment in which the death of its worker is noticed."""
 STEPS: Final = TOOLS + 1
 _ENV: Final = {
     "OPENAI_API_KEY": "sk-not-a-key",
@@ -55,14 +60,15 @@ class Stage:
 
 
 @contextmanager
-def stage(directory: Path, **env: str) -> Iterator[Stage]:
+def stage(directory: Path, redis_options: Mapping[str, Any] | None = None, **env: str) -> Iterator[Stage]:
     """A provider and a lab without workers."""
     provider = PatientProcess(directory / "provider")
     provider.begin()
     try:
         with Lab(
-            directory / "lab", agents="support.patient_agents", env={**_ENV, PROVIDER_ROOT: provider.root, **env}
-        ) as lab:
+            directory / "lab", agents="support.patient_agents", redis_options=redis_options,
+            env={**_ENV, PROVIDER_ROOT: provider.root, **env},
+        ) as lab:  # fmt: skip
             yield Stage(lab, provider)
     finally:
         provider.book.close()
@@ -70,16 +76,28 @@ def stage(directory: Path, **env: str) -> Iterator[Stage]:
 
 
 def kill_jobs(
-    directory: Path, agents: Sequence[str], rounds: int, seed: int, *, points: Sequence[str] = POINTS, timeout: float
+    directory: Path,
+    agents: Sequence[str],
+    rounds: int,
+    seed: int,
+    *,
+    points: Sequence[str] = POINTS,
+    redis_kills: int = 0,
+    timeout: float,
 ) -> Verdict:
-    """Kill a worker so many times at each point, with loops of each agent on their way."""
+    """Kill a worker so many times at each point, with loops of each agent on their way.
+
+    Args:
+        redis_kills: How often Redis is killed meanwhile, which keeps what it has acknowledged.
+    """
     chance = random.Random(seed)
     plans = [f"{point}:0.3:{chance.randrange(10**9)}" for point in points for _ in range(rounds)]
     chance.shuffle(plans)
     jobs: dict[str, list[Job]] = {agent: [] for agent in agents}
     verdict = Verdict()
-    with stage(directory) as played:
+    with stage(directory, redis_options={"append_only": "always"} if redis_kills else None) as played:
         lab, provider = played.lab, played.provider
+        redis_deaths: list[float] = []
         provider.control("plan", seconds=0.3)
         deadline = time.monotonic() + timeout
         with Supervisor(lab, plans, 2) as supervisor:
@@ -88,14 +106,25 @@ def kill_jobs(
                 for agent in agents if not supervisor.done else ():
                     if len(_running(lab, jobs[agent])) < 3:
                         jobs[agent].append(played.submit(agent, len(jobs[agent])))
+                if len(redis_deaths) < redis_kills and chance.random() < 0.02:
+                    redis_deaths.append(time.time())
+                    lab.server.kill()
+                    lab.server.start()
+                    wait_until(lab.redis.ping, "Redis is back", 20, ignoring=(redis.RedisError,))
+                    wait_until(
+                        lambda: lab.client.store.housekeeping.now_ms(), "the client is back", 20,
+                        ignoring=(StoreUnavailable,),
+                    )  # fmt: skip
                 time.sleep(0.1)
             kills = Counter(death.crash.partition(":")[0] for death in supervisor.deaths)
             for death in supervisor.deaths:
                 verdict.expect(death.code == -9, "workers", f"ended with {death.code} at {death.crash}")
             wait_until(lambda: not _to_clean(lab), "all jobs are cleaned up behind", 30)
         verdict.counts.update({f"kills_{point}": count for point, count in kills.items()})
+        deaths = [*(death.at_ms / 1000 for death in supervisor.deaths), *redis_deaths]
+        verdict.counts["redis_kills"] = len(redis_deaths)
         for agent in agents:
-            _judge(verdict, played, agent, jobs[agent], kills)
+            _judge(verdict, played, agent, jobs[agent], deaths)
         judge_rest(verdict, lab.client, lab.redis)
     return verdict
 
@@ -114,26 +143,35 @@ def _to_clean(lab: Lab) -> list[bytes]:
     return found
 
 
-def _judge(verdict: Verdict, played: Stage, agent: str, jobs: Sequence[Job], kills: Mapping[str, int]) -> None:
-    """Compare what sessions say with the provider's book."""
-    named = {str(line["id"]): name for line in played.provider.book.created() if (name := _name_of(str(line["text"])))}
-    created, dollars = Counter(named.values()), Counter[str]()
-    for line in played.provider.book.paid():
+def _judge(verdict: Verdict, played: Stage, agent: str, jobs: Sequence[Job], deaths: Sequence[float]) -> None:
+    """Compare what sessions say with the provider's book.
+
+    Args:
+        deaths: When workers were found dead, and Redis was killed, as the book tells times.
+    """
+    book = played.provider.book
+    created = [line for line in book.created() if _name_of(str(line["text"])).partition(" ")[0] == agent]
+    named = {str(line["id"]): _name_of(str(line["text"])) for line in created}
+    asked, dollars = Counter(named.values()), Counter[str]()
+    for line in book.paid():
         dollars[named.get(str(line["id"]), "")] += line["dollars"]
-    extra = 0
     for number, job in enumerate(jobs):
         name, result = f"{agent} {number}", job.result(timeout=10)
         verdict.counts[f"{agent}_jobs"] += 1
         verdict.expect(str(result.status) == "completed", "I1", f"{name} is {result.status}: {result.errors}")
         verdict.expect(result.final_response == f"done after {TOOLS}: noted {TOOLS}", "I3", f"{name} says {result}")
-        verdict.expect(created[name] >= STEPS, "I4", f"{name}: {created[name]} answers for {STEPS} steps")
-        extra += created[name] - STEPS
-        is_equal = created[name] > STEPS or math.isclose(result.cost or 0.0, dollars[name], rel_tol=1e-6)
+        verdict.expect(asked[name] >= STEPS, "I4", f"{name}: {asked[name]} answers for {STEPS} steps")
+        is_equal = asked[name] > STEPS or math.isclose(result.cost or 0.0, dollars[name], rel_tol=1e-6)
         verdict.expect(is_equal, "cost", f"{name} costs {result.cost}, and {dollars[name]} were charged")
+    extra = len(created) - STEPS * len(jobs)
     verdict.counts[f"{agent}_created_again"] += extra
-    can_be_found = agent in FOUND
-    explained = 0 if can_be_found else kills["p1"]
-    verdict.expect(extra <= explained, "I4", f"{agent}: {extra} answers too many, and {explained} kills explain them")
+    looked_at = {str(line["id"]) for line in book.polls()}
+    unknown = [line for line in created if str(line["id"]) not in looked_at]
+    # A process that dies takes the other steps that it runs with it, wherever they are.
+    unexplained = [line for line in unknown if not any(0 <= at - line["at"] < _DYING_SECONDS for at in deaths)]
+    verdict.expect(extra == len(unknown), "I4", f"{agent}: {extra} answers too many, {len(unknown)} that nobody knows")
+    verdict.expect(not unexplained, "I4", f"{agent}: no death explains {unexplained}")
+    verdict.expect(not extra or agent not in FOUND, "I4", f"{agent}: {extra} batches were not found")
 
 
 def _name_of(text: str) -> str:

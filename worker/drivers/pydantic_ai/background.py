@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pydantic_core import from_json
 
 from ...errors import CeleryAgentsError, JobEnded
+from ...redaction import redact
 from ..protocol import InferenceRequest, JobOrder
 from .failures import as_driver_error
 from .models import Target
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from .driver import Question
 
+_FIRST_POLL_SECONDS: Final = 0.2
 _POLL_SECONDS: Final = 2.0
-"""Between two looks for an answer that is received at once, and not streamed."""
+"""Between two looks for an answer that is received at once, and not streamed: the first, doubled up to the longest."""
 _BROKEN: Final = frozenset({"failed", "cancelled"})
 """Statuses of responses that have ended without an answer."""
 
@@ -78,8 +80,10 @@ async def ask_in_background(
         async with model.request_stream(messages, settings, sent.parameters) as stream:
             await text.emit_all(_telling(stream, keep))
             response = stream.get()
+    pause = _FIRST_POLL_SECONDS
     while response.state == "suspended":
-        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _POLL_SECONDS)
         response = await model.request([response], settings, sent.parameters)
     return _whole(response)
 
@@ -127,8 +131,11 @@ def _ended_status(response: ModelResponse) -> str:
 
 def translate(error: Exception, target: Target) -> CeleryAgentsError:
     """Translate whatever asking for an answer raised that was begun before."""
-    from pydantic_ai.exceptions import SuspendedResponseExpired
+    from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, SuspendedResponseExpired
 
     if isinstance(error, SuspendedResponseExpired):
         return JobEnded("forgotten", f"{target.model} does not know the job any more")
+    is_said = isinstance(error, ModelAPIError) and not isinstance(error, (ModelHTTPError, ModelConnectionError))
+    if is_said and error.__cause__ is None:  # of a response that has failed, where the request for it has not
+        return JobEnded("failed", f"the provider says that the answer is failed: {redact(str(error))}")
     return as_driver_error(error, target.model, asked=True)

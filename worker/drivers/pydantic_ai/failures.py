@@ -89,6 +89,7 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
     if isinstance(error, CeleryAgentsError):
         is_ours = not isinstance(error, ConfigurationError)
         return error if is_ours else DriverError("configuration", str(error), transient=False)
+    error = _of_client(error, model)
     if isinstance(error, ModelHTTPError):
         return _of_status(error, model)
     if isinstance(error, ModelAPIError):
@@ -100,6 +101,27 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
         return DriverError("configuration", f"{model} cannot be asked like this: {said}", transient=False)
     kind = _of_other(error)
     return _driver_error(kind, model, detail=", ".join(filter(None, (_name(error), _route(kind, error)))))
+
+
+def _of_client(error: Exception, model: str) -> Exception:
+    """An error of a provider's own client as pydantic-ai has it; any other as it is."""
+    from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelRateLimitError
+
+    known: Any = error
+    if isinstance(error, ModelAPIError) or not isinstance(getattr(error, "status_code", None), int):
+        return error
+    headers = dict(getattr(getattr(error, "response", None), "headers", None) or {})
+    code = getattr(error, "code", None)
+    facts: Any = {
+        "status_code": known.status_code,
+        "model_name": model,
+        "body": getattr(error, "body", None),
+        "headers": headers,
+        "provider_error_code": code,
+    }
+    if known.status_code == _STATUS_RATE_LIMIT:
+        return ModelHTTPError.for_category(ModelRateLimitError, **facts)
+    return ModelHTTPError(**facts)
 
 
 def _of_status(error: ModelHTTPError, model: str) -> DriverError:
@@ -154,8 +176,11 @@ def _references(code: str | None, request_id: str | None) -> list[str]:
 
 
 def _of_other(error: Exception) -> _Kind:
-    if isinstance(error, TimeoutError):
+    names = {kind.__name__ for kind in type(error).__mro__}  # those of OpenAI's and Anthropic's clients
+    if isinstance(error, TimeoutError) or "APITimeoutError" in names:
         return _TIMEOUT
+    if "APIConnectionError" in names:
+        return _CONNECTION
     return _CONNECTION if isinstance(error, OSError) else _UNEXPECTED
 
 

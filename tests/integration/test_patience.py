@@ -1,0 +1,207 @@
+"""Answers that come later, by real workers over a stand-in provider: stopped, interrupted, held, refused and forgotten."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.errors import InvalidInput
+from celery_agents.worker.state import ExecutionBudget
+
+from fault.real.provider_jobs import Stage, stage
+from support import fork_server
+from support.wait import wait_until
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:no worker has registered")]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("patience")) as made:
+        made.lab.worker()
+        yield made
+
+
+def held(played: Stage, name: str, agent: str = "within_8h", **more: Any) -> Any:
+    """A job whose first answer is held back at the provider, once it is there."""
+    played.provider.control("plan", contains=name, held=True)
+    job = played.lab.client.submit(agent, name, **more)
+    wait_until(lambda: created(played, name), "the job is at the provider", 15)
+    return job
+
+
+def created(played: Stage, name: str) -> list[str]:
+    """The ids of the jobs that were created for a question."""
+    return [str(line["id"]) for line in played.provider.book.created() if str(line["text"]) == name]
+
+
+def cancelled(played: Stage, name: str) -> bool:
+    ids = {str(line["id"]) for line in played.provider.book.lines("cancel")}
+    return set(created(played, name)) <= ids
+
+
+def release(played: Stage, name: str, end: str | None = None) -> None:
+    for each in created(played, name):
+        played.provider.control("release", id=each, end=end)
+
+
+@pytest.mark.parametrize("agent", ["within_8h", "within_24h", "claude", "chat"])
+def test_a_loop_with_tools_costs_what_the_provider_charges(played: Stage, agent: str) -> None:
+    job = played.submit(agent, 1)
+    result = job.result(timeout=40)
+    assert result.final_response == "done after 3: noted 3"
+    ids = {str(each["id"]) for each in played.provider.book.created() if f"{agent} 1:" in str(each["text"])}
+    paid = [each for each in played.provider.book.paid() if each["id"] in ids]
+    assert len(paid) == 4
+    assert math.isclose(result.cost or 0.0, sum(each["dollars"] for each in paid), rel_tol=1e-6)
+
+
+def test_a_stop_ends_it_at_once_and_cancels_the_job(played: Stage) -> None:
+    job = held(played, "stop me")
+    played.lab.client.stop(job.session_id)
+    assert job.result(timeout=5).status == "stopped"
+    wait_until(lambda: cancelled(played, "stop me"), "the job is cancelled", 10)
+
+
+def test_a_batch_of_a_deleted_session_is_cancelled(played: Stage) -> None:
+    job = held(played, "delete me", "within_24h")
+    played.lab.client.stop(job.session_id)
+    job.result(timeout=5)
+    played.lab.client.delete(job.session_id)
+    wait_until(lambda: cancelled(played, "delete me"), "the batch is cancelled", 10)
+
+
+def test_a_message_that_interrupts_is_answered_at_once_and_the_job_cancelled(played: Stage) -> None:
+    job = held(played, "interrupt me")
+    answer = played.lab.client.send_message(job.session_id, "now", when="interrupt")
+    assert answer.result(timeout=15).final_response == "now"
+    wait_until(lambda: cancelled(played, "interrupt me"), "the job is cancelled", 10)
+
+
+def test_a_held_session_is_not_looked_at_and_has_its_answer_when_it_is_resumed(played: Stage) -> None:
+    job = held(played, "hold me")
+    played.lab.client.suspend(job.session_id, reason="wait")
+    release(played, "hold me")
+    (job_id,) = created(played, "hold me")
+    polls = len(played.provider.book.polls(job_id))
+    assert played.lab.client.submit("within_8h", "beside it").result(timeout=20).final_response == "beside it"
+    assert len(played.provider.book.polls(job_id)) <= polls + 1
+    played.lab.client.resume(job.session_id)
+    assert job.result(timeout=10).final_response == "hold me"
+
+
+def test_it_says_where_it_is_and_until_when(played: Stage) -> None:
+    job = held(played, "show me")
+    wait = "is at the provider of openai-responses:gpt-5-mini since"
+    wait_until(lambda: wait in _command(played, "show", job.session_id), "it is shown", 10)
+    said = _command(played, "show", job.session_id)
+    assert "40 % cheaper, at the latest" in said, said
+    release(played, "show me")
+    assert job.result(timeout=10).final_response == "show me"
+
+
+def _command(played: Stage, *arguments: str) -> str:
+    env = {"CELERY_AGENTS_REDIS_URL": played.lab.store_url, "PATH": "/usr/bin:/bin"}
+    done = fork_server.run([sys.executable, "-m", "celery_agents", *arguments], cwd=played.lab.directory, env=env)
+    assert isinstance(done, subprocess.CompletedProcess)
+    return " ".join((str(done.stdout) + str(done.stderr)).split())
+
+
+def test_a_window_of_a_job_comes_from_the_command_line_and_goes_to_its_children(played: Stage) -> None:
+    said = _command(played, "submit", "plain", "once, in a day", "--completion-window", "24h", "--wait")
+    assert "once, in a day" in said
+    (line,) = [each for each in played.provider.book.created() if str(each["text"]) == "once, in a day"]
+    assert line["window"] == "24h"
+
+
+@pytest.mark.parametrize(("end", "said"), [("failed", "failed"), ("cancelled", "cancelled")])
+def test_a_job_that_ends_without_an_answer_is_asked_again(played: Stage, end: str, said: str) -> None:
+    name = f"it is {said}"
+    job = held(played, name)
+    release(played, name, end)
+    wait_until(lambda: len(created(played, name)) == 2, "it is asked again", 10)
+    played.provider.control("release", id=created(played, name)[1], end=None)
+    assert job.result(timeout=10).final_response == name
+
+
+def test_a_job_that_the_provider_has_forgotten_is_asked_again(played: Stage) -> None:
+    job = held(played, "forget me")
+    played.provider.control("forget", id=created(played, "forget me")[0])
+    wait_until(lambda: len(created(played, "forget me")) == 2, "it is asked again", 10)
+    played.provider.control("release", id=created(played, "forget me")[1], end=None)
+    assert job.result(timeout=10).final_response == "forget me"
+
+
+def test_three_jobs_without_an_answer_end_the_execution_with_the_reason(played: Stage) -> None:
+    played.provider.control("plan", contains="never answered", end="failed")
+    result = played.lab.client.submit("within_8h", "never answered").result(timeout=20)
+    assert result.status == "failed"
+    assert "the provider says that the answer is failed" in str(result.errors)
+    assert len(created(played, "never answered")) == 3
+    assert not [each for each in played.provider.book.paid() if each["id"] in created(played, "never answered")]
+
+
+def test_a_window_that_is_refused_is_said_or_asked_at_once(played: Stage) -> None:
+    played.provider.control("fault", on="response.create", fault="no_window", times=2)
+    result = played.lab.client.submit("within_8h", "refused").result(timeout=20)
+    assert result.status == "failed"
+    assert "HTTP 400" in str(result.errors)
+    assert played.lab.client.submit("patient_or_live", "refused").result(timeout=20).final_response == "refused"
+    assert [each["window"] for each in played.provider.book.created() if str(each["text"]) == "refused"] == [None]
+
+
+def test_an_answer_that_is_too_large_is_refused(played: Stage) -> None:
+    result = played.lab.client.submit("within_8h", "say 6 MB").result(timeout=30)
+    assert result.status == "failed"
+    assert "bytes" in str(result.errors) or "large" in str(result.errors)
+
+
+def test_a_lost_reply_costs_a_batch_nothing(played: Stage) -> None:
+    played.provider.control("fault", on="batch.create", fault="lost", times=1)
+    result = played.lab.client.submit("within_24h", "lost, and found").result(timeout=40)
+    assert result.final_response == "lost, and found"
+    assert len(created(played, "lost, and found")) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"completion_window": "3h"}, "'2h'|2h"),
+        ({"completion_window": ""}, "2h"),
+        (
+            {
+                "completion_window": "8h",
+                "budget": ExecutionBudget(deadline=datetime.now(UTC) + timedelta(hours=1)),
+            },
+            "deadline",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_is_submitted(played: Stage, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said) as refused:
+        played.lab.client.submit("within_8h", "no", **more)
+    assert "completion_window" in str(refused.value)
+
+
+def test_a_window_of_a_session_that_exists_is_refused(played: Stage) -> None:
+    job = played.lab.client.submit("chat", "first")
+    job.result(timeout=20)
+    with pytest.raises(InvalidInput, match="only a new session"):
+        played.lab.client.submit("chat", "second", session_id=job.session_id, completion_window="8h")
+
+
+def test_nothing_is_left_at_the_provider(played: Stage, tmp_path: Path) -> None:
+    """Behind all that this module has asked: copies are deleted, and nothing is in the indexes."""
+    del tmp_path
+    context = played.lab.client.store.context
+    wait_until(
+        lambda: not any(played.lab.redis.hlen(key) for each in context.shards for key in (each.jobs, each.old_jobs)),
+        "all is cleaned up", 15,
+    )  # fmt: skip

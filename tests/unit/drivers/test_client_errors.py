@@ -1,0 +1,47 @@
+"""Errors of the providers' own clients, which jobs at providers use where pydantic-ai has no verb."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_agents.worker.drivers.pydantic_ai.failures import as_driver_error
+from celery_agents.worker.errors import DriverError
+
+httpx = pytest.importorskip("httpx")
+openai = pytest.importorskip("openai")
+anthropic = pytest.importorskip("anthropic")
+REQUEST = httpx.Request("POST", "http://127.0.0.1/v1/batches")
+
+
+def translated(error: Exception) -> DriverError:
+    found = as_driver_error(error, "openai:gpt-5-mini", asked=True)
+    assert isinstance(found, DriverError)
+    return found
+
+
+def status_error(library: Any, status: int, **headers: str) -> Exception:
+    response = httpx.Response(status, request=REQUEST, headers=headers)
+    return library.APIStatusError("no", response=response, body={"error": {"message": "key sk-secret-abcdefghijkl"}})
+
+
+@pytest.mark.parametrize("library", [openai, anthropic], ids=["openai", "anthropic"])
+@pytest.mark.parametrize(("status", "transient"), [(400, False), (401, False), (404, False), (429, True), (503, True)])
+def test_a_refusal_has_its_status(library: Any, status: int, transient: bool) -> None:
+    found = translated(status_error(library, status))
+    assert (found.status, found.transient) == (status, transient)
+    assert "sk-secret" not in str(found)
+
+
+def test_a_refusal_says_when_to_ask_again() -> None:
+    found = translated(status_error(openai, 429, **{"retry-after": "7"}))
+    assert found.retry_after == 7.0
+
+
+@pytest.mark.parametrize("library", [openai, anthropic], ids=["openai", "anthropic"])
+def test_no_answer_is_one_that_may_have_been_taken(library: Any) -> None:
+    lost = translated(library.APIConnectionError(request=REQUEST))
+    late = translated(library.APITimeoutError(request=REQUEST))
+    assert (lost.kind, lost.transient, lost.status) == ("connection", True, None)
+    assert (late.kind, late.transient, late.status) == ("timeout", True, None)
