@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-versio
 # Without bytecode each of the hundreds of processes that the tests start compiles the package again: a third more CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-providers bench-flat bench-bytes bench-archive bench-forks bench-page mutants clean
+.PHONY: help demo test test-browser walk check format reference lock faults faults-long soak bench bench-quick bench-waiting bench-children bench-pydantic bench-http bench-live bench-providers bench-flow bench-flat bench-bytes bench-archive bench-forks bench-page mutants clean
 .DEFAULT_GOAL := help
 
 help:
@@ -108,7 +108,7 @@ soak: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-bench
 	failed=0; $(BIN)/python benchmarks/run.py $(ARGS) || failed=1; \
-	for part in waiting children pydantic_agents live http_streams providers flat_cost stored_bytes archive forks; do \
+	for part in waiting children pydantic_agents live http_streams providers flow flat_cost stored_bytes archive forks; do \
 	  $(BIN)/python benchmarks/$$part.py --write || failed=1; done; exit $$failed
 
 bench-waiting: $(VENV)/installed-bench
@@ -128,6 +128,9 @@ bench-live: $(VENV)/installed-bench
 
 bench-providers: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/providers.py --write $(ARGS)
+
+bench-flow: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/flow.py --write $(ARGS)
 
 bench-flat: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/flat_cost.py --write $(ARGS)

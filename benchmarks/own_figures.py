@@ -17,6 +17,8 @@ STORED = 100_000
 LATER = 10_000
 DUE_NOW = 1_000
 LOOKS = 5
+PASSES = 200
+SCHEDULES = 10_000
 IDLE = 300
 _PREFIX = "ca:{0}:"
 # Sessions copied in one pipeline.
@@ -36,6 +38,7 @@ def own_figures() -> dict[str, object]:
     with Running(product("keyed")) as running:
         url = running.store.environment()["BENCH_REDIS"]
         figures |= many_sessions(url, running)
+        figures |= many_schedules(url)
     return figures
 
 
@@ -92,6 +95,53 @@ def many_sessions(url: str, running: Running) -> dict[str, object]:
         "memory_per_idle_session": per_session,
         "payload_per_idle_session": payload,
     }
+
+
+def many_schedules(url: str) -> dict[str, object]:
+    """What a sweep pass takes more with 10 000 schedules than with none, and what a slot of one of them takes."""
+    from celery_agents import AgentClient
+    from celery_agents.flow import Schedule
+    from celery_agents.tasks.housekeeping.schedules import ScheduleRunner
+    from celery_agents.worker.store import QueueSnapshot
+
+    client, database = AgentClient(redis_url=url), redis.Redis.from_url(url)
+    store = client.store
+    runner = ScheduleRunner(store, lambda: client)
+
+    def work() -> None:
+        runner.are_due |= store.housekeeping.sweep(QueueSnapshot()).has_schedules
+        runner.run_due()
+
+    database.delete(f"{_PREFIX}due")
+    alone = [_timed(work)[1] for _ in range(PASSES)]
+    _set_schedules(client, database, Schedule("number", cron="0 0 1 1 *", agent="keyed", message="Look it up."))
+    beside = [_timed(work)[1] for _ in range(PASSES)]
+    slots: list[float] = []
+    for number in range(LOOKS):
+        client.schedules.set(Schedule(f"due-{number}", cron="* * * * * *", agent="keyed", message="Look it up."))
+        while not client.store.housekeeping.sweep(QueueSnapshot()).has_schedules:
+            time.sleep(0.05)
+        slots.append(_timed(work)[1])
+        assert client.schedules.get(f"due-{number}").submitted == 1
+        client.schedules.remove(f"due-{number}")
+    return {
+        "schedules_pass_ms": round(statistics.median(beside) - statistics.median(alone), 2),
+        "schedule_slot_ms": round(statistics.median(slots), 1),
+    }
+
+
+def _set_schedules(client: Any, database: redis.Redis, schedule: Any) -> None:
+    """Set a schedule under many names."""
+    client.schedules.set(schedule)
+    (raw,), ((_, score),) = (
+        database.hvals(f"{_PREFIX}schedules"),
+        database.zrange(f"{_PREFIX}scheduled", 0, 0, withscores=True),
+    )
+    names = [f"number-{number}" for number in range(SCHEDULES)]
+    for name in names:
+        database.hset(f"{_PREFIX}schedules", name, raw.replace(b'"number"', f'"{name}"'.encode()))
+    database.zadd(f"{_PREFIX}scheduled", dict.fromkeys(names, score))
+    assert len(client.schedules.list()) == SCHEDULES + 1
 
 
 def _idle_session(client: Any, database: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The agent with a keyed tool, whose requests are counted, and whose answers say what they used, as a provider's do."""
+"""The agent with a keyed tool, whose requests are counted, and whose answers say what they used and cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CountedDriver(FunctionDriver):
 
     def __init__(self, function: Any) -> None:
         async def answer(state: AgentState) -> InferenceResponse:
-            return (await function(state)).model_copy(update={"usage": USAGE})
+            return (await function(state)).model_copy(update={"usage": USAGE, "cost": 0.0001})
 
         super().__init__(answer)
 

@@ -18,6 +18,8 @@ LOOK = 0.001
 LOOK_AT_MANY = 0.02
 # The variable with other seconds, where what looking sends to Redis would be counted with the steps.
 EACH = "BENCH_LOOK"
+# The variable with the number of customers whose sessions these are.
+CUSTOMERS = "BENCH_CUSTOMERS"
 
 
 def agents(driver_of: Callable[[Any], Any] | None = None) -> tuple[Any, ...]:
@@ -76,7 +78,7 @@ def main() -> None:
 
     url = os.environ["BENCH_REDIS"]
     client = AgentClient(redis_url=url)
-    agent = os.environ["BENCH_AGENT"]
+    agent, customers = os.environ["BENCH_AGENT"], int(os.environ.get(CUSTOMERS, 0))
 
     def run(load: Load) -> Callable[[], None]:
         look = float(os.environ.get(EACH, 0)) or (LOOK_AT_MANY if load.at_once and load.sessions > 1 else LOOK)
@@ -84,8 +86,10 @@ def main() -> None:
         prompt = f"{load.steps} {load.latency}" if agent == "pydantic" else "Look it up."
         submitted: list[str] = []
 
-        def submit(_: int) -> None:
-            submitted.append(client.submit(agent, prompt, metadata=job, budget=ExecutionBudget.unlimited()).session_id)
+        def submit(number: int) -> None:
+            labels = {"customer": f"c{number % customers}"} if customers else None
+            found = client.submit(agent, prompt, metadata=job, budget=ExecutionBudget.unlimited(), labels=labels)
+            submitted.append(found.session_id)
 
         def wait(_: int) -> None:
             # A session is in the due index as long as it has work.

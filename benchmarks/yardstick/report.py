@@ -47,6 +47,7 @@ TARGETS = (
     ("100 000 sessions stored, 1 000 due at once: a sweep pass, ms", "sweep_ms", 50.0, False),
     ("… listing a page of 50, ms", "list_page_ms", 50.0, False),
     ("… memory of an idle session beyond its bytes", "memory_overhead", 2048.0, False),
+    ("10 000 schedules stored: what a sweep pass takes more, ms", "schedules_pass_ms", 1.0, False),
     ("submit to the worker's first event, idle worker, ms (median)", "submit_to_started_ms", 30.0, False),
     ("event written to event seen, ms (median)", "event_to_watcher_ms", 10.0, False),
 )

@@ -27,6 +27,7 @@ _TITLES: Final = (
     "Live text",
     "Streams over HTTP",
     "Providers that limit",
+    "Shares and caps",
     "Late steps",
     "Bytes of a step",
     "The archive",
