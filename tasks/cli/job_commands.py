@@ -81,6 +81,9 @@ def submit(
     at_most: Annotated[timedelta | None, time_option("With --debounce: begin then at the latest.")] = None,
     completion_window: Annotated[str | None, typer.Option(help="Its model may answer so late (2h, 8h, 24h).")] = None,
     label: Labels = None,
+    priority: Annotated[
+        Literal["interactive", "normal", "bulk"] | None, typer.Option(help="Among the jobs of its share, or of all.")
+    ] = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -107,6 +110,7 @@ def submit(
         debounce=_read_debounce(debounce, quiet, at_most),
         completion_window=completion_window,
         labels=read_pairs("--label", label or ()),
+        priority=priority,
     )
     _report(job, wait=wait, timeout=timeout, json=json)
 

@@ -234,10 +234,16 @@ def test_shares_are_set_read_and_removed_over_http_by_commands_and_by_the_async_
             assert "weights['b']" in json.dumps(refused.json())
             assert http.delete(address, headers=admin).json() == {"changed": True}
     command(lab, "set", "customer", "--weight", "acme=3")
+    capsys.readouterr()
+    words = ("shared", work("acme"), "--label", "customer=acme", "--priority", "bulk", "--json")
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", *words, "--redis-url", lab.store_url])
+    assert ended.value.code == 0
+    client.stop(json.loads(capsys.readouterr().out)["session_id"])
     command(lab)
     shown = capsys.readouterr().out
     assert "slots are shared by customer (acme 3)" in shown
-    assert shown.splitlines()[-1].split() == ["acme", "3", "1", "interactive"]
+    assert shown.splitlines()[-1].split() == ["acme", "3", "1", "interactive,", "1", "bulk"]
     command(lab, "remove")
     assert "removed" in capsys.readouterr().out
     for words in (("set",), ("list", "customer"), ("list", "--weight", "a=1"), ("set", "customer", "--weight", "a")):
