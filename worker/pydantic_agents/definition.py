@@ -93,6 +93,8 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         "guards": options.guards,
         "queue": options.queue,
         "provider_group": options.provider_group,
+        "completion_window": options.completion_window,
+        "window_failed": options.window_failed,
     }
     return PydanticDefinition(agent, fields, PydanticToolSet(agent, options, known))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from ..drivers.answers import answer_too_large
 from ..drivers.pricing import estimate, is_priced
@@ -21,7 +21,6 @@ from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..flow.values import ModelEndpoint
-from ..known_secrets import redact_known, redact_known_in
 from ..redaction import redact
 from ..state.conversation.context import LLMConfig
 from ..state.conversation.messages import DEFAULT, Message, Role
@@ -42,6 +41,7 @@ from .conversation import (
     read_conversation,
     repeated_calls,
 )
+from .later import COST, LaterAnswers, as_json, unwrapped
 from .outputs import OUTPUT, dump_output, is_blank, text_of_output
 from .repeating import calls_to_repeat
 from .stored_messages import dump_messages, dump_parts, load_messages
@@ -63,7 +63,6 @@ DEPS: Final = "deps"
 USAGE_LIMITS: Final = "usage_limits"
 """The entry of the metadata that holds the limits of pydantic-ai for a session."""
 
-_COST: Final = "cost"
 _FAILED: Final = "failed"
 """The entry of an answer by which pydantic-ai ends a run: the kind and the text of the exception."""
 
@@ -74,7 +73,7 @@ class _NoStream(Exception):
     """The model cannot stream; no model was asked."""
 
 
-class PydanticAgentDriver:
+class PydanticAgentDriver(LaterAnswers):
     """Asks once: one model request of the agent's own run, with its prompts, processors, hooks and output rules.
 
     An answer without calls, or with calls of output tools alone, is checked here, by the agent's validators; where it
@@ -109,9 +108,7 @@ class PydanticAgentDriver:
         messages = request.state.store.section(DEFAULT).messages
         tag_id = request.state.tag_id_of(request.execution_id)
         if repeated := calls_to_repeat(request.state, messages, request.execution_id):
-            return _as_json(_repeat(messages, tag_id, repeated))
-        conversation = read_conversation(messages, tag_id)
-        deps = deps_of(self._agent, self._options, request.state.metadata)
+            return as_json(_repeat(messages, tag_id, repeated))
         failure: Exception
         limit = None
         if not self._streams.may_stream(self.name):
@@ -120,9 +117,9 @@ class PydanticAgentDriver:
             most_bytes = request.max_answer_bytes * (1 if request.emit is None else STREAM_OVERHEAD)
             with response_limit(most_bytes, request.observe, request.tell) as limit:
                 try:
-                    answer = _as_json(await self._ask(conversation, deps, request))
+                    answer = as_json(await self._ask_once(request))
                 except _NoStream:
-                    return _as_json(await self._ask(conversation, deps, replace(request, emit=None)))
+                    return as_json(await self._ask_once(replace(request, emit=None)))
             if request.emit is not None:
                 self._streams.count(self.name)
             return answer
@@ -133,11 +130,14 @@ class PydanticAgentDriver:
                 failure = answer_too_large(self.name, request.max_answer_bytes)
         raise failure
 
-    async def _ask(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
+    async def _ask_once(self, request: InferenceRequest) -> dict[str, Any]:
         from pydantic_ai.external_events import external_event_scope
 
         from .deferring import RefusingWaiter
 
+        messages = request.state.store.section(DEFAULT).messages
+        conversation = read_conversation(messages, request.state.tag_id_of(request.execution_id))
+        deps = deps_of(self._agent, self._options, request.state.metadata)
         with external_event_scope(RefusingWaiter()), self._prompt_of_session(request.state.system_prompt):
             return await self._ask_in_run(conversation, deps, request)
 
@@ -225,7 +225,7 @@ class PydanticAgentDriver:
             kept |= {"final": True, **dump_output(self._agent.name, run.result.output, internals.output_tool(run))}
         given = conversation.history[: conversation.known]
         messages = KeptMessages.of_run(given, run.all_messages(), run.run_id)
-        kept |= messages.to_json() | {_COST: self._cost_of(messages.added, asked)}
+        kept |= messages.to_json() | {COST: self._cost_of(messages.added, asked)}
         if queued := internals.queued_messages(run):
             kept["queued"] = queued
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
@@ -245,7 +245,7 @@ class PydanticAgentDriver:
         said = {"kind": type(error).__name__, "message": redact(error.message)}  # its text can hold the whole answer
         return {
             "format": _FORMAT, _FAILED: said, "output": None, "final": False, "messages": dump_messages(answers),
-            _COST: self._cost_of(answers, asked),
+            COST: self._cost_of(answers, asked),
         }  # fmt: skip
 
     def _cost_of(self, messages: Sequence[ModelMessage], asked: Any) -> float | None:
@@ -300,7 +300,7 @@ class PydanticAgentDriver:
         except (ValueError, KeyError, TypeError):
             raise UnusableAnswer("The journaled answer is not one of this driver.", permanent=True) from None
         if failed := kept.get(_FAILED):
-            raise _failure_of_answer(failed, messages, kept[_COST])
+            raise _failure_of_answer(failed, messages, kept[COST])
         output = kept["output"]
         facts: dict[str, Any] = {
             "output": None if isinstance(output, str) else output,
@@ -321,7 +321,7 @@ class PydanticAgentDriver:
             finish_reason=_finish_reason(response, has_calls=bool(calls)),
             model=response.model_name,
             request_id=response.provider_response_id,
-            cost=kept.get(_COST),
+            cost=kept.get(COST),
             **facts,
         )
 
@@ -358,8 +358,7 @@ class PydanticAgentDriver:
         model: Any = self._agent.model
         if isinstance(model, str):
             return self._clients.endpoint(Target(model))
-        while (wrapped := getattr(model, "wrapped", None)) is not None:
-            model = wrapped
+        model = unwrapped(model)
         asks = getattr(model, "provider", None) is not None
         return endpoint_of(model, f"{model.system}:{model.model_name}") if asks else None
 
@@ -376,13 +375,6 @@ def _repeat(messages: Sequence[Message], tag_id: str, repeated: Mapping[str, Any
     again = {"messages": [], "results": [], "calls": list(repeated), REPEATED: dict(repeated), "usage": usage}
     same = {name: kept[name] for name in ("counters", TOOLS) if name in kept}
     return {"format": _FORMAT, "output": None, "final": False, "rejected": False, **same, **again}
-
-
-def _as_json(kept: dict[str, Any]) -> bytes:
-    """An answer as JSON, without secrets of this process: the agent's own code words rejections and outputs."""
-    raw = to_json(kept)
-    text = raw.decode()
-    return raw if redact_known(text) == text else to_json(redact_known_in(kept))
 
 
 async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
@@ -477,5 +469,5 @@ def _calls(response: ModelResponse, kept: Mapping[str, Any]) -> tuple[ToolCall, 
 
 def _kept_with_message(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an answer that its message keeps; the output is there already, unless it is blank."""
-    left_out = {"format", _COST} if kept["final"] and is_blank(kept[OUTPUT]) else {"format", _COST, OUTPUT}
+    left_out = {"format", COST} if kept["final"] and is_blank(kept[OUTPUT]) else {"format", COST, OUTPUT}
     return {name: value for name, value in kept.items() if name not in left_out}

@@ -14,6 +14,7 @@ from pydantic_ai.usage import UsageLimits
 
 from ..drivers.pricing import TokenPrice
 from ..drivers.pydantic_ai.acceptable import AcceptableRequest, make_acceptable
+from ..drivers.pydantic_ai.driver import Question
 from ..drivers.pydantic_ai.provider_rules import rules_of
 from ..drivers.pydantic_ai.received import check_is_whole, receive
 from ..drivers.pydantic_ai.response_limit import is_limited, limit_model, tell_used, teller
@@ -22,6 +23,7 @@ from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..guards import Guard
 from ..state.execution.budget import ExecutionBudget
 from ..tools.effect import Effect
+from .later import later_call
 
 
 @dataclass
@@ -40,6 +42,9 @@ class CeleryDurability(AbstractCapability[Any]):
         recreated: Capabilities of the agent that keep state for a run and may lose it between steps: each step is a
             run of its own.
         provider_group: As `Agent.provider_group`.
+        completion_window: As `Agent.completion_window`. A step makes two runs of the agent, with its hooks and
+            processors: one that asks, and one that takes the answer.
+        window_failed: As `Agent.window_failed`.
     """
 
     deps: Callable[[Mapping[str, Any]], Any] | None = None
@@ -51,6 +56,8 @@ class CeleryDurability(AbstractCapability[Any]):
     price: TokenPrice | None = None
     recreated: Sequence[type[AbstractCapability[Any]]] = ()
     provider_group: str | None = None
+    completion_window: str | None = None
+    window_failed: str = "fail"
 
     def get_ordering(self) -> CapabilityOrdering:
         """Inside of all others, which may choose the model."""
@@ -79,6 +86,8 @@ class CeleryDurability(AbstractCapability[Any]):
         request_context.model_request_parameters = sent.parameters
         if (tell := teller()) is not None:
             tell(describe_sent(model, sent, with_messages=True))
+        if (later := later_call.get()) is not None:
+            request_context.model = await later.take(Question(model, sent, None))
         return request_context
 
     async def after_model_request(

@@ -113,16 +113,25 @@ def _whole(response: ModelResponse) -> ModelResponse:
 
 async def clean_response(model: Model, response: ModelResponse, *, is_open: bool) -> ModelResponse | None:
     """Cancel a response and delete it; the answer that it had given before all the same."""
-    from pydantic_ai.models import ModelRequestParameters
-
     client: Any = getattr(model.provider, "client", None)
     answered: ModelResponse | None = None
     if is_open:
         await model.cancel_suspended_response(response)
-        ended = await model.request([response], None, ModelRequestParameters())
+        ended = await _retrieve(model, response)
         answered = None if _ended_status(ended) in _BROKEN else ended
     await client.responses.delete(response.provider_response_id)
     return answered
+
+
+async def is_suspended(model: Model, response: ModelResponse) -> bool:
+    """Whether a response has no answer yet."""
+    return (await _retrieve(model, response)).state == "suspended"
+
+
+async def _retrieve(model: Model, response: ModelResponse) -> ModelResponse:
+    from pydantic_ai.models import ModelRequestParameters
+
+    return await model.request([response], None, ModelRequestParameters())
 
 
 def _ended_status(response: ModelResponse) -> str:

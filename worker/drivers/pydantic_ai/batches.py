@@ -7,6 +7,7 @@ told by the `custom_id` of its result alone, which is there when it has ended.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,7 @@ _MARK: Final = "celery_agents"
 _SKEW: Final = timedelta(minutes=5)
 """How far the clocks of Redis and of a provider may differ."""
 _PAGE: Final = 100
+_PRICED: Final = "processing"
 _NOT_OF_A_BATCH: Final = ("timeout", "max_retries")
 
 
@@ -84,7 +86,15 @@ async def batch_answer(question: Question, batch: Batch, key: str) -> ModelRespo
         raise JobEnded("failed", f"batch {batch.id} has ended without a result of this job")
     if result.status != "succeeded":
         raise JobEnded(*_why(question, result, key))
-    return question.model.batch_decode(result, _request(question, key))
+    response = question.model.batch_decode(result, _request(question, key))
+    # Without the mark of a batch, by which pydantic-ai prices it: the price of a window is counted in one place.
+    details = {name: value for name, value in (response.provider_details or {}).items() if name != _PRICED}
+    return replace(response, provider_details=details or None)
+
+
+async def has_ended(model: Model, batch: Batch) -> bool:
+    """Whether a batch has ended."""
+    return (await model.batch_status(batch)).status == "ended"
 
 
 async def clean_batch(model: Model, batch: Batch, *, is_open: bool) -> None:
