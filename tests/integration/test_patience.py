@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.flow import SpendCap
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.state import ExecutionBudget
 
@@ -161,6 +162,40 @@ def test_an_answer_that_is_too_large_is_refused(played: Stage) -> None:
     result = played.lab.client.submit("within_8h", "say 6 MB").result(timeout=30)
     assert result.status == "failed"
     assert "bytes" in str(result.errors) or "large" in str(result.errors)
+
+
+def test_an_answer_that_comes_in_pieces_is_one(played: Stage) -> None:
+    played.provider.control("plan", contains="in pieces", pieces=8, piece_seconds=0.05)
+    result = played.lab.client.submit("within_8h", "in pieces").result(timeout=20)
+    assert result.final_response == "in pieces"
+    assert len(created(played, "in pieces")) == 1
+
+
+def test_a_batch_whose_request_has_failed_is_asked_again(played: Stage) -> None:
+    played.provider.control("plan", contains="fail in part", end="errored")
+    result = played.lab.client.submit("within_24h", "fail in part").result(timeout=30)
+    assert result.status == "failed"
+    assert len(created(played, "fail in part")) == 3
+
+
+def test_money_is_reserved_at_full_price_and_settled_at_what_was_charged(played: Stage) -> None:
+    caps = played.lab.client.caps
+    caps.set(SpendCap("customers", usd=1, per="day", label="customer"))
+
+    def spent() -> float:
+        (status,) = caps.list()
+        return next((each.usd for each in status.spent if each.value == "acme"), 0.0)
+
+    try:
+        job = held(played, "reserve for me", labels={"customer": "acme"})
+        reserved = spent()
+        release(played, "reserve for me")
+        job.result(timeout=10)
+        (line,) = [each for each in played.provider.book.paid() if each["id"] in created(played, "reserve for me")]
+        wait_until(lambda: math.isclose(spent(), line["dollars"], rel_tol=0.01), "it is settled", 5)
+        assert reserved > line["dollars"]
+    finally:
+        caps.remove("customers")
 
 
 def test_a_lost_reply_costs_a_batch_nothing(played: Stage) -> None:

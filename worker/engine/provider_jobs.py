@@ -34,7 +34,7 @@ _MOST_FAILURES: Final = 2
 """Jobs of a step that are asked again; behind one more the agent's `window_failed` decides."""
 _LATE_MS: Final = 3_600_000
 """How long behind its window a job is waited for that its provider does not end."""
-_GROWTH: Final = 0.5
+_GROWTH: Final = 1.0
 """Of the age of a job: so long until it is looked at again."""
 _KEY_DIGITS: Final = 40
 _REFUSED: Final = "window_refused"
@@ -86,6 +86,8 @@ class ProviderJobs:
             ClaimLost: Another worker has the step.
         """
         driver = cast("AnswersLater", run.agent.answering)
+        if _open_job(run) is None and run.agent.window_failed == "live" and _has_failed(run):
+            return None  # an earlier leg has given the window up, and the model has not answered yet
         while True:
             job = _open_job(run)
             try:
@@ -109,7 +111,7 @@ class ProviderJobs:
         jobs = run.memory.jobs
         if jobs[-1].ended_ms is None:
             self._end(run, jobs[-1], ended.kind)
-        is_last = ended.kind == _REFUSED or sum(job.counts_as_failed for job in jobs) > _MOST_FAILURES
+        is_last = ended.kind == _REFUSED or _has_failed(run)
         if is_last and run.agent.window_failed == "fail":
             ended.transient = False
             raise ended
@@ -176,6 +178,7 @@ class ProviderJobs:
         job = replace(job, until_ms=services.redis_ms(run) + may_take)
         try:
             if not services.ask_store(run, lambda: self._steps.intend_job(run.claim, job), "a job"):
+                services.spending.settle(admission.spending, 0.0)
                 raise CallInterrupted
             run.memory.jobs[job.number :] = [job]
             if not self._caller.may_begin(run):
@@ -289,6 +292,11 @@ def _open_job(run: Run) -> JournaledJob | None:
     """The job whose answer is waited for or attached to; None without one."""
     jobs = run.memory.jobs
     return jobs[-1] if jobs and jobs[-1].ended_ms is None else None
+
+
+def _has_failed(run: Run) -> bool:
+    """Whether so many jobs have given no answer that the window is given up."""
+    return sum(job.counts_as_failed for job in run.memory.jobs) > _MOST_FAILURES
 
 
 def _key(run: Run, job: JournaledJob) -> str:

@@ -264,6 +264,28 @@ def test_or_the_model_is_asked_at_once(driver: LaterDriver) -> None:
     bench.close()
 
 
+def test_a_window_that_was_given_up_stays_so_while_the_model_is_away(driver: LaterDriver) -> None:
+    bench = bench_of(driver, window_failed="live")
+    session = bench.submit()
+    driver.answers = [*(refused(503, transient=True) for _ in range(3)), "at last"]
+    assert isinstance(fail_jobs(bench, driver, session, 3), RetryLater)
+    assert isinstance(look(bench, session), Done)
+    assert bench.record(session).final_response == "at last"
+    assert len(driver.jobs) == 3
+    bench.close()
+
+
+def test_a_retry_asks_once_more(bench: Bench, driver: LaterDriver) -> None:
+    session = bench.submit()
+    fail_jobs(bench, driver, session, 3)
+    bench.retry(session)
+    bench.step(session)
+    driver.finish("now")
+    assert isinstance(look(bench, session), Done)
+    assert bench.record(session).final_response == "now"
+    assert len(driver.jobs) == 4
+
+
 @pytest.mark.parametrize("then", ["fail", "live"])
 def test_a_window_that_its_provider_refuses(driver: LaterDriver, then: str) -> None:
     def refuse() -> None:
