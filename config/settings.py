@@ -304,6 +304,11 @@ class Settings(BaseSettings):
     http_origins: str = Field(
         "", description="Origins whose pages may call the HTTP interface, comma separated. Empty: none but its own."
     )
+    provider_webhook_secrets: str | None = Field(
+        None,
+        description="What providers sign their webhooks with, comma separated: openai=whsec_…, several for a rotation. "
+        "None: none are taken.",
+    )
     http_max_body_bytes: int = Field(2_000_000, ge=1000, description="Longer bodies of HTTP requests are refused.")
     http_max_bodies_bytes: int = Field(
         64_000_000,
@@ -438,15 +443,10 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[str | None, ...]:
         """Values that must not be seen: secrets, and URLs whose passwords are."""
-        named = (name for name in type(self).model_fields if "secret" in name)
-        tokens = (entry.strip().partition(":")[0] for entry in (self.http_token_secrets or "").split(","))
-        return (
-            self.redis_url,
-            self.broker_url,
-            self.archive_url,
-            *(getattr(self, name) for name in named),
-            *(t for t in tokens if t),
-        )
+        named = (getattr(self, name) for name in type(self).model_fields if "secret" in name)
+        tokens = (entry.partition(":")[0] for entry in _split_names(self.http_token_secrets or ""))
+        keys = (entry.partition("=")[2] for entry in _split_names(self.provider_webhook_secrets or ""))
+        return (self.redis_url, self.broker_url, self.archive_url, *named, *filter(None, (*tokens, *keys)))
 
     @property
     def agent_modules(self) -> tuple[str, ...]:

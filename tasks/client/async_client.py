@@ -339,6 +339,7 @@ class AsyncAgentClient(_InThreads[AgentClient]):
     pause = _run_in_thread(AgentClient.pause)
     unpause = _run_in_thread(AgentClient.unpause)
     pauses = _run_in_thread(AgentClient.pauses)
+    wake_provider_job = _run_in_thread(AgentClient.wake_provider_job)
 
     retry_failed = _get_each_job(AgentClient.retry_failed)
     tree_events = _get_each(AgentClient.tree_events)

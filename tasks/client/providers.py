@@ -122,6 +122,19 @@ class ProviderVerbs(ClientConnection):
         """List the pauses that have not ended, the oldest first."""
         return tuple(sorted(self.store.flow.view().pauses.values(), key=lambda each: each.since_ms))
 
+    def wake_provider_job(self, job_id: str) -> bool:
+        """Let the step of a job at a provider look for its answer now, since the provider says that it has ended.
+
+        Args:
+            job_id: The provider's.
+        Returns:
+            False: No step waits for such a job.
+        """
+        found = self.store.housekeeping.wake_job(job_id)
+        if found is not None:
+            self._publish(found[1])
+        return found is not None
+
 
 class FleetLimits:
     """The base of limits that hold for all workers together, and change while they run."""

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
-from . import agui_endpoints, job_endpoints, request_endpoints, session_endpoints, verb_endpoints
+from . import agui_endpoints, job_endpoints, provider_webhooks, request_endpoints, session_endpoints, verb_endpoints
 from .access import NOTHING, Access, AccessRules, allowed_origins
 from .endpoints import Call, Endpoint, endpoints_of, read_query, send
 from .event_hub import EventHub
@@ -36,7 +36,7 @@ _SERVICE_THREADS: Final = 64
 _VISITOR_THREADS: Final = 16
 
 ENDPOINTS: Final = (
-    *endpoints_of(job_endpoints, session_endpoints, request_endpoints, agui_endpoints),
+    *endpoints_of(job_endpoints, session_endpoints, request_endpoints, agui_endpoints, provider_webhooks),
     *verb_endpoints.ENDPOINTS,
 )
 """All operations."""
@@ -51,6 +51,7 @@ def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Sta
         An ASGI application. Mounted in another one, its routes are below the path of the mount.
     Raises:
         SettingsError: A setting is wrong, such as `http_token_secrets`.
+        MissingExtra: Webhooks of a provider are to be taken, and its library is not installed.
     """
     wrapped = client if isinstance(client, AsyncAgentClient) else AsyncAgentClient.of(client or AgentClient())
     interface = _Interface(wrapped)
@@ -88,6 +89,8 @@ class _Interface:
         self._hub = EventHub(client, client.settings.http_max_streams)
         self._reading = SessionReading()
         self._bodies = RequestBodies(client.settings.http_max_body_bytes, client.settings.http_max_bodies_bytes)
+        self._signatures = provider_webhooks.Signatures(client.settings)
+        self._signed = provider_webhooks.signed_bodies()
         self._document = describe(ENDPOINTS)
 
     @contextlib.asynccontextmanager
@@ -116,7 +119,9 @@ class _Interface:
     async def _serve(self, endpoint: Endpoint, request: Request) -> Response:
         access = await self._let_in(endpoint, request)
         query = read_query(request, endpoint.query)
-        async with self._bodies.read(request, endpoint.body, access) as body:
+        check = self._signatures.check_of(request) if endpoint.is_signed else None
+        bodies = self._bodies if check is None else self._signed
+        async with bodies.read(request, endpoint.body, access, check) as body:
             if endpoint.scope is not None and endpoint.session_field is not None:
                 session_id = getattr(body, endpoint.session_field)
                 access.check(endpoint.scope, session_id)

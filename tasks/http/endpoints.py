@@ -102,11 +102,12 @@ class Endpoint:
     """An operation.
 
     Attributes:
-        scope: What a token must allow. None: the token in the path is all that is needed.
+        scope: What a token must allow. None: the token in the path, or a signature, is all that is needed.
         replies: Models of the bodies of responses by status; None: without a body.
         body: None: a body is not read.
         session_field: The field of the body that names the session. None: the path does, or nothing.
         token: What the token in the path has to be for, of an operation without a scope.
+        is_signed: The signature of the body by the provider of the path lets in.
         for_chat: A token with the scope `chat` may use it, too; what it may read and write of it, the handler decides.
         for_label: A token of a label may use it without naming a session; the handler keeps it to that label.
         reads_session: It reads or changes a whole session, of which only few fit into memory, and waits for nothing.
@@ -123,6 +124,7 @@ class Endpoint:
     query: type[Body] = NoQuery
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     token: TokenPurpose | None = None
+    is_signed: bool = False
     for_chat: bool = False
     for_label: bool = False
     reads_session: bool = False

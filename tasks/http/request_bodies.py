@@ -20,6 +20,7 @@ from .responses import JSON
 
 Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
+Check = Callable[[bytes], None]
 
 MOST_VALUES: Final = 50_000
 """Values in a body, those within others too."""
@@ -43,25 +44,32 @@ class RequestBodies:
     What they take, as they come and parsed, counts together from the first byte to the end of the request.
     """
 
-    def __init__(self, most_bytes: int, most_bytes_of_all: int, seconds: float = _BODY_SECONDS) -> None:
+    def __init__(
+        self, most_bytes: int, most_bytes_of_all: int, *, seconds: float = _BODY_SECONDS, by_settings: bool = True
+    ) -> None:
         """
         Args:
             most_bytes: Of a body.
             most_bytes_of_all: Memory of all bodies together.
             seconds: The time in which a body has to come.
+            by_settings: The two limits are those of the settings, which refusals name.
         """
         self._most = most_bytes
         self._budget = MemoryBudget(most_bytes_of_all)
         self._seconds = seconds
+        self._by_settings = by_settings
         self._line = asyncio.Semaphore(1)
 
     @contextlib.asynccontextmanager
-    async def read(self, request: Request, model: type[Model] | None, access: Access) -> AsyncGenerator[Model | None]:
+    async def read(
+        self, request: Request, model: type[Model] | None, access: Access, check: Check | None = None
+    ) -> AsyncGenerator[Model | None]:
         """Read and check a body, and count it until the context ends.
 
         Args:
             model: What the body has to be. None: it is not read.
             access: That of the caller.
+            check: Looks at the bytes of the body before they are parsed, and refuses them by an `HttpProblem`.
         Raises:
             HttpProblem: It is too long, too slow, no JSON, of another media type, or does not fit.
         """
@@ -77,6 +85,8 @@ class RequestBodies:
                 raise HttpProblem(408, "body-too-slow", detail) from None
             except ClientDisconnect:
                 raise HttpProblem(400, "body-cut-off", "The connection ended before the body did.") from None
+            if check is not None:
+                check(bytes(raw))
             body = await self._parse(request, raw, model, held)
             del raw  # it would be kept as long as the caller uses the body
             yield body
@@ -86,7 +96,7 @@ class RequestBodies:
         async for chunk in request.stream():
             raw += chunk
             if len(raw) > self._most:
-                raise _too_large(self._most)
+                raise _too_large(self._most, by_settings=self._by_settings)
             self._grow(held, len(raw))
         return raw
 
@@ -112,9 +122,10 @@ class RequestBodies:
 
     def _grow(self, held: Held, size: int) -> None:
         if not held.fits(size):
+            setting = ", the setting http_max_bodies_bytes" if self._by_settings else ""
             detail = (
-                f"The bodies of all present requests take more than their part of {self._budget.most} bytes, the "
-                "setting http_max_bodies_bytes. Try again, or start another process."
+                f"The bodies of all present requests take more than their part of {self._budget.most} bytes{setting}. "
+                "Try again, or start another process."
             )
             raise HttpProblem(429, "too-many-bodies", detail, headers={"Retry-After": _RETRY_AFTER_SECONDS})
         held.resize(size)
@@ -151,10 +162,10 @@ class RequestLimits:
         return None if is_length and int(announced) <= self._most else _too_large(self._most)
 
 
-def _too_large(most_bytes: int) -> HttpProblem:
+def _too_large(most_bytes: int, *, by_settings: bool = True) -> HttpProblem:
     """The problem of a body that is too long."""
-    detail = f"The body is longer than {most_bytes} bytes, the setting http_max_body_bytes."
-    return HttpProblem(413, "body-too-large", detail)
+    setting = ", the setting http_max_body_bytes" if by_settings else ""
+    return HttpProblem(413, "body-too-large", f"The body is longer than {most_bytes} bytes{setting}.")
 
 
 def count_values(raw: bytes | bytearray) -> int:

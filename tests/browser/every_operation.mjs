@@ -1,9 +1,9 @@
-// A client in plain JavaScript that uses every operation of a served interface: node every_operation.mjs URL TOKEN LEDGER.
+// A client in plain JavaScript that uses every operation of a served interface: node every_operation.mjs URL TOKEN LEDGER SECRET.
 // It prints the operations that it used, and what it found, as JSON.
 import assert from "node:assert/strict";
-import { randomUUID } from "node:crypto";
+import { createHmac, randomUUID } from "node:crypto";
 
-const [url, token, ledger] = process.argv.slice(2);
+const [url, token, ledger, webhookSecret] = process.argv.slice(2);
 const used = new Set();
 
 async function request(method, template, places = {}, { body, query, headers = {}, bearer = token } = {}) {
@@ -230,6 +230,16 @@ async function look() {
   assert.equal((await call("GET", "/v1/health")).value.ok, true);
 }
 
+async function tellAsAProvider() {
+  const body = { type: "response.completed", data: { id: "resp_of_nobody" } };
+  const [id, at] = [randomUUID(), Math.floor(Date.now() / 1000)];
+  const key = Buffer.from(webhookSecret.replace("whsec_", ""), "base64");
+  const digest = createHmac("sha256", key).update(`${id}.${at}.${JSON.stringify(body)}`).digest("base64");
+  const headers = { "webhook-id": id, "webhook-timestamp": `${at}`, "webhook-signature": `v1,${digest}` };
+  const asked = ["POST", "/v1/provider-webhooks/{provider}", { provider: "openai" }];
+  assert.equal((await call(...asked, { body, headers, bearer: "" })).response.status, 204);
+}
+
 async function limit() {
   const body = { limit: { model: "openai:gpt-5-mini", rpm: 500 }, by: "node" };
   assert.equal((await call("PUT", "/v1/limits", {}, { body })).value.notes.length, 1);
@@ -288,5 +298,5 @@ const worked = await workAndRead();
 await lookBackAndRewind(worked);
 await change(worked);
 await Promise.all([ask(), changeMindsAndErase(), complete(), holdAndStop(), delegate(), talk(), live(), look(), limit(),
-  schedule()]);
+  schedule(), tellAsAProvider()]);
 console.log(JSON.stringify([...used].sort()));

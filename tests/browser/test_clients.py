@@ -22,6 +22,7 @@ from support.wait import wait_until
 HERE = Path(__file__).parent
 TOKEN = "token-of-admin-0123456789"
 ENV = {"CELERY_AGENTS_TOKEN_SECRET": "not-a-secret-but-long-enough"}
+SECRET = "whsec_bm90IGEgc2VjcmV0LCBidXQgbG9uZw=="
 NODE = shutil.which("node")
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(NODE is None, reason="there is no Node.js on PATH")]
@@ -37,7 +38,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def served(lab: Lab) -> Iterator[ServeProcess]:
-    env = {**ENV, "CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{TOKEN}:admin"}
+    env = {
+        **ENV,
+        "CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{TOKEN}:admin",
+        "CELERY_AGENTS_PROVIDER_WEBHOOK_SECRETS": f"openai={SECRET}",
+    }
     process = ServeProcess(lab.directory / "serve", lab.store_url, env)
     process.start()
     yield process
@@ -52,7 +57,7 @@ def run_node(script: str, *arguments: str) -> Any:
 
 
 def test_a_client_in_plain_javascript_uses_every_operation(served: ServeProcess, lab: Lab) -> None:
-    used = run_node("every_operation.mjs", served.url, TOKEN, lab.ledger.url)
+    used = run_node("every_operation.mjs", served.url, TOKEN, lab.ledger.url, SECRET)
     with served.http(TOKEN) as http:
         paths = http.get("/openapi.json").json()["paths"]
     offered = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}

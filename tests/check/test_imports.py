@@ -86,8 +86,8 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.flow worker.redaction worker.state worker.store"
     ),
     "tasks.http": (
-        "config tasks.client tasks.observability worker.errors worker.flow worker.known_secrets worker.moments "
-        "worker.requests worker.state worker.store"
+        "config tasks.client tasks.observability worker.drivers worker.errors worker.flow worker.known_secrets "
+        "worker.moments worker.requests worker.state worker.store"
     ),
     "tasks.local": (
         "config tasks.agent_modules tasks.app tasks.consumer worker.errors worker.known_secrets worker.store"

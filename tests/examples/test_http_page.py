@@ -16,6 +16,7 @@ from support.serve_process import ServeProcess
 
 TOKEN = "token-of-admin-0123456789"
 ENV = {"CELERY_AGENTS_TOKEN_SECRET": "not-a-secret-but-long-enough"}
+SECRET = "whsec_bm90IGEgc2VjcmV0LCBidXQgbG9uZw=="
 PAGE = (ROOT / "docs" / "http.md").read_text()
 
 pytestmark = pytest.mark.timeout(180)
@@ -29,7 +30,11 @@ def blocks(language: str) -> list[str]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     with Lab(tmp_path_factory.mktemp("page") / "lab", agents="support.page_agents", env=ENV) as lab:
         lab.worker()
-        env = {**ENV, "CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{TOKEN}:admin"}
+        env = {
+            **ENV,
+            "CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{TOKEN}:admin",
+            "CELERY_AGENTS_PROVIDER_WEBHOOK_SECRETS": f"openai={SECRET}",
+        }
         process = ServeProcess(lab.directory / "serve", lab.store_url, env)
         process.start()
         yield process
@@ -37,7 +42,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
 
 
 def run(served: ServeProcess, *command: str, given: str) -> str:
-    environment = {**os.environ, "API": served.url, "TOKEN": TOKEN, "NO_PROXY": "*", "no_proxy": "*"}
+    environment = {
+        **os.environ,
+        "API": served.url,
+        "TOKEN": TOKEN,
+        "WEBHOOK_SECRET": SECRET,
+        "NO_PROXY": "*",
+        "no_proxy": "*",
+    }
     done = subprocess.run(
         command, input=given, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -47,7 +59,7 @@ def run(served: ServeProcess, *command: str, given: str) -> str:
 
 def test_the_commands_of_the_page_do_what_it_says(served: ServeProcess) -> None:
     script = [block for block in blocks("sh") if "celery-agents serve" not in block]
-    assert len(script) == 19
+    assert len(script) == 20
     told = run(served, "sh", "-eu", given="set -x\n" + "\n".join(script))
     assert '"final_response": "How can I help?"' in told
     assert "event: execution_completed" in told
@@ -64,9 +76,9 @@ def test_the_commands_of_the_page_do_what_it_says(served: ServeProcess) -> None:
 
     called = {re.sub(r"[?\"].*", "", path) for path in re.findall(r"\$API(/[^\s]*)", "\n".join(script))}
     named = {
-        re.sub(r"order-\d+|(?<=steps/)\d+|nightly", "{}", re.sub(r"\$\w+|priority", "{}", path)).replace(
-            "/agents/support/", "/agents/{}/"
-        )
+        re.sub(
+            r"order-\d+|(?<=steps/)\d+|nightly|(?<=webhooks/)openai", "{}", re.sub(r"\$\w+|priority", "{}", path)
+        ).replace("/agents/support/", "/agents/{}/")
         for path in called
     }
     known = {re.sub(r"{\w+}", "{}", path) for path in paths}

@@ -21,6 +21,7 @@ from celery_agents.flow import ProviderLimit
 from celery_agents.tasks.observability.server_policy import parse_version
 from celery_agents.worker.errors import NotConfirmed, StoreForbidden
 from celery_agents.worker.store import keys
+from celery_agents.worker.store.steps.provider_jobs import JobEntry
 from celery_agents.worker.store.store import redis_store
 
 from support.deployed import DEPLOY
@@ -180,6 +181,25 @@ def test_services_set_limits_and_pause_and_monitoring_sees_them(users: Deploymen
         assert client.unpause(model="openai:gpt-5-mini")
         assert client.limits.remove("openai:gpt-5-mini")
         assert (looks.pauses(), looks.limits.list()) == ((), ())
+
+
+def test_a_webhook_of_a_provider_wakes_a_step_by_the_user_of_the_http_server(users: Deployment) -> None:
+    with AgentClient(users.url("http")) as client, users.client("worker") as worker:
+        with pytest.warns(UserWarning, match="no worker has registered"):
+            job = client.submit("nobody", QUESTION)
+        scope = client.store.context.session(job.session_id)
+        entry = JobEntry(
+            id="resp_1", handle="{}", key="ca-1", session_id=job.session_id, execution_id=job.execution_id, step=1, job=0,
+            agent="nobody", model="openai:gpt-5-mini", window="8h", since_ms=1, due_ms=2,
+        )  # fmt: skip
+        worker.hset(scope.keys.shard.jobs, entry.id, entry.to_json())
+        later = client.store.context.now_ms() + 3_600_000
+        worker.hset(scope.keys.ctl, mapping={"put_off": "job", "not_before": later})
+        assert client.wake_provider_job("resp_1")
+        assert worker.hmget(scope.keys.ctl, "put_off", "not_before") != ["job", str(later)]
+        assert not client.wake_provider_job("resp_2")
+        client.store.housekeeping.forget_job(entry)
+        client.delete(job.session_id)
 
 
 def find_restart(said: str) -> dict[str, str]:
