@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from celery import Celery
 
+from ..config.redis_urls import uses_sentinels
 from ..config.settings import Settings
 from ..worker.store.redis.database import POOL_OPTIONS, RedisDatabase
 from ..worker.store.redis.pools import make_pool
@@ -20,6 +21,8 @@ def connect_broker(app: Celery, settings: Settings) -> RedisDatabase:
         settings.broker, timeout_seconds=settings.redis_timeout_seconds, max_connections=_CONNECTIONS,
         client_name="celery-agents-publisher", **POOL_OPTIONS, **broker_tls(app),
     )  # fmt: skip
+    if uses_sentinels(settings.broker):
+        pool.sentinel_manager.setting = "CELERY_AGENTS_BROKER_URL"
     return RedisDatabase(pool)
 
 

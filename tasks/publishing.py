@@ -80,7 +80,12 @@ class StepPublisher(Publisher):
 
     def ask_queues(self, database: Database, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run commands in one round trip to the broker's Redis, where that is not the store's."""
-        return (self._open_broker() if self._is_apart else database).pipeline(point, commands)
+        if not self._is_apart:
+            return database.pipeline(point, commands)
+        try:
+            return self._open_broker().pipeline(point, commands)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"the broker does not answer: {error}") from error
 
     def close(self) -> None:
         """Close the connections to the broker's Redis. Publishing again opens new ones."""

@@ -249,24 +249,35 @@ class _GaugeCollector:
 
     def _read_queues(self, runtime: Runtime) -> dict[str, tuple[str, str, dict[str, float]]]:
         """Labelled gauges: what they mean, the label, and the value of each label."""
-        housekeeping, settings = runtime.store.housekeeping, runtime.settings
-        try:
-            keys = {settings.step_queue(queue): runtime.publisher.queue_key(queue) for queue in runtime.queues}
-            lengths: dict[str, float] = {}
-            if takes_steps_itself(settings):
-                lengths = {name: float(housekeeping.queue_length(key)) for name, key in keys.items()}
-            shares = runtime.store.flow.shares_waiting([*keys.values()]) if runtime.gate.view.shares else {}
-            unoffered: dict[str, float] = {**housekeeping.count_unoffered()}
-        except CeleryAgentsError as error:
-            log.debug("the queues cannot be read: %s", error)
-            return {}
-        waiting = {share: float(sum(counts.values())) for share, counts in shares.items()}
-        most = dict(sorted(waiting.items(), key=lambda each: -each[1])[:_MOST_SHARES])
-        return {
-            "share_waiting": ("Steps that wait in these queues, of the shares with most", "share", most),
-            "queue_length": ("Messages in a queue that this worker takes", "queue", lengths),
-            "unoffered_sessions": ("Sessions whose agent no live worker offers (of all workers)", "agent", unoffered),
-        }
+        gauges: dict[str, tuple[str, str, dict[str, float]]] = {}
+        for read in (_read_lengths, _read_unoffered):  # the queues may be elsewhere than the sessions
+            try:
+                gauges |= read(runtime)
+            except CeleryAgentsError as error:
+                log.debug("the queues cannot be read: %s", error)
+        return gauges
+
+
+def _read_lengths(runtime: Runtime) -> dict[str, tuple[str, str, dict[str, float]]]:
+    """How many messages wait, and whose."""
+    store, settings = runtime.store, runtime.settings
+    keys = {settings.step_queue(queue): runtime.publisher.queue_key(queue) for queue in runtime.queues}
+    lengths: dict[str, float] = {}
+    if takes_steps_itself(settings):
+        lengths = {name: float(store.housekeeping.queue_length(key)) for name, key in keys.items()}
+    shares = store.flow.shares_waiting([*keys.values()]) if runtime.gate.view.shares else {}
+    waiting = {share: float(sum(counts.values())) for share, counts in shares.items()}
+    most = dict(sorted(waiting.items(), key=lambda each: -each[1])[:_MOST_SHARES])
+    return {
+        "share_waiting": ("Steps that wait in these queues, of the shares with most", "share", most),
+        "queue_length": ("Messages in a queue that this worker takes", "queue", lengths),
+    }
+
+
+def _read_unoffered(runtime: Runtime) -> dict[str, tuple[str, str, dict[str, float]]]:
+    counts: dict[str, float] = {**runtime.store.housekeeping.count_unoffered()}
+    text = "Sessions whose agent no live worker offers (of all workers)"
+    return {"unoffered_sessions": (text, "agent", counts)}
 
 
 def _count_losses(runtime: Runtime) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from celery import Celery
 
+from ....config.brokers import shares_a_database
 from ....config.settings import Settings
 from ....worker.errors import StateUnreadable, StoreForbidden, StoreUnavailable
 from ....worker.redaction import describe_exception
@@ -63,6 +64,9 @@ CHECKS: Final[tuple[Check, ...]] = (
     environment.check_app_settings,
 )
 
+BROKER_CHECKS: Final[tuple[Check, ...]] = (workers.check_queue, providers.check_shares)
+"""Those that read the queues, where these are."""
+
 
 def examine(settings: Settings, app: Celery | None = None) -> list[Finding]:
     """Look at Redis, the broker, workers, agents and the backlog.
@@ -116,6 +120,9 @@ def _run(check: Check, installation: Installation) -> Iterator[Finding]:
     except StoreForbidden as error:
         yield Finding.warn(name, str(error), "ask as a Redis user that may look at it, such as monitor")
     except StoreUnavailable as error:
+        if check in BROKER_CHECKS and not shares_a_database(installation.settings):
+            yield Finding.warn(name, str(error), "it cannot be looked at until the broker answers")
+            return
         if not isinstance(error.__cause__, RedisIsAway) and not installation.store.context.fleet.is_apart:
             raise
         yield Finding.fail(name, str(error), "it cannot be looked at until Redis takes writes")
