@@ -14,14 +14,19 @@ from celery_agents.worker.errors import SessionDeleted
 from support.agents import plan
 from support.deployment import Deployment
 from support.ledger import Ledger
-from support.redis_server import servers
+from support.redis_server import find_binary, servers
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture(params=servers())
+EACH = [pytest.param(*each.values, id=each.id, marks=[*each.marks, pytest.mark.long]) for each in servers()]
+
+
+@pytest.fixture(
+    params=[pytest.param(find_binary(), id="default"), *EACH]
+)  # test_redis_users looks at each in the suite
 def users(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
     """Only a Redis with the users, of each server that can be had."""
     made = Deployment(tmp_path / "users", request.param)

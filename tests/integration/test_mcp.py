@@ -216,32 +216,28 @@ def test_a_server_that_hangs_delays_no_other_session(lab: Lab, server: MCPServer
     lab.client.stop(stuck.session_id)
 
 
-IDLE_SECONDS = 5.0
+IDLE_SECONDS = 3.0
 # A hundredth of a processor.
 MOST_IDLE_CPU = 0.01 * IDLE_SECONDS
 
 
 def idle_cpu(process: psutil.Process) -> float:
-    """Seconds of processor time that the process takes while nothing happens; the least of three measurements."""
-
-    def measure() -> float:
-        before = sum(process.cpu_times()[:2])
-        time.sleep(IDLE_SECONDS)
-        return sum(process.cpu_times()[:2]) - before
-
-    return min(measure() for _ in range(3))
+    """Seconds of processor time that the process takes while nothing happens."""
+    before = sum(process.cpu_times()[:2])
+    time.sleep(IDLE_SECONDS)
+    return sum(process.cpu_times()[:2]) - before
 
 
 def test_twenty_idle_servers_cost_a_worker_no_cpu(lab: Lab, worker: WorkerProcess) -> None:
     process = psutil.Process(worker.pid)
-    alone = idle_cpu(process)
+    alone = min(idle_cpu(process) for _ in range(2))
     calls = [call(f"m{n}_look", work=f"many{n}") if n < 10 else call(f"m{n}_grow") for n in range(20)]
     job = submit(lab, calls, agent="many")
     assert job.result(timeout=60).status == "completed"
     assert {outcome for outcome, _ in outcomes(lab, job)} == {ToolOutcome.OK}
     time.sleep(1)
     assert len(process.children(recursive=True)) >= 10
-    assert idle_cpu(process) < alone + MOST_IDLE_CPU
+    assert any(idle_cpu(process) < alone + MOST_IDLE_CPU for _ in range(3)), "whatever else runs at one time"
 
 
 class CountingSelector(selectors.DefaultSelector):

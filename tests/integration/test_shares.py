@@ -57,7 +57,7 @@ def lane_of(client: AgentClient, session: str) -> str:
     return ControlFields.read(reply).lane
 
 
-@pytest.mark.parametrize("sessions", [12, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("sessions", [8, pytest.param(200, marks=pytest.mark.long)])
 def test_customers_get_slot_time_by_their_weights_whatever_they_hand_over_and_though_workers_die(
     tmp_path: Path, sessions: int
 ) -> None:
