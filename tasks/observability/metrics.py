@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ...config.brokers import takes_steps_itself
 from ...config.settings import Settings
+from ...worker.drivers.windows import WINDOWS
 from ...worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
 from ...worker.state.execution.inference import InferenceResponse
 from ..consumer.refusals import SOURCES, refusals
+from .provider_jobs import JobTally, measure_jobs, tally_jobs
 from .provider_metrics import count_waits, measure_buckets, measure_caps, measure_concurrency
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 _BUCKETS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 900.0)
 # People take minutes to days.
 _ANSWER_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
+_JOB_BUCKETS: Final = (60.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 57_600.0, 86_400.0)
+_JOBS_READ_SECONDS: Final = 60.0
+"""Between two looks at the index of jobs, which may be long."""
 _UNKNOWN_TOOL: Final = "(unknown)"  # a model may invent any name, and each would be a time series
 _OTHER: Final = "(other)"
 _MOST_NAMES: Final = 100
@@ -80,8 +85,8 @@ class Metrics(StepObserver):
         def counter(name: str, what: str, *labels: str) -> Counter:
             return Counter(f"celery_agents_{name}", what, labels, registry=self.registry)
 
-        def seconds(name: str, what: str, *labels: str) -> Histogram:
-            return Histogram(f"celery_agents_{name}_seconds", what, labels, registry=self.registry, buckets=_BUCKETS)
+        def seconds(name: str, what: str, *labels: str, buckets: Sequence[float] = _BUCKETS) -> Histogram:
+            return Histogram(f"celery_agents_{name}_seconds", what, labels, registry=self.registry, buckets=buckets)
 
         self._steps = counter("steps", "Steps that this worker claimed, by what came of them", "agent", "outcome")
         self._deliveries = counter("deliveries", "Step messages by what came of them", "outcome")
@@ -95,13 +100,11 @@ class Metrics(StepObserver):
         self._tokens = counter("tokens", "Tokens of the answers", "agent", "model", "kind")
         self._cost = counter("cost_usd", "Price of the answers in US dollars, where it is known", "agent", "model")
         self._recoveries = counter("recoveries", "Steps carried on after another claim had ended unfinished", "agent")
-        self._answer_seconds = Histogram(
-            "celery_agents_request_answer_seconds",
-            "From a request to its answer, counted when the step that asked is committed",
-            ("agent", "kind", "status"),
-            registry=self.registry,
-            buckets=_ANSWER_BUCKETS,
-        )
+        what = "From a request to its answer, counted when the step that asked is committed"
+        self._answer_seconds = seconds("request_answer", what, "agent", "kind", "status", buckets=_ANSWER_BUCKETS)
+        what = "From a job at a provider to its answer, as the worker saw it that has collected it"
+        self._job_seconds = seconds("provider_job", what, "model", "window", buckets=_JOB_BUCKETS)
+        self._saved = counter("saved_dollars", "What windows have saved of the full price", "model", "window")
         self._models, self._kinds = _LabelValues(_MOST_NAMES), _LabelValues(_MOST_NAMES)
         self._tools = _LabelValues(_MOST_TOOLS)
         self._started: dict[str, float] = {}  # by claim, like the next
@@ -123,8 +126,12 @@ class Metrics(StepObserver):
         self._driver_seconds.labels(agent, "error" if error else "answer").observe(seconds)
         if error:
             self._errors.labels(agent, self._kinds.of(error)).inc()
-        if response is None:
-            return
+        if response is not None:
+            self._count_usage(run, response)
+
+    def _count_usage(self, run: Run, response: InferenceResponse) -> str:
+        """Count tokens and price; the label of the model."""
+        agent = run.agent.name
         model = self._models.of(response.model or (run.model if run.agent.models else "own driver"))
         usage = response.usage
         for kind in ("input", "output", "cache_write", "cache_read", "reasoning"):
@@ -132,6 +139,15 @@ class Metrics(StepObserver):
                 self._tokens.labels(agent, model, kind).inc(count)
         if response.cost:
             self._cost.labels(agent, model).inc(response.cost)
+        return model
+
+    def job_answered(self, run: Run, seconds: float, response: InferenceResponse) -> None:
+        """See `StepObserver`."""
+        model, name = self._count_usage(run, response), run.memory.jobs[-1].window
+        window = WINDOWS.get(name)
+        self._job_seconds.labels(model, name).observe(seconds)
+        if response.cost and window is not None:
+            self._saved.labels(model, name).inc(response.cost * window.discount / window.factor)
 
     def tools_called(self, run: Run) -> None:
         """See `StepObserver`."""
@@ -187,6 +203,7 @@ class _GaugeCollector:
 
     def __init__(self, runtime: Callable[[], Runtime]) -> None:
         self._runtime = runtime
+        self._jobs, self._jobs_read_at = JobTally(), -_JOBS_READ_SECONDS
 
     def collect(self) -> Iterator[Any]:
         """Give the gauges to prometheus_client."""
@@ -227,6 +244,17 @@ class _GaugeCollector:
             yield from measure_concurrency(runtime.concurrency, limits)
         if view.caps:
             yield from measure_caps(runtime.spending, _read_or_none("spend caps", flow.caps))
+        yield from measure_jobs(self._read_jobs(runtime))
+
+    def _read_jobs(self, runtime: Runtime) -> JobTally:
+        if time.monotonic() >= self._jobs_read_at + _JOBS_READ_SECONDS:
+            housekeeping = runtime.store.housekeeping
+            try:
+                self._jobs = tally_jobs(housekeeping.provider_jobs(), housekeeping.now_ms())
+            except CeleryAgentsError as error:
+                log.debug("the jobs at providers cannot be read: %s", error)
+            self._jobs_read_at = time.monotonic()
+        return self._jobs
 
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:

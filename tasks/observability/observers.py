@@ -60,6 +60,10 @@ class Observers(StepObserver):
         """See `StepObserver`."""
         self._notify(lambda each: each.driver_called(run, seconds, response, error))
 
+    def job_answered(self, run: Run, seconds: float, response: InferenceResponse) -> None:
+        """See `StepObserver`."""
+        self._notify(lambda each: each.job_answered(run, seconds, response))
+
     def tools_called(self, run: Run) -> None:
         """See `StepObserver`."""
         self._notify(lambda each: each.tools_called(run))

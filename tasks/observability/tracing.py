@@ -82,6 +82,10 @@ class Tracing(StepObserver):
         span = self._start_child(run, name, self._trace.SpanKind.CLIENT, ended - round(seconds * 1e9), attributes)
         self._end(span, ended, error)
 
+    def job_answered(self, run: Run, seconds: float, response: InferenceResponse) -> None:
+        """See `StepObserver`. Its span may begin long before that of the step."""
+        self.driver_called(run, seconds, response, "")
+
     def tools_called(self, run: Run) -> None:
         """See `StepObserver`."""
         opened = self._open.get(run.claim.id)

@@ -33,7 +33,7 @@ FORCED = 5.0  # after the drain, until a worker with a function that does not en
 BOOKKEEPING = {
     "slots", "slots_busy", "slots_abandoned", "due_sessions", "overdue_sessions", "due_age_seconds", "delayed_steps",
     "problems", "refused_total", "redis_memory_share", "unoffered_sessions", "queue_length", "open_requests",
-    "open_request_age_seconds", "archive_behind_seconds",
+    "open_request_age_seconds", "archive_behind_seconds", "provider_job_late",
 }  # fmt: skip
 
 # The fields of KEDA's own definition that we use; the whole of it is in no package.
@@ -199,7 +199,7 @@ ALERTED: dict[str, str | None] = {
     "check_requests": "CeleryAgentsRequestWaits", "check_queue": "CeleryAgentsQueueStandsStill",
     "check_dead": "CeleryAgentsStepsParked", "check_refused": "CeleryAgentsRefusedMessages",
     "check_unacked": "CeleryAgentsRefusedMessages", "check_providers": "CeleryAgentsProviderHeld",
-    "check_writes": "CeleryAgentsRedisProblem", "check_histories": "CeleryAgentsHistoryLost",
+    "check_jobs": "CeleryAgentsProviderJobsLate", "check_writes": "CeleryAgentsRedisProblem", "check_histories": "CeleryAgentsHistoryLost",
     "check_archive": "CeleryAgentsArchiveBehind",
     # Sessions that wait for a limit are put off.
     "check_concurrency": "CeleryAgentsStepsPutOff", "check_caps": "CeleryAgentsStepsPutOff",

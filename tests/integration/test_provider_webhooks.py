@@ -10,6 +10,8 @@ import pytest
 from celery_agents import Job
 
 from fault.real.provider_jobs import Stage, stage
+from support.processes import free_port
+from support.scraping import scraped
 from support.serve_process import ServeProcess
 from support.wait import wait_until
 
@@ -17,6 +19,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:no wo
 
 SECRET = "whsec_bm90IGEgc2VjcmV0LCBidXQgbG9uZw=="
 POLL = ("CELERY_AGENTS_JOB_POLL_SECONDS", "CELERY_AGENTS_JOB_POLL_MAX_SECONDS")
+PORT = free_port()
 SOON = 5.0
 """Seconds; a webhook takes a tenth of one, on a machine that does nothing else."""
 
@@ -26,7 +29,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A worker that looks for its answers once an hour, and a server that takes webhooks."""
     directory = tmp_path_factory.mktemp("webhooks")
     with stage(directory, **dict.fromkeys(POLL, "3600")) as made:
-        made.lab.worker()
+        made.lab.worker(CELERY_AGENTS_METRICS_PORT=str(PORT))
         env = {"CELERY_AGENTS_PROVIDER_WEBHOOK_SECRETS": f"openai={SECRET}"}
         served = ServeProcess(directory / "serve", made.lab.store_url, env)
         served.start()
@@ -100,6 +103,16 @@ def test_what_is_forged_or_old_wakes_nothing_and_one_that_says_too_much_costs_a_
     wait_until(lambda: is_put_off(played, job), "it is put off again", 10)
     played.provider.control("release", id=job_id)
     assert job.result(timeout=SOON).final_response == "hello"
+
+
+def test_the_metrics_of_the_worker_tell_of_what_has_answered(played: Stage) -> None:
+    series, paid = scraped(PORT), played.provider.book.paid()
+    dollars = sum(line["dollars"] for line in paid if line["window"] == "8h")
+    (saved,) = (value for name, value in series.items() if "saved_dollars_total{" in name and 'window="8h"' in name)
+    assert saved == pytest.approx(dollars * 0.4 / 0.6, rel=1e-6)
+    counts = sum(value for name, value in series.items() if name.startswith("celery_agents_provider_job_seconds_count"))
+    assert counts == len(paid)
+    assert series["celery_agents_provider_job_late"] == 0
 
 
 def test_without_one_the_step_looks_by_itself(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -147,7 +147,21 @@ class Inference:
             request = with_corrections(request, run.memory.rejected)
         window = window_of(run, request)
         raw = None if window is None else self._jobs.ask(run, request, window)
-        return self._ask_now(run, request) if raw is None else self._read_answer(self._with_stored_question(run), raw)
+        return self._ask_now(run, request) if raw is None else self._read_job(run, raw)
+
+    def _read_job(self, run: Run, raw: bytes) -> Run:
+        paid: InferenceResponse | None = None
+        try:
+            answered = self._read_answer(self._with_stored_question(run), raw)
+            paid = answered.obtained.response
+        except UnusableAnswer as error:
+            paid = as_response(error)
+            raise
+        finally:
+            if self._services.observer is not None and paid is not None:
+                seconds = run.memory.jobs[-1].waited_ms(self._services.redis_ms(run)) / 1000
+                self._services.observer.job_answered(run, seconds, paid)
+        return answered
 
     def _ask_now(self, run: Run, request: InferenceRequest) -> Run:
         admission = admit(run, self._services, request)

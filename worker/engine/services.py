@@ -49,6 +49,10 @@ class StepObserver(Protocol):
         """
         ...
 
+    def job_answered(self, run: Run, seconds: float, response: InferenceResponse) -> None:
+        """The latest job of the step at a provider has answered, so many seconds after it was asked for."""
+        ...
+
     def tools_called(self, run: Run) -> None:
         """The step's tool calls have ended. `new_records` tells which of them this attempt made."""
         ...

@@ -53,6 +53,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     providers.check_concurrency,
     providers.check_caps,
     providers.check_shares,
+    providers.check_jobs,
     schedules.check_schedules,
     workers.check_requests,
     workers.check_queue,

@@ -8,15 +8,18 @@ from typing import Final
 from ....worker.engine.flow_texts import (
     bucket_state,
     describe_limits,
+    describe_moment,
     describe_parts,
     describe_pause,
     describe_shares,
     describe_undefined,
     describe_waiting,
 )
+from ....worker.moments import moment
 from ...client.provider_notes import find_unnamed, find_unused, find_unused_cap
 from ...client.shares import Shares
 from ...publishing import StepPublisher
+from ..provider_jobs import tally_jobs
 from .findings import Finding, Installation
 
 _ADVICE: Final[Mapping[str, str]] = {
@@ -68,6 +71,24 @@ def check_caps(installation: Installation) -> Iterator[Finding]:
             )
         else:
             yield Finding.ok("cap", what)
+
+
+def check_jobs(installation: Installation) -> Iterator[Finding]:
+    """Jobs at providers, and those that have not ended within their window."""
+    housekeeping = installation.store.housekeeping
+    tally = tally_jobs(housekeeping.provider_jobs(), housekeeping.now_ms())
+    if tally.oldest_ms is None:
+        return
+    most = [f"{count} of {model}, {window}" for (model, window), count in tally.counts.most_common(_MOST_SHOWN)]
+    what = f"{', '.join(most)}; the oldest since {describe_moment(moment(tally.oldest_ms))} UTC"
+    if tally.late:
+        late = f"{tally.late} later than their window: {', '.join(tally.late_sessions)}"
+        advice = (
+            "an hour behind it a job is asked again; of held sessions and agents without a worker nobody looks at it"
+        )
+        yield Finding.warn("jobs at providers", f"{what}; {late}", advice)
+    else:
+        yield Finding.ok("jobs at providers", what)
 
 
 def check_shares(installation: Installation) -> Iterator[Finding]:
