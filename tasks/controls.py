@@ -139,6 +139,7 @@ def _register_submit(app: Celery, settings: Settings, client: LazyClient, option
         request_webhook: str | None = None,
         start_at: str | None = None,
         expires_in_seconds: float | None = None,
+        completion_window: str | None = None,
     ) -> str:
         """Hand a job to an agent; see `AgentClient.submit`."""
         try:
@@ -148,6 +149,7 @@ def _register_submit(app: Celery, settings: Settings, client: LazyClient, option
                 metadata=metadata, on_complete=on_complete, webhook=webhook, on_request=on_request,
                 request_webhook=request_webhook, start_at=read_time("start_at", start_at), new_only=not continues,
                 expires_in=_read_seconds("expires_in_seconds", expires_in_seconds),
+                completion_window=completion_window,
             )  # fmt: skip
         except (InvalidInput, ActionRefused, IdempotencyMismatch) as error:
             if isinstance(error, IdempotencyMismatch) and session_id is not None and not continues:

@@ -119,7 +119,10 @@ def check_window(agent: Agent) -> None:
     check: Any = getattr(agent.answering, "check_window", None)
     if check is None:
         raise ConfigurationError(f"{place} {window!r}: its driver sells none; give model='provider:name'")
-    check(window)
+    try:
+        check(window)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"agent {agent.name!r}: {error}") from error
 
 
 def _check_background(agent: Agent) -> None:

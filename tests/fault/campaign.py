@@ -47,6 +47,7 @@ from fault.real import (  # noqa: E402
     models,
     pauses,
     poison,
+    provider_jobs,
     providers,
     races,
     redis_faults,
@@ -135,6 +136,18 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "kill -9 at each crash point, with each kind of tool, under load, where five customers share the slots",
         {"kills": "kills", **_JOBS, **_CALLS},
         tuple(f"killed_{point}_{tool}" for point, tool in kills.combinations(separate=False)),
+    ),
+    "kills-jobs": Scenario(
+        lambda d, s: provider_jobs.kill_jobs(d, provider_jobs.AGENTS, 8, s, timeout=1500),
+        "kill -9 at each crash point, while answers are waited for at providers that sell time",
+        {"kills": "kills", **_JOBS, "answers asked again": "created_again"},
+        tuple(f"kills_{point}" for point in provider_jobs.POINTS),
+    ),
+    "kills-jobs-redis": Scenario(
+        lambda d, s: provider_jobs.kill_jobs(d, provider_jobs.AGENTS, 4, s, redis_kills=30, timeout=1500),
+        "the same, while Redis with an fsync at every write is killed, too",
+        {"kills": "kills", "kills of Redis": "redis_kills", **_JOBS, "answers asked again": "created_again"},
+        ("kills", "redis_kills"),
     ),
     "drains": Scenario(
         lambda d, s: pauses.drains(d, 40),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import subprocess
 import sys
@@ -10,14 +11,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from celery_agents import AsyncAgentClient
 from celery_agents.flow import SpendCap
+from celery_agents.tasks.names import SUBMIT
+from celery_agents.tasks.producer import create_producer_app
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.state import ExecutionBudget
 
 from fault.real.provider_jobs import Stage, stage
 from support import fork_server
+from support.serve_process import ServeProcess
 from support.wait import wait_until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:no worker has registered")]
@@ -223,6 +229,37 @@ def test_what_cannot_be_is_refused_where_it_is_submitted(played: Stage, more: di
     with pytest.raises(InvalidInput, match=said) as refused:
         played.lab.client.submit("within_8h", "no", **more)
     assert "completion_window" in str(refused.value)
+
+
+def windows(played: Stage, text: str) -> list[str | None]:
+    return [line["window"] for line in played.provider.book.created() if str(line["text"]) == text]
+
+
+def test_a_window_comes_over_http_by_a_task_and_from_the_async_client(played: Stage) -> None:
+    lab, client = played.lab, played.lab.client
+    token = "token-of-submit-0123456789"
+    tokens = {"CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{token}:submit+read"}
+    given = {"message": "over http", "completion_window": "24h"}
+    with (
+        ServeProcess(lab.directory / "serve", lab.store_url, tokens) as served,
+        httpx.Client(base_url=served.url, trust_env=False, headers={"Authorization": f"Bearer {token}"}) as http,
+    ):
+        done = http.post("/v1/agents/plain/jobs?wait=20", json=given)
+        assert done.json()["result"]["final_response"] == "over http", done.text
+        refused = http.post("/v1/agents/plain/jobs", json={**given, "completion_window": "1h"})
+        assert refused.status_code == 422
+        assert "completion_window" in refused.text
+    with create_producer_app(client.settings) as app:
+        kwargs = {"agent": "plain", "message": "by a task", "session_id": "by-task", "completion_window": "2h"}
+        app.send_task(SUBMIT, kwargs=kwargs, queue=client.settings.control_queue)
+    wait_until(lambda: windows(played, "by a task"), "it is submitted", 20)
+
+    async def play() -> str:
+        job = await AsyncAgentClient.of(client).submit("plain", "from async", completion_window="8h")
+        return (await job.result(timeout=20)).final_response
+
+    assert asyncio.run(play()) == "from async"
+    assert [windows(played, each) for each in ("over http", "by a task", "from async")] == [["24h"], ["2h"], ["8h"]]
 
 
 def test_a_window_of_a_session_that_exists_is_refused(played: Stage) -> None:

@@ -27,6 +27,7 @@ from support.verdict import Verdict, judge_rest
 from support.wait import wait_until
 
 POINTS: Final = ("c0", "c1", "p0", "p1", "p2", "c2", "c3", "c5", "c7")
+AGENTS: Final = ("within_8h", "within_24h", "claude", "chat")
 FOUND: Final = ("within_24h", "claude")
 """Agents whose jobs are found behind a crash between creation and id."""
 TOOLS: Final = 3
@@ -121,6 +122,7 @@ def kill_jobs(
                 verdict.expect(death.code == -9, "workers", f"ended with {death.code} at {death.crash}")
             wait_until(lambda: not _to_clean(lab), "all jobs are cleaned up behind", 30)
         verdict.counts.update({f"kills_{point}": count for point, count in kills.items()})
+        verdict.counts["kills"] += kills.total()
         deaths = [*(death.at_ms / 1000 for death in supervisor.deaths), *redis_deaths]
         verdict.counts["redis_kills"] = len(redis_deaths)
         for agent in agents:
@@ -157,6 +159,7 @@ def _judge(verdict: Verdict, played: Stage, agent: str, jobs: Sequence[Job], dea
         dollars[named.get(str(line["id"]), "")] += line["dollars"]
     for number, job in enumerate(jobs):
         name, result = f"{agent} {number}", job.result(timeout=10)
+        verdict.counts["jobs_completed"] += 1
         verdict.counts[f"{agent}_jobs"] += 1
         verdict.expect(str(result.status) == "completed", "I1", f"{name} is {result.status}: {result.errors}")
         verdict.expect(result.final_response == f"done after {TOOLS}: noted {TOOLS}", "I3", f"{name} says {result}")
@@ -164,7 +167,7 @@ def _judge(verdict: Verdict, played: Stage, agent: str, jobs: Sequence[Job], dea
         is_equal = asked[name] > STEPS or math.isclose(result.cost or 0.0, dollars[name], rel_tol=1e-6)
         verdict.expect(is_equal, "cost", f"{name} costs {result.cost}, and {dollars[name]} were charged")
     extra = len(created) - STEPS * len(jobs)
-    verdict.counts[f"{agent}_created_again"] += extra
+    verdict.counts["created_again"] += extra
     looked_at = {str(line["id"]) for line in book.polls()}
     unknown = [line for line in created if str(line["id"]) not in looked_at]
     # A process that dies takes the other steps that it runs with it, wherever they are.
