@@ -17,6 +17,7 @@ from ...worker.drivers.windows import WINDOWS
 from ...worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
+from ...worker.flow.values import AT_PROVIDER
 from ...worker.state.execution.inference import InferenceResponse
 from ..consumer.refusals import SOURCES, refusals
 from .provider_jobs import JobTally, measure_jobs, tally_jobs
@@ -259,7 +260,7 @@ class _GaugeCollector:
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:
             total, late, oldest_ms = runtime.store.housekeeping.backlog()
-            delayed = len(runtime.store.housekeeping.list_delayed())
+            delayed = sum(each.put_off != AT_PROVIDER for each in runtime.store.housekeeping.list_delayed())
             waiting = runtime.store.requests.count_open()
             now_ms = runtime.store.housekeeping.now_ms()
         except CeleryAgentsError as error:
@@ -272,7 +273,7 @@ class _GaugeCollector:
             "due_sessions": ("Sessions with a step to run, now or later (of all workers)", total),
             "overdue_sessions": ("Of these, sessions whose time has passed", late),
             "due_age_seconds": ("How long the oldest of these has been overdue", oldest_ms / 1000),
-            "delayed_steps": ("Delayed steps, which wait for their next try (of all workers, to 1000)", delayed),
+            "delayed_steps": ("Delayed steps but those of jobs at providers (of all workers, to 1000)", delayed),
         }
 
     def _read_queues(self, runtime: Runtime) -> dict[str, tuple[str, str, dict[str, float]]]:

@@ -90,6 +90,7 @@ def test_one_that_comes_twice_or_late_does_the_same(played: Stage) -> None:
 
 def test_what_is_forged_or_old_wakes_nothing_and_one_that_says_too_much_costs_a_look(played: Stage) -> None:
     job, job_id = at_provider(played, "within_8h", "hello")
+    assert scraped(PORT)["celery_agents_delayed_steps"] == 0
     looks = len(played.provider.book.polls(job_id))
     played.provider.control("fault", on="webhook", fault="forged")
     played.provider.control("fault", on="webhook", fault="old")

@@ -11,6 +11,7 @@ from ....config.celery import GREENLETS
 from ....config.settings import GROUP_MARK, shown_queues
 from ....config.version import __version__
 from ....worker.errors import CeleryAgentsError
+from ....worker.flow.values import AT_PROVIDER
 from ....worker.redaction import redact
 from ....worker.state.agent_fields import PACKED_SCHEMA_VERSION
 from ....worker.store.requests.records import RequestFilter
@@ -131,8 +132,9 @@ def check_backlog(installation: Installation) -> Iterator[Finding]:
 
 
 def check_delayed(installation: Installation) -> Iterator[Finding]:
-    """Delayed steps, by reason: an outage of a model provider shows here."""
-    delayed = installation.store.housekeeping.list_delayed(_DELAYED_READ)
+    """Delayed steps but those of jobs at providers, by reason: an outage of a model provider shows here."""
+    read = installation.store.housekeeping.list_delayed(_DELAYED_READ)
+    delayed = [each for each in read if each.put_off != AT_PROVIDER]
     if not delayed:
         yield Finding.ok("steps put off", "none")
         return

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from celery_agents.tasks.observability.doctor.findings import Finding, Level
 from celery_agents.tasks.observability.doctor.providers import check_jobs
+from celery_agents.tasks.observability.doctor.workers import check_delayed
 from celery_agents.tasks.observability.metrics import Metrics
 from celery_agents.tasks.observability.provider_jobs import measure_jobs, tally_jobs
 from celery_agents.worker.agent import Agent
@@ -54,6 +55,16 @@ def test_doctor_names_sessions_of_jobs_that_are_later_than_their_window() -> Non
     (finding,) = found(*(entry(n, due_ms=1) for n in range(100)))
     assert "100 later than their window: " in finding.what
     assert finding.what.count("session-") == 8
+
+
+def test_a_step_at_its_provider_is_no_delay_that_an_operator_has_to_look_at() -> None:
+    bench = Bench(Agent("report", driver=LaterDriver(), completion_window="8h"), driver_attempts=3)
+    bench.step(bench.submit())
+    assert len(bench.store.housekeeping.list_delayed()) == 1
+    made: Any = SimpleNamespace(store=bench.store)
+    (finding,) = check_delayed(made)
+    bench.close()
+    assert (finding.level, finding.what) == (Level.OK, "none")
 
 
 def test_many_models_are_few_series() -> None:
