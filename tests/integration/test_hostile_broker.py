@@ -287,15 +287,15 @@ def test_commands_that_a_worker_would_remember_for_ever_do_not_fill_its_memory(a
 
 def test_a_worker_consumes_no_queue_that_its_app_does_not_know(attacker: Attacker) -> None:
     control = attacker.app.control
-    (answer,) = (control.add_consumer("foreign", reply=True, timeout=5).pop().values(),)
+    (answer,) = (control.add_consumer("foreign", reply=True, timeout=5, limit=1).pop().values(),)
     assert "refused" in str(answer)
     for limit in (
-        lambda: control.rate_limit("celery_agents.step", "1/h", reply=True, timeout=5),
-        lambda: control.time_limit("celery_agents.step", soft=1, hard=2, reply=True, timeout=5),
-        lambda: control.pool_grow(10**9, reply=True, timeout=5),
+        lambda: control.rate_limit("celery_agents.step", "1/h", reply=True, timeout=5, limit=1),
+        lambda: control.time_limit("celery_agents.step", soft=1, hard=2, reply=True, timeout=5, limit=1),
+        lambda: control.pool_grow(10**9, reply=True, timeout=5, limit=1),
     ):
         assert "refused" in str(limit())
-    assert control.ping(timeout=2)
+    assert control.ping(timeout=5, limit=1)
     attacker.works()
 
 

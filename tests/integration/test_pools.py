@@ -92,7 +92,7 @@ def test_every_pool_carries_plain_and_async_steps_and_drains(
     client = AgentClient(redis_url)
     jobs = [client.submit("mixed", "go") for _ in range(12)]
     assert [job.result(timeout=60).final_response for job in jobs] == ["done"] * 12
-    stats = create_app(client.settings).control.inspect(timeout=5).stats()
+    stats = create_app(client.settings).control.inspect(timeout=5, limit=1).stats()
     (told,) = (stats or {}).values()
     assert IMPLEMENTATIONS[pool] in told["pool"].get("implementation", ""), told["pool"]
     assert first.stop() == 0
