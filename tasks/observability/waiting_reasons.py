@@ -189,7 +189,7 @@ def _explain_delay(session: WaitingSession) -> str | None:
         return None
     when = describe_next_try(step.not_before_ms, step.now_ms)
     if step.put_off == AT_PROVIDER:
-        return f"step {step.step} is {step.reason}; looked at {when}"
+        return f"step {step.step} is {step.reason}; next look {when}"
     if is_concurrency(step.put_off):
         return f"step {step.step} waits for its turn: {_end(step.reason)}"
     if step.put_off:
