@@ -36,7 +36,7 @@ class EventType(StrEnum):
             `model`, `text`: the beginning of the answer; `worker`, `attempt`: by whom, and at which attempt.
         STEP_DELAYED: A step was delayed: the provider is away, a guard delays it, or it cannot run here. `reason`,
             `next_try_ms`: Redis time of the next try, `delays`: how often it was delayed; `worker`, `since_ms`: the
-            attempt that ended so, and when it began (Redis time).
+            attempt that ended so, and when it began (Redis time); `at_provider`: its answer comes later.
         STEP_RESUMED: A worker claimed a step that had been delayed. `delays`, `worker`.
         STEP_RECOVERED: A worker carries on a step whose worker was lost. `attempt`, `worker`. Of the lost attempt:
             `lost_worker`; `since_ms`: Redis time at which it began, null where the model had answered before;

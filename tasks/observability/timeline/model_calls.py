@@ -129,7 +129,8 @@ class _Calls:
     def _delayed(self) -> Iterator[Span]:
         attempt = self._attempt
         start_ms, end_ms = self._from_ms, attempt.end_ms
-        if start_ms is not None and end_ms is not None and end_ms > start_ms:
+        asks_later = attempt.event is not None and bool(attempt.event.data.get("at_provider"))
+        if start_ms is not None and end_ms is not None and end_ms > start_ms and not asks_later:
             reason = "" if attempt.event is None else str(attempt.event.data.get("reason") or "")
             yield Span(
                 id=f"{self._step}.l{self._number}", kind=SpanKind.LOST, name=self._answer.model or "attempt",

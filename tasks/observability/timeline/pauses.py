@@ -82,7 +82,7 @@ def _delay(source: StepSource, delayed: Attempt, event: Event, following: Attemp
     return Span(
         id=f"{source.number}.d{event.id}",
         kind=SpanKind.DELAY,
-        name="delay",
+        name="at the provider" if event.data.get("at_provider") else "delay",
         note=str(event.data.get("reason") or ""),
         start_ms=delayed.end_ms,
         end_ms=end_ms,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from ...errors import StateUnreadable
 from ...flow.values import AT_PROVIDER
@@ -216,8 +216,10 @@ def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: b
                 since_ms = control.delayed_ms and control.delayed_ms + delay_ms
             changed += ["delays", delays, "delayed", since_ms]
             changed += ["not_before", due, "published", 0, "why", delayed.reason, "put_off", delayed.put_off]
-            data = {"reason": delayed.reason, "next_try_ms": due, "delays": delays, **attempt_of(claim)}
+            data: dict[str, Any] = {"reason": delayed.reason, "next_try_ms": due, "delays": delays, **attempt_of(claim)}
             delay = [("ZADD", keys.shard.delayed, due, scope.session_id)]
+            if delayed.put_off == AT_PROVIDER:
+                data["at_provider"] = True
             delay += tell(scope, claim.ref, EventType.STEP_DELAYED, data) if delayed.is_told else ()
             if delayed.put_off == AT_PROVIDER:  # it may be looked at a thousand times, and asks nothing then
                 delay.append(("HDEL", keys.journal(claim.ref.execution_id, claim.ref.step), f"try:{claim.id}"))
