@@ -42,22 +42,20 @@ class ProviderJobListVerbs(StorePart):
         Args:
             shards: None: all.
         """
-        for shard in self._context.shards if shards is None else shards:
-            yield from self._entries(shard.jobs)
+        for key in self._filled([shard.jobs for shard in (self._context.shards if shards is None else shards)]):
+            yield from self._entries(key)
 
     def past_jobs(self, shards: Sequence[ShardKeys], agents: Collection[str]) -> Iterator[PastJob]:
         """Give the jobs of these agents that no step waits for: they are to be cancelled and forgotten."""
-        for shard in shards:
-            for entry in self._entries(shard.old_jobs):
-                if entry.agent in agents:
-                    yield PastJob(entry, is_open=False)
-            page: list[JobEntry] = []
-            for entry in self._entries(shard.jobs):
-                page += [entry] if entry.agent in agents else []
-                if len(page) == _PAGE:
-                    yield from self._past_of(page)
-                    page = []
-            yield from self._past_of(page)
+        for key in self._filled([shard.old_jobs for shard in shards]):
+            yield from (PastJob(each, is_open=False) for each in self._entries(key) if each.agent in agents)
+        page: list[JobEntry] = []
+        for entry in self.provider_jobs(shards):
+            page += [entry] if entry.agent in agents else []
+            if len(page) == _PAGE:
+                yield from self._past_of(page)
+                page = []
+        yield from self._past_of(page)
 
     def forget_job(self, entry: JobEntry) -> None:
         """Remove a job from the index: it is cancelled, and the provider keeps nothing of it that we want deleted."""
@@ -82,6 +80,11 @@ class ProviderJobListVerbs(StorePart):
             woken = wake_put_off(self._context.session(entry.session_id), AT_PROVIDER)
             return entry, None if woken is None else woken.publish
         return entry, None
+
+    def _filled(self, keys: Sequence[str]) -> list[str]:
+        """Filter indexes by whether they hold anything, in one round trip: most hold nothing, and are not scanned."""
+        lengths = self._context.database.pipeline("job.counts", [("HLEN", key) for key in keys])
+        return [key for key, length in zip(keys, lengths, strict=True) if length]
 
     def _entries(self, key: str) -> Iterator[JobEntry]:
         cursor: str | int = 0
