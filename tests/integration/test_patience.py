@@ -40,7 +40,9 @@ def held(played: Stage, name: str, agent: str = "within_8h", **more: Any) -> Any
     """A job whose first answer is held back at the provider, once it is there."""
     played.provider.control("plan", contains=name, held=True)
     job = played.lab.client.submit(agent, name, **more)
-    wait_until(lambda: created(played, name), "the job is at the provider", 15)
+    listed = played.lab.client.store.housekeeping.provider_jobs
+    # A stop or a message that comes before its id is known leaves a job that nobody can cancel.
+    wait_until(lambda: any(each.session_id == job.session_id for each in listed()), "the job is kept", 15)
     return job
 
 
