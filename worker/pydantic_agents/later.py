@@ -17,30 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json, to_json
 
 from ..drivers.protocol import CreatedJob, InferenceRequest, JobOrder
-from ..drivers.pydantic_ai.background import (
-    clean_response,
-    create_response,
-    dump_response,
-    is_suspended,
-    load_response,
-    retrieve_response,
-    translate,
-)
-from ..drivers.pydantic_ai.batches import (
-    GONE,
-    batch_answer,
-    clean_batch,
-    create_batch,
-    dump_batch,
-    find_batch,
-    has_ended,
-    load_batch,
-)
+from ..drivers.pydantic_ai.background import translate
 from ..drivers.pydantic_ai.driver import Question
+from ..drivers.pydantic_ai.job_handles import check_sold, clean, collect, create, find, handle_of, is_there
 from ..drivers.pydantic_ai.models import ModelClients, Target
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.windows import WINDOWS, windows_of
-from ..errors import ConfigurationError, DriverError, JobEnded
 from ..known_secrets import redact_known, redact_known_in
 from ..state.conversation.context import LLMConfig
 from .usages import price_of
@@ -55,7 +37,6 @@ if TYPE_CHECKING:
 
 COST: Final = "cost"
 """The entry of an answer with its price."""
-_CLEANING_SECONDS: Final = 60.0
 
 
 class RunGivenUp(BaseException):
@@ -89,14 +70,11 @@ class LaterCall:
         """
         if self.order is None:
             assert self.known is not None
-            return _answered(question.model, await _collect(question, self.known))
-        if WINDOWS[self.order.window].is_batch:
-            find = find_batch if self.is_search else create_batch
-            batch = await find(question, self.order)
-            self.created = None if batch is None else CreatedJob(batch.id, _handle(self.order, dump_batch(batch)))
-        else:
-            response = await create_response(question, self.order)
-            self.created = CreatedJob(str(response.provider_response_id), _handle(self.order, dump_response(response)))
+            answer = await collect(question, self.known)
+            if answer is None:  # it was there a moment ago
+                raise RunGivenUp
+            return _answered(question.model, answer)
+        self.created = await (find if self.is_search else create)(question, self.order, {})
         raise RunGivenUp
 
 
@@ -128,9 +106,7 @@ class LaterAnswers(ABC):
         sold = windows_of_model(self._agent.model)
         if settings is not None and settings.model is not None:
             sold = windows_of(settings.model, settings.base_url)
-        if window not in sold:
-            what = f"it has {', '.join(map(repr, sold))}" if sold else "it has none"
-            raise ConfigurationError(f"completion_window {window!r}: {self.name} is not sold with it; {what}")
+        check_sold(window, sold, self.name)
 
     def can_find(self, window: str) -> bool:
         """Batches are in a list; see `AnswersLater.can_find`."""
@@ -140,7 +116,9 @@ class LaterAnswers(ABC):
         """Create a job in a run of the agent; see `AnswersLater.create_job`."""
         call = await self._call_later(request, LaterCall(order=order))
         # A run that asks no model goes on from what an earlier answer has left: that is taken with the next look.
-        return self._with_place(call.created or CreatedJob(order.key, _handle(order, None)), request)
+        return self._with_place(
+            call.created or CreatedJob(order.key, handle_of(order.window, order.key, None, {})), request
+        )
 
     async def find_job(self, request: InferenceRequest, order: JobOrder) -> CreatedJob | None:
         """Look for a batch; see `AnswersLater.find_job`."""
@@ -154,7 +132,7 @@ class LaterAnswers(ABC):
             return await self.infer(request)
         try:
             async with asyncio.timeout(request.timeout):
-                if not await _is_there(await self._model_at(known), handle):
+                if not await is_there(await self._model_at(known), known):
                     return None
         except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
             failure = translate(error, Target(self.name))
@@ -168,18 +146,12 @@ class LaterAnswers(ABC):
         known = from_json(handle)
         if known["job"] is None:
             return 0.0
-        try:
-            async with asyncio.timeout(_CLEANING_SECONDS):
-                answered = await _clean(await self._model_at(known), handle, is_open=is_open)
-                if answered is None:
-                    return 0.0
-                cost = price_of(answered, self._agent.model, self._options.price)
-                return None if cost is None else cost * WINDOWS[known["window"]].factor
-        except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
-            failure = translate(error, Target(self.name))
-        if isinstance(failure, JobEnded) or (isinstance(failure, DriverError) and failure.status == GONE):
-            return None
-        raise failure
+
+        def cost(answered: ModelResponse, share: float) -> float | None:
+            full = price_of(answered, self._agent.model, self._options.price)
+            return None if full is None else full * share
+
+        return await clean(self._model_at(known), known, Target(self.name), cost, is_open=is_open)
 
     async def _call_later(self, request: InferenceRequest, call: LaterCall) -> LaterCall:
         """Make a run whose request is this call, and give the call as it was left."""
@@ -215,36 +187,6 @@ class LaterAnswers(ABC):
             return await self._clients.get(Target(known["model"], known["base_url"]))
         model: Any = self._agent.model
         return await self._clients.get(Target(model)) if isinstance(model, str) else unwrapped(model)
-
-
-async def _is_there(model: Model, handle: str) -> bool:
-    """Whether the answer of a job can be taken, or that there is none."""
-    known: Any = from_json(handle)
-    if WINDOWS[known["window"]].is_batch:
-        return await has_ended(model, load_batch(known["job"]))
-    return not await is_suspended(model, load_response(known["job"]))
-
-
-async def _clean(model: Model, handle: str, *, is_open: bool) -> ModelResponse | None:
-    """Cancel a job and delete what the provider keeps; the answer that it had given before all the same."""
-    known: Any = from_json(handle)
-    if WINDOWS[known["window"]].is_batch:
-        await clean_batch(model, load_batch(known["job"]), is_open=is_open)
-        return None
-    return await clean_response(model, load_response(known["job"]), is_open=is_open)
-
-
-async def _collect(question: Question, known: Mapping[str, Any]) -> ModelResponse:
-    window = WINDOWS[known["window"]]
-    answer = batch_answer(question, load_batch(known["job"]), known["key"]) if window.is_batch else None
-    found = await (retrieve_response(question, known["job"]) if answer is None else answer)
-    if found is None:  # it was there a moment ago
-        raise RunGivenUp
-    return found
-
-
-def _handle(order: JobOrder, job: Any) -> str:
-    return to_json({"window": order.window, "key": order.key, "job": job}).decode()
 
 
 def _answered(model: Model, response: ModelResponse) -> Model:

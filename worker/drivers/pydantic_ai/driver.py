@@ -24,7 +24,7 @@ from .answers import Answer
 from .background import ask_in_background, translate
 from .failures import as_driver_error
 from .history import model_messages
-from .later import AnswersWithinWindow, created
+from .later import AnswersWithinWindow, begun
 from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
 from .output import OutputShape, OutputType, shape_of_format
 from .provider_rules import rules_of
@@ -63,7 +63,7 @@ class Question:
         sent, keep = self.sent, request.keep
         async with asyncio.timeout(request.timeout):
             if keep is not None:
-                response = await ask_in_background(self, request, text, lambda begun: keep(created(begun, target)))
+                response = await ask_in_background(self, request, text, lambda response: keep(begun(response, target)))
             elif text is not None:
                 response = await ask_streaming(self.model, (sent.messages, sent.settings, sent.parameters), text)
             else:

@@ -9,17 +9,17 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
-from ...errors import ConfigurationError, DriverError, JobEnded
+from ...errors import ConfigurationError
 from ...state.conversation.context import LLMConfig
 from ..answers import answer_too_large
 from ..protocol import CreatedJob, InferenceRequest, JobOrder
 from ..windows import WINDOWS, attaches, windows_of
-from .background import clean_response, create_response, dump_response, load_response, retrieve_response, translate
-from .batches import GONE, batch_answer, clean_batch, create_batch, dump_batch, find_batch, load_batch
+from .background import translate
+from .job_handles import Place, check_sold, clean, collect, create, find, response_job
 from .models import ModelClients, Target
 from .received import receive
 from .response_limit import response_limit, tell_used
@@ -27,13 +27,11 @@ from .sent_requests import describe_sent
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
-    from pydantic_ai.models.batch import Batch
 
     from .driver import Question
 
 _AROUND_AN_ANSWER: Final = 2
 """How many times longer than its answer what a provider sends may be: a batch is a text of lines."""
-_CLEANING_SECONDS: Final = 60.0
 _BACKGROUND: Final = "background"
 """The window of an answer that is received at once."""
 
@@ -58,9 +56,7 @@ class AnswersWithinWindow(ABC):
         """Refuse what the provider does not sell; see `AnswersLater.check_window`."""
         target = self._target.overridden_by(settings)
         sold = windows_of(target.model, target.base_url)
-        if window not in sold:
-            what = f"it has {', '.join(map(repr, sold))}" if sold else "it has none"
-            raise ConfigurationError(f"completion_window {window!r}: {target.model} is not sold with it; {what}")
+        check_sold(window, sold, target.model)
 
     def check_background(self) -> None:
         """Refuse a model whose answers nobody can attach to.
@@ -83,17 +79,13 @@ class AnswersWithinWindow(ABC):
             question = await self._question(target, request)
             if request.tell is not None:
                 request.tell(describe_sent(question.model, question.sent, with_messages=False))
-            if WINDOWS[order.window].is_batch:
-                return _created_batch(await create_batch(question, order), target, order)
-            response = await create_response(question, order)
-            return created(response, target, order.window, order.key)
+            return await create(question, order, place_of(target))
 
     async def find_job(self, request: InferenceRequest, order: JobOrder) -> CreatedJob | None:
         """Look for a batch by its key; see `AnswersLater.find_job`."""
         target = self._target.overridden_by(request.settings)
         async with _asking(target, request):
-            batch = await find_batch(await self._question(target, request), order)
-            return None if batch is None else _created_batch(batch, target, order)
+            return await find(await self._question(target, request), order, place_of(target))
 
     async def collect_job(self, request: InferenceRequest, handle: str) -> bytes | None:
         """Ask for the answer of a job; see `AnswersLater.collect_job`."""
@@ -101,10 +93,7 @@ class AnswersWithinWindow(ABC):
         target, window = Target(known["model"], known["base_url"]), WINDOWS[known["window"]]
         async with _asking(target, request):
             question = await self._question(target, request)
-            if window.is_batch:
-                response = await batch_answer(question, load_batch(known["job"]), known["key"])
-            else:
-                response = await retrieve_response(question, known["job"])
+            response = await collect(question, known)
             if response is None:
                 return None
             tell_used(response.usage)
@@ -116,21 +105,12 @@ class AnswersWithinWindow(ABC):
     async def clean_job(self, handle: str, *, is_open: bool) -> float | None:
         """Cancel a job and delete what the provider keeps; see `AnswersLater.clean_job`."""
         known = from_json(handle)
-        target, window = Target(known["model"], known["base_url"]), WINDOWS.get(known["window"])
-        try:
-            async with asyncio.timeout(_CLEANING_SECONDS):
-                model = await self._clients.get(target)
-                if window is not None and window.is_batch:
-                    await clean_batch(model, load_batch(known["job"]), is_open=is_open)
-                    return None
-                answered = await clean_response(model, load_response(known["job"]), is_open=is_open)
-                factor = 1.0 if window is None else window.factor
-                return self._cost(answered, target, factor) if answered is not None else 0.0
-        except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
-            failure = translate(error, target)
-        if isinstance(failure, JobEnded) or (isinstance(failure, DriverError) and failure.status == GONE):
-            return None
-        raise failure
+        target = Target(known["model"], known["base_url"])
+
+        def cost(answered: ModelResponse, share: float) -> float | None:
+            return self._cost(answered, target, share)
+
+        return await clean(self._clients.get(target), known, target, cost, is_open=is_open)
 
 
 @contextlib.asynccontextmanager
@@ -150,17 +130,11 @@ async def _asking(target: Target, request: InferenceRequest) -> AsyncGenerator[N
     raise failure
 
 
-def _handle(target: Target, window: str, key: str, job: Any) -> str:
-    known = {"model": target.model, "base_url": target.base_url, "window": window, "key": key, "job": job}
-    return to_json(known).decode()
+def place_of(target: Target) -> Place:
+    """The entries of a handle by which another worker asks the same model."""
+    return {"model": target.model, "base_url": target.base_url}
 
 
-def _created_batch(batch: Batch, target: Target, order: JobOrder) -> CreatedJob:
-    return CreatedJob(batch.id, _handle(target, order.window, order.key, dump_batch(batch)))
-
-
-def created(response: ModelResponse, target: Target, window: str = _BACKGROUND, key: str = "") -> CreatedJob:
-    """The job of a background response."""
-    if response.provider_response_id is None:
-        raise DriverError("api_error", f"{target.model} gave no id of a background response", transient=True)
-    return CreatedJob(response.provider_response_id, _handle(target, window, key, dump_response(response)))
+def begun(response: ModelResponse, target: Target) -> CreatedJob:
+    """The job of an answer that is received at once."""
+    return response_job(response, _BACKGROUND, "", place_of(target))
