@@ -68,9 +68,11 @@ def _next_slot(lab: Lab, name: str) -> int:
 
 
 def _run(lab: Lab, supervisor: Supervisor, chance: random.Random, seconds: float, redis_kills: int) -> None:
+    """Kill for so many seconds, and on until workers have died at each point and elsewhere."""
     ends = time.monotonic() + seconds
     kills = sorted(ends - seconds * chance.uniform(0.1, 0.9) for _ in range(redis_kills))
-    while time.monotonic() < ends:
+    while (missing := {*POINTS, ""} - _met(supervisor)) or time.monotonic() < ends:
+        assert time.monotonic() < ends + _LEFT_SECONDS, f"nobody was killed at {missing}"
         time.sleep(chance.uniform(*_KILLED_EVERY))
         if kills and time.monotonic() > kills[0]:
             kills.pop(0)
@@ -78,6 +80,11 @@ def _run(lab: Lab, supervisor: Supervisor, chance: random.Random, seconds: float
             lab.server.start()
         elif supervisor.unarmed and chance.random() < 0.5:
             chance.choice(supervisor.unarmed).kill()
+
+
+def _met(supervisor: Supervisor) -> set[str]:
+    """The points at which workers have died; an empty text is elsewhere."""
+    return {death.crash.partition(":")[0] for death in supervisor.deaths}
 
 
 def _is_caught_up(lab: Lab, ends: dict[str, int]) -> bool:
@@ -103,7 +110,7 @@ def _judge(lab: Lab, supervisor: Supervisor, firsts: dict[str, int], ends: dict[
         verdict.counts["slots"] += len(slots)
     verdict.counts["doubled"] += sum(count > 1 for count in executions.values())
     for death in supervisor.deaths:
-        point = death.crash.partition(":")[0] if death.crash else "anywhere"
+        point = death.crash.partition(":")[0] or "anywhere"
         verdict.counts[f"killed_{point}"] += 1
         verdict.expect(death.code == -9, "workers", f"ended with {death.code} at {death.crash}")
     return verdict
