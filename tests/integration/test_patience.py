@@ -61,7 +61,7 @@ def release(played: Stage, name: str, end: str | None = None) -> None:
         played.provider.control("release", id=each, end=end)
 
 
-@pytest.mark.parametrize("agent", ["within_8h", "within_24h", "claude", "chat"])
+@pytest.mark.parametrize("agent", ["within_8h", "within_24h", "claude", "gemini", "chat"])
 def test_a_loop_with_tools_costs_what_the_provider_charges(played: Stage, agent: str) -> None:
     job = played.submit(agent, 1)
     result = job.result(timeout=40)
@@ -79,12 +79,14 @@ def test_a_stop_ends_it_at_once_and_cancels_the_job(played: Stage) -> None:
     wait_until(lambda: cancelled(played, "stop me"), "the job is cancelled", 10)
 
 
-def test_a_batch_of_a_deleted_session_is_cancelled(played: Stage) -> None:
-    job = held(played, "delete me", "within_24h")
+@pytest.mark.parametrize("agent", ["within_24h", "gemini"])
+def test_a_batch_of_a_deleted_session_is_cancelled(played: Stage, agent: str) -> None:
+    name = f"delete me of {agent}"
+    job = held(played, name, agent)
     played.lab.client.stop(job.session_id)
     job.result(timeout=5)
     played.lab.client.delete(job.session_id)
-    wait_until(lambda: cancelled(played, "delete me"), "the batch is cancelled", 10)
+    wait_until(lambda: cancelled(played, name), "the batch is cancelled", 10)
 
 
 def test_a_message_that_interrupts_is_answered_at_once_and_the_job_cancelled(played: Stage) -> None:
@@ -130,10 +132,11 @@ def test_a_window_of_a_job_comes_from_the_command_line_and_goes_to_its_children(
     assert line["window"] == "24h"
 
 
-@pytest.mark.parametrize(("end", "said"), [("failed", "failed"), ("cancelled", "cancelled")])
-def test_a_job_that_ends_without_an_answer_is_asked_again(played: Stage, end: str, said: str) -> None:
-    name = f"it is {said}"
-    job = held(played, name)
+@pytest.mark.parametrize("agent", ["within_8h", "gemini"])
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_a_job_that_ends_without_an_answer_is_asked_again(played: Stage, agent: str, end: str) -> None:
+    name = f"{agent} is {end}"
+    job = held(played, name, agent)
     release(played, name, end)
     wait_until(lambda: len(created(played, name)) == 2, "it is asked again", 10)
     played.provider.control("release", id=created(played, name)[1], end=None)
@@ -179,11 +182,13 @@ def test_an_answer_that_comes_in_pieces_is_one(played: Stage) -> None:
     assert len(created(played, "in pieces")) == 1
 
 
-def test_a_batch_whose_request_has_failed_is_asked_again(played: Stage) -> None:
-    played.provider.control("plan", contains="fail in part", end="errored")
-    result = played.lab.client.submit("within_24h", "fail in part").result(timeout=30)
+@pytest.mark.parametrize("agent", ["within_24h", "gemini"])
+def test_a_batch_whose_request_has_failed_is_asked_again(played: Stage, agent: str) -> None:
+    name = f"fail in part, {agent}"
+    played.provider.control("plan", contains=name, end="errored")
+    result = played.lab.client.submit(agent, name).result(timeout=30)
     assert result.status == "failed"
-    assert len(created(played, "fail in part")) == 3
+    assert len(created(played, name)) == 3
 
 
 def test_money_is_reserved_at_full_price_and_settled_at_what_was_charged(played: Stage) -> None:
@@ -206,11 +211,13 @@ def test_money_is_reserved_at_full_price_and_settled_at_what_was_charged(played:
         caps.remove("customers")
 
 
-def test_a_lost_reply_costs_a_batch_nothing(played: Stage) -> None:
-    played.provider.control("fault", on="batch.create", fault="lost", times=1)
-    result = played.lab.client.submit("within_24h", "lost, and found").result(timeout=40)
-    assert result.final_response == "lost, and found"
-    assert len(created(played, "lost, and found")) == 1
+@pytest.mark.parametrize(("agent", "action"), [("within_24h", "batch.create"), ("gemini", "google_batch.create")])
+def test_a_lost_reply_costs_a_batch_nothing(played: Stage, agent: str, action: str) -> None:
+    name = f"lost, and found by {agent}"
+    played.provider.control("fault", on=action, fault="lost", times=1)
+    result = played.lab.client.submit(agent, name).result(timeout=40)
+    assert result.final_response == name, result
+    assert len(created(played, name)) == 1
 
 
 @pytest.mark.parametrize(

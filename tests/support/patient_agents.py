@@ -14,6 +14,7 @@ PROVIDER_ROOT = "TEST_PROVIDER_ROOT"
 ROOT = os.environ.get(PROVIDER_ROOT, "http://127.0.0.1:1")
 OPENAI = "openai-responses:gpt-5-mini"
 ANTHROPIC = "anthropic:claude-haiku-4-5"
+GOOGLE = "google:gemini-2.5-flash-lite"
 
 
 @tool(effect="keyed")
@@ -29,13 +30,14 @@ def note(ctx: ToolContext, n: int) -> str:
 
 
 def agent(name: str, model: str = OPENAI, **fields: object) -> Agent:
-    base_url = ROOT if model == ANTHROPIC else f"{ROOT}/v1"
+    base_url = f"{ROOT}/v1" if model == OPENAI else ROOT
     return Agent(name, model=model, base_url=base_url, tools=[note], **fields)  # pyright: ignore[reportArgumentType]
 
 
 within_8h = agent("within_8h", completion_window="8h")
 within_24h = agent("within_24h", completion_window="24h")
 claude = agent("claude", ANTHROPIC, completion_window="24h", price=TokenPrice(1.0, 5.0))
+gemini = agent("gemini", GOOGLE, completion_window="24h")
 plain = agent("plain")
 chat = agent("chat", background=True)
 patient_or_live = agent("patient_or_live", completion_window="2h", window_failed="live")

@@ -30,7 +30,9 @@ class Turn:
 
 
 def conversation(body: Body) -> list[Turn]:
-    """The turns of a request to either interface, without calls."""
+    """The turns of a request to any interface, without calls."""
+    if "contents" in body:
+        return list(_google_turns(body["contents"]))
     return list(_openai_turns(body["input"]) if "input" in body else _anthropic_turns(body["messages"]))
 
 
@@ -73,7 +75,8 @@ def with_ids(reply: Reply, job_id: str) -> Reply:
 def usage_of(body: Body, reply: Reply) -> tuple[int, int]:
     """Tokens in and out: about four characters each."""
     asked = sum(
-        len(json.dumps(body.get(name) or "")) for name in ("input", "messages", "system", "instructions", "tools")
+        len(json.dumps(body.get(name) or ""))
+        for name in ("input", "messages", "contents", "system", "systemInstruction", "instructions", "tools")
     )
     answered = len(reply.text or "") + sum(len(call.name) + len(call.args) for call in reply.calls)
     return asked // 4 + 1, answered // 4 + 1
@@ -105,6 +108,17 @@ def _anthropic_turns(messages: Any) -> Iterator[Turn]:
         texts = [each["text"] for each in blocks if each["type"] == "text"]
         if texts:
             yield Turn(message["role"], "\n".join(texts))
+
+
+def _google_turns(contents: Any) -> Iterator[Turn]:
+    for content in contents:
+        for part in content["parts"]:
+            if "functionResponse" in part:
+                response = part["functionResponse"]["response"]
+                yield Turn("tool", str(response.get("return_value", response.get("output", json.dumps(response)))))
+        texts = [part["text"] for part in content["parts"] if "text" in part]
+        if texts:
+            yield Turn({"model": "assistant"}.get(content["role"], content["role"]), "\n".join(texts))
 
 
 def _text(content: Any) -> str:

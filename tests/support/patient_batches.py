@@ -229,7 +229,7 @@ def _result(shop: Shop, job: Job, line: Body, item: Body) -> Body:
     if item["end"] in {"errored", "failed"}:
         status = 500 if item["problem"] is None else 400
         problem = Problem(status, item["problem"] or "The request has failed, as planned.")
-        body = problem.body(is_anthropic=False)
+        body = problem.body("openai")
         return {**result, "response": {"status_code": status, "request_id": f"req_{ending}", "body": body}}
     answered = Job(
         id=f"resp_{ending}", kind="response", owner=job.owner, body=line["body"], plan={**job.plan, "end": item["end"]},

@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS plans (n INTEGER PRIMARY KEY, data TEXT);
 CREATE TABLE IF NOT EXISTS faults (n INTEGER PRIMARY KEY, left_over INTEGER, data TEXT);
 """
 
-PRICES: Final = {"gpt-5-mini": (0.25, 2.0), "claude-haiku-4-5": (1.0, 5.0)}
+PRICES: Final = {"gpt-5-mini": (0.25, 2.0), "claude-haiku-4-5": (1.0, 5.0), "gemini-2.5-flash-lite": (0.1, 0.4)}
 """Dollars for a million tokens, in and out; other models cost as the first."""
 FACTORS: Final = {None: 1.0, "soonest": 1.0, "2h": 0.7, "8h": 0.6, "24h": 0.5}
 """Share of the price that is paid for an answer within a window."""
@@ -47,7 +47,7 @@ class Job:
     """A job, or a live request that was answered.
 
     Attributes:
-        kind: "response", "batch" (OpenAI), "messages_batch" (Anthropic) or "message" (live, Anthropic).
+        kind: "response", "batch" (OpenAI), "messages_batch" (Anthropic), "message" (live, Anthropic) or "google_batch".
         owner: The credential that created it.
         body: What was asked for; of a batch the list of its requests.
         plan: See `patient_provider`; fixed at the creation.
@@ -151,8 +151,8 @@ class Book:
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def add_file(self, owner: str, name: str, content: bytes) -> str:
-        file_id = f"file-{uuid.uuid4().hex}"
+    def add_file(self, owner: str, name: str, content: bytes, prefix: str = "file-") -> str:
+        file_id = f"{prefix}{uuid.uuid4().hex}"
         with self.change():
             values = (file_id, owner, name, time.time(), content)
             self._db.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?)", values)

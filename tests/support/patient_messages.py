@@ -199,7 +199,7 @@ def end(shop: Shop, job: Job) -> None:
         elif kind == "errored":
             status = 500 if item["problem"] is None else 400
             problem = Problem(status, item["problem"] or "The request has failed, as planned.")
-            result["error"] = problem.body(is_anthropic=True)
+            result["error"] = problem.body("anthropic")
         job.answer.append({"custom_id": each["custom_id"], "result": result})
 
 

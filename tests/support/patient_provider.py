@@ -1,8 +1,8 @@
-"""A stand-in provider that sells time: OpenAI's background responses, and batches of OpenAI and Anthropic.
+"""A stand-in provider that sells time: OpenAI's background responses, and batches of OpenAI, Anthropic and Google.
 
     with PatientProvider(answer) as provider:       in a thread of the test; `answer(body)` gives a `Reply`
         provider.url                                the base for OpenAI's clients (with `/v1`)
-        provider.root                               the base for Anthropic's
+        provider.root                               the base for Anthropic's and Google's
         provider.book                               what was created, polled, cancelled, deleted and paid; see `Book`
     python -m support.patient_provider DIRECTORY PORT     as a process, by the rules of `patient_answers`; its book is
                                                     `DIRECTORY/provider.sqlite`; see `patient_process`
@@ -21,7 +21,8 @@ the methods of the same name:
                 "slow" {"seconds"}: all is done, and the reply late; "no_window": refuses `completion_window`;
                 "cut" {"after": bytes}: an answer ends there. An action is the beginning of response.create, .retrieve,
                 .cancel, .delete, file.create, .content, .delete, batch.create, .list, .retrieve, .cancel,
-                messages_batch.create, .list, .retrieve, .results, .cancel, .delete, message.create.
+                messages_batch.create, .list, .retrieve, .results, .cancel, .delete, message.create,
+                google_file.create, .content, .delete, google_batch.create, .list, .retrieve, .cancel, .delete.
                 On "webhook": "lost", "double", "slow" {"seconds"}, "forged" (another secret), "old" (an hour).
     release     {"id": of a job or null for all, "end": how or null}: they end now
     forget      {"id"}: 404 from now on
@@ -45,7 +46,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, Self
 
-from . import patient_batches, patient_messages, patient_responses
+from . import patient_batches, patient_google, patient_messages, patient_responses
 from .patient_answers import rule_answer
 from .patient_ledger import Book
 from .patient_requests import DEFAULT_PLAN, Answer, Problem, Request, Shop
@@ -55,7 +56,8 @@ from .strict_provider import Body, Reply
 _FAULTS: Final = frozenset({"status", "lost", "slow", "no_window", "cut"})
 _ROUTES: Final = tuple(
     (method, re.compile(pattern), action, verb)
-    for method, pattern, action, verb in (*patient_responses.ROUTES, *patient_batches.ROUTES, *patient_messages.ROUTES)
+    for module in (patient_responses, patient_batches, patient_messages, patient_google)
+    for method, pattern, action, verb in module.ROUTES
 )
 
 
@@ -75,6 +77,7 @@ class PatientProvider:
             "batch": patient_batches.end,
             "message": patient_messages.end_message,
             "messages_batch": patient_messages.end,
+            "google_batch": patient_google.end,
         }
         self._webhooks = Webhooks(self.book)
         self.shop.told = self._webhooks.tell
@@ -196,8 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
             found = pattern.fullmatch(url.path)
             if found is not None and method == self.command:
                 query = dict(urllib.parse.parse_qsl(url.query))
-                key = self.headers.get("x-api-key") or self.headers.get("Authorization", "").removeprefix("Bearer ")
-                owner = hashlib.sha256(key.encode()).hexdigest()[:16] if key else ""
+                keys = (self.headers.get(name) for name in ("x-api-key", "x-goog-api-key", "Authorization"))
+                key = next(filter(None, keys), "").removeprefix("Bearer ")
+                owner = hashlib.sha256(key.encode()).hexdigest()[:16] if key else query.get("upload_of", "")
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 request = Request(self.command, url.path, query, headers, raw, owner, found.groupdict())
                 self._answer(request, action, verb)
@@ -215,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer, fault = self.provider.handle(request, action, verb)
         except Problem as problem:
-            self._send(problem.status, problem.body(is_anthropic=request.is_anthropic), problem.headers)
+            self._send(problem.status, problem.body(request.interface), problem.headers)
             return
         if fault.get("fault") == "lost":
             self._hang_up()
@@ -236,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_raw = isinstance(answer.body, bytes)
         raw = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         kind = "application/octet-stream" if is_raw else "application/json"
-        self._head(answer.status, {"Content-Type": kind}, raw)
+        self._head(answer.status, {"Content-Type": kind, **answer.headers}, raw)
         if cut is not None:
             self.wfile.write(raw[:cut])
             self._hang_up()

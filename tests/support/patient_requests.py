@@ -1,4 +1,4 @@
-"""What a stand-in provider and its two interfaces share: requests, replies, and how each interface refuses."""
+"""What a stand-in provider and its three interfaces share: requests, replies, and how each interface refuses."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ class Request:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def is_anthropic(self) -> bool:
-        return self.path.startswith("/v1/messages")
+    def interface(self) -> str:
+        """Whose it is: "anthropic", "google", or "openai"."""
+        if self.path.startswith("/v1/messages"):
+            return "anthropic"
+        return "google" if "/v1beta/" in self.path else "openai"
 
     def body(self) -> Body:
         """
@@ -59,6 +62,7 @@ class Answer:
     body: Body | bytes | Iterator[bytes]
     status: int = 200
     plan: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Problem(Exception):
@@ -69,8 +73,14 @@ class Problem(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers: dict[str, str] = {}
 
-    def body(self, *, is_anthropic: bool) -> Body:
-        if is_anthropic:
+    def body(self, interface: str) -> Body:
+        """The body of a reply of this interface; see `Request.interface`."""
+        if interface == "google":
+            names = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
+            return {
+                "error": {"code": self.status, "message": self.message, "status": names.get(self.status, "INTERNAL")}
+            }
+        if interface == "anthropic":
             kinds = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
             more = {429: "rate_limit_error", 529: "overloaded_error", 413: "request_too_large"}
             kind = (kinds | more).get(self.status, "api_error")
@@ -94,7 +104,7 @@ class Shop:
     """The state of a stand-in provider.
 
     Attributes:
-        answer: Gives the answer to the body of a request of either interface.
+        answer: Gives the answer to the body of a request of any interface.
         ends: How a job of each kind ends: sets its status, its answer, and charges it.
         told: Is given each job that has ended.
     """

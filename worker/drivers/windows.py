@@ -41,6 +41,7 @@ _SOLD: Final[Mapping[str, Sequence[str]]] = {
     "openai": _BACKGROUND,
     "openai-responses": _BACKGROUND,
     "anthropic": ("24h",),
+    "google": ("24h",),
 }
 """The windows of each provider, by the prefix of a model's id."""
 

@@ -18,6 +18,7 @@ from pydantic_core import from_json, to_json
 
 from ..drivers.protocol import CreatedJob, InferenceRequest, JobOrder
 from ..drivers.pydantic_ai.background import translate
+from ..drivers.pydantic_ai.batches import BATCHES
 from ..drivers.pydantic_ai.driver import Question
 from ..drivers.pydantic_ai.job_handles import check_sold, clean, collect, create, find, handle_of, is_there
 from ..drivers.pydantic_ai.models import ModelClients, Target
@@ -231,5 +232,5 @@ def windows_of_model(model: Any) -> Sequence[str]:
         return windows_of(model or "", None)
     model = unwrapped(model)
     responses = ("2h", "8h") if type(model).__name__ == "OpenAIResponsesModel" else ()
-    has_batches = model.system in ("openai", "anthropic") and model.batch_max_requests is not None
+    has_batches = model.system in BATCHES and model.batch_max_requests is not None
     return (*responses, *(("24h",) if has_batches else ()))

@@ -27,8 +27,8 @@ from support.verdict import Verdict, judge_rest
 from support.wait import wait_until
 
 POINTS: Final = ("c0", "c1", "p0", "p1", "p2", "c2", "c3", "c5", "c7")
-AGENTS: Final = ("within_8h", "within_24h", "claude", "chat")
-FOUND: Final = ("within_24h", "claude")
+AGENTS: Final = ("within_8h", "within_24h", "claude", "gemini", "chat")
+FOUND: Final = ("within_24h", "claude", "gemini")
 """Agents whose jobs are found behind a crash between creation and id."""
 TOOLS: Final = 3
 _DYING_SECONDS: Final = 1.5
@@ -37,6 +37,7 @@ STEPS: Final = TOOLS + 1
 _ENV: Final = {
     "OPENAI_API_KEY": "sk-not-a-key",
     "ANTHROPIC_API_KEY": "sk-not-a-key",
+    "GOOGLE_API_KEY": "sk-not-a-key",
     "CELERY_AGENTS_ATTEMPTS_LIMIT": "100",
     "CELERY_AGENTS_SUSPECT_ATTEMPTS": "90",
     "CELERY_AGENTS_JOB_POLL_SECONDS": "0.3",

@@ -12,6 +12,8 @@ from celery_agents.worker.errors import DriverError
 httpx = pytest.importorskip("httpx")
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
+google = pytest.importorskip("google.genai.errors")
+httpx2 = pytest.importorskip("httpx2")
 REQUEST = httpx.Request("POST", "http://127.0.0.1/v1/batches")
 
 
@@ -22,11 +24,14 @@ def translated(error: Exception) -> DriverError:
 
 
 def status_error(library: Any, status: int, **headers: str) -> Exception:
+    if library is google:
+        body = {"error": {"code": status, "status": "NO", "message": "key sk-secret-abcdefghijkl"}}
+        return google.APIError(status, body, httpx2.Response(status, headers=headers))
     response = httpx.Response(status, request=REQUEST, headers=headers)
     return library.APIStatusError("no", response=response, body={"error": {"message": "key sk-secret-abcdefghijkl"}})
 
 
-@pytest.mark.parametrize("library", [openai, anthropic], ids=["openai", "anthropic"])
+@pytest.mark.parametrize("library", [openai, anthropic, google], ids=["openai", "anthropic", "google"])
 @pytest.mark.parametrize(("status", "transient"), [(400, False), (401, False), (404, False), (429, True), (503, True)])
 def test_a_refusal_has_its_status(library: Any, status: int, transient: bool) -> None:
     found = translated(status_error(library, status))
@@ -34,14 +39,22 @@ def test_a_refusal_has_its_status(library: Any, status: int, transient: bool) ->
     assert "sk-secret" not in str(found)
 
 
-def test_a_refusal_says_when_to_ask_again() -> None:
-    found = translated(status_error(openai, 429, **{"retry-after": "7"}))
+@pytest.mark.parametrize("library", [openai, google], ids=["openai", "google"])
+def test_a_refusal_says_when_to_ask_again(library: Any) -> None:
+    found = translated(status_error(library, 429, **{"retry-after": "7"}))
     assert found.retry_after == 7.0
 
 
 @pytest.mark.parametrize("library", [openai, anthropic], ids=["openai", "anthropic"])
 def test_no_answer_is_one_that_may_have_been_taken(library: Any) -> None:
-    lost = translated(library.APIConnectionError(request=REQUEST))
-    late = translated(library.APITimeoutError(request=REQUEST))
+    assert_may_have_been_taken(library.APIConnectionError(request=REQUEST), library.APITimeoutError(request=REQUEST))
+
+
+def test_no_answer_to_a_client_of_google_is_one_that_may_have_been_taken() -> None:
+    assert_may_have_been_taken(httpx2.RemoteProtocolError("gone"), httpx2.ReadTimeout("late"))
+
+
+def assert_may_have_been_taken(without: Exception, too_late: Exception) -> None:
+    lost, late = translated(without), translated(too_late)
     assert (lost.kind, lost.transient, lost.status) == ("connection", True, None)
     assert (late.kind, late.transient, late.status) == ("timeout", True, None)

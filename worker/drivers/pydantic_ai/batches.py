@@ -1,15 +1,16 @@
 """Batches of one request each, over pydantic-ai's public interface; what that lacks, over the providers' own clients.
 
-A batch of OpenAI names its job in its metadata, so that it is found in the list of batches. One of Anthropic can be
-told by the `custom_id` of its result alone, which is there when it has ended.
+A batch of OpenAI names its job in its metadata and one of Google in its display name, so that it is found in the
+list of batches. One of Anthropic can be told by the `custom_id` of its result alone, which is there when it has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter
@@ -17,6 +18,7 @@ from pydantic_core import to_json
 
 from ...errors import JobEnded, NotYetKnown
 from ..protocol import JobOrder
+from .failures import as_driver_error, status_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -33,6 +35,12 @@ _SKEW: Final = timedelta(minutes=5)
 _PAGE: Final = 100
 _PRICED: Final = "processing"
 _NOT_OF_A_BATCH: Final = ("timeout", "max_retries")
+_WITHOUT_RESULTS: Final = {
+    "JOB_STATE_FAILED": "failed", "JOB_STATE_CANCELLED": "canceled", "JOB_STATE_EXPIRED": "expired",
+}  # fmt: skip
+"""States of Google's batches of which pydantic-ai makes an error of HTTP, as if the request for them had failed."""
+_FILE_NAME_REFUSED: Final = 400
+"""Google's answer to the deletion of a file of results, whose names it makes too long: python-genai issue 1759."""
 
 
 @cache
@@ -56,7 +64,7 @@ async def create_batch(question: Question, order: JobOrder) -> Batch:
     """Create the batch of a job."""
     model = question.model
     encoded = await model.batch_encode(_request(question, order.key))
-    return await (_create_openai if _is_openai(model) else _create_any)(model, encoded)
+    return await _CREATE[model.system](model, encoded)
 
 
 async def find_batch(question: Question, order: JobOrder) -> Batch | None:
@@ -67,8 +75,7 @@ async def find_batch(question: Question, order: JobOrder) -> Batch | None:
     """
     model = question.model
     encoded = await model.batch_encode(_request(question, order.key))
-    since = order.intended_at - _SKEW
-    return await (_find_openai if _is_openai(model) else _find_anthropic)(model, encoded, since)
+    return await _FIND[model.system](model, encoded, order.intended_at - _SKEW)
 
 
 async def batch_answer(question: Question, batch: Batch, key: str) -> ModelResponse | None:
@@ -80,6 +87,8 @@ async def batch_answer(question: Question, batch: Batch, key: str) -> ModelRespo
     batch = await question.model.batch_status(batch)
     if batch.status != "ended":
         return None
+    if (state := (batch.provider_details or {}).get("state")) in _WITHOUT_RESULTS:
+        raise JobEnded(_WITHOUT_RESULTS[state], f"the provider ended the batch without an answer: {state}")
     results = await question.model.batch_results(batch)
     result = next((each for each in results if each.custom_id == key), None)
     if result is None:
@@ -99,16 +108,10 @@ async def has_ended(model: Model, batch: Batch) -> bool:
 
 async def clean_batch(model: Model, batch: Batch, *, is_open: bool) -> None:
     """Cancel a batch that nobody collects, or delete what a provider keeps of one that was collected."""
-    client: Any = getattr(model.provider, "client", None)
     if is_open:
         await model.batch_cancel(batch)
-    elif _is_openai(model):
-        details: Mapping[str, Any] = (await model.batch_status(batch)).provider_details or {}
-        for name in ("input_file_id", "output_file_id", "error_file_id"):
-            if details.get(name):
-                await _unless_gone(lambda file_id=details[name]: client.files.delete(file_id))
     else:
-        await _unless_gone(lambda: client.beta.messages.batches.delete(batch.id))
+        await _DELETE[model.system](model, batch)
 
 
 def _request(question: Question, key: str) -> BatchRequest:
@@ -125,8 +128,6 @@ def _why(question: Question, result: Any, key: str) -> tuple[str, str]:
     """Kind and sentence of a result without an answer."""
     from pydantic_ai.exceptions import ModelAPIError
 
-    from .failures import as_driver_error
-
     if result.status != "errored":
         return str(result.status), f"the provider ended the batch before it asked the model: {result.status}"
     try:
@@ -136,12 +137,7 @@ def _why(question: Question, result: Any, key: str) -> tuple[str, str]:
     return "failed", "the provider says that the request of the batch has failed"
 
 
-def _is_openai(model: Model) -> bool:
-    return model.system == "openai"
-
-
-async def _create_any(model: Model, encoded: EncodedBatchRequest) -> Batch:
-    return await model.batch_create([encoded])
+# --- OpenAI -----------------------------------------------------------------------------------------------------------
 
 
 async def _create_openai(model: Model, encoded: EncodedBatchRequest) -> Batch:
@@ -181,6 +177,21 @@ def _of_openai(model: Model, encoded: EncodedBatchRequest, created: Any) -> Batc
     )
 
 
+async def _delete_openai(model: Model, batch: Batch) -> None:
+    client: Any = getattr(model.provider, "client", None)
+    details: Mapping[str, Any] = (await model.batch_status(batch)).provider_details or {}
+    for name in ("input_file_id", "output_file_id", "error_file_id"):
+        if details.get(name):
+            await _unless((GONE,), client.files.delete(details[name]))
+
+
+# --- Anthropic --------------------------------------------------------------------------------------------------------
+
+
+async def _create_anthropic(model: Model, encoded: EncodedBatchRequest) -> Batch:
+    return await model.batch_create([encoded])
+
+
 async def _find_anthropic(model: Model, encoded: EncodedBatchRequest, since: datetime) -> Batch | None:
     from pydantic_ai.models.batch import Batch
 
@@ -205,14 +216,76 @@ async def _find_anthropic(model: Model, encoded: EncodedBatchRequest, since: dat
     return None
 
 
-async def _unless_gone(delete: Callable[[], Awaitable[object]]) -> None:
-    """Delete what may have been deleted before."""
+async def _delete_anthropic(model: Model, batch: Batch) -> None:
+    client: Any = getattr(model.provider, "client", None)
+    await _unless((GONE,), client.beta.messages.batches.delete(batch.id))
+
+
+# --- Google -----------------------------------------------------------------------------------------------------------
+
+
+async def _create_google(model: Model, encoded: EncodedBatchRequest) -> Batch:
+    """Upload the file and create the batch with the job's key as its name, which `batch_create` has no place for."""
+    client: Any = getattr(model.provider, "client", None)
+    line = b'{"key":' + to_json(encoded.custom_id) + b',"request":' + encoded.body.encode() + b"}\n"
+    named: dict[str, Any] = {"display_name": encoded.custom_id}
+    file = await client.aio.files.upload(file=BytesIO(line), config={**named, "mime_type": "application/jsonl"})
+    once = {"retry_options": {"attempts": 1}}
+    created = await client.aio.batches.create(
+        model=model.model_name, src=file.name, config={**named, "http_options": once}
+    )
+    return _of_google(model, encoded, created, {"input_file": file.name})
+
+
+async def _find_google(model: Model, encoded: EncodedBatchRequest, since: datetime) -> Batch | None:
+    del since  # the list is in no documented order: all of it is looked at
+    client: Any = getattr(model.provider, "client", None)
+    async for each in await client.aio.batches.list(config={"page_size": _PAGE}):
+        if each.display_name == encoded.custom_id:
+            return _of_google(model, encoded, each, None)
+    return None
+
+
+def _of_google(model: Model, encoded: EncodedBatchRequest, created: Any, details: dict[str, Any] | None) -> Batch:
+    from pydantic_ai.models.batch import Batch
+
+    return Batch(
+        id=created.name,
+        model_name=model.model_name,
+        provider_name=model.system,
+        group=encoded.group,
+        status="in_progress",
+        created_at=created.create_time,
+        request_count=1,
+        provider_details=details,
+    )
+
+
+async def _delete_google(model: Model, batch: Batch) -> None:
+    client: Any = getattr(model.provider, "client", None)
+    files, batches = client.aio.files, client.aio.batches
+    if input_file := (batch.provider_details or {}).get("input_file"):
+        await _unless((GONE,), files.delete(name=input_file))
+    known = await batches.get(name=batch.id)
+    if known.dest is not None and known.dest.file_name:
+        await _unless((GONE, _FILE_NAME_REFUSED), files.delete(name=known.dest.file_name))
+    await batches.delete(name=batch.id)
+
+
+async def _unless(statuses: tuple[int, ...], deleted: Awaitable[object]) -> None:
+    """Delete what a provider may refuse with one of these statuses, because it is gone."""
     try:
-        await delete()
+        await deleted
     except Exception as error:
-        if getattr(error, "status_code", None) != GONE:
+        if status_of(error) not in statuses:
             raise
 
 
 GONE: Final = 404
 """The HTTP status of what a provider does not keep any more."""
+
+_CREATE: Final = {"openai": _create_openai, "anthropic": _create_anthropic, "google": _create_google}
+_FIND: Final = {"openai": _find_openai, "anthropic": _find_anthropic, "google": _find_google}
+_DELETE: Final = {"openai": _delete_openai, "anthropic": _delete_anthropic, "google": _delete_google}
+BATCHES: Final = tuple(_CREATE)
+"""The systems of models with batches, in pydantic-ai's words."""

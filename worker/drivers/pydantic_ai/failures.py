@@ -56,6 +56,7 @@ _TOO_LARGE: Final = _Kind(
 
 _STATUS_TOO_LARGE: Final = 413
 _STATUS_RATE_LIMIT: Final = 429
+_STATUSES: Final = range(400, 600)
 _NAMES_PLACES: Final = frozenset({400, 404, 413, 422})
 """Statuses of answers about something in the request."""
 
@@ -65,6 +66,9 @@ _OTHER_TRANSIENT: Final = _Kind("http_error", True, "did not carry the request o
 _OTHER_API: Final = _Kind("api_error", True, "reported an error")
 _TIMEOUT: Final = _Kind("timeout", True, "did not answer in time")
 _CONNECTION: Final = _Kind("connection", True, "could not be reached, or the connection broke")
+_TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException"})
+"""Errors of time by their names: of OpenAI's and Anthropic's clients, and of httpx, which Google's lets through."""
+_BREAKS: Final = frozenset({"APIConnectionError", "TransportError"})
 _STUMBLES: Final = (ValueError, TypeError, LookupError, AttributeError)
 """How clients say that an answer has not the shape they expect."""
 
@@ -103,23 +107,30 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
     return _driver_error(kind, model, detail=", ".join(filter(None, (_name(error), _route(kind, error)))))
 
 
+def status_of(error: Exception) -> int | None:
+    """The HTTP status in an error of a provider's own client; None for an error without one."""
+    found = (getattr(error, name, None) for name in ("status_code", "code"))  # Google's has the second name
+    return next((each for each in found if isinstance(each, int) and each in _STATUSES), None)
+
+
 def _of_client(error: Exception, model: str) -> Exception:
     """An error of a provider's own client as pydantic-ai has it; any other as it is."""
     from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelRateLimitError
 
-    known: Any = error
-    if isinstance(error, ModelAPIError) or not isinstance(getattr(error, "status_code", None), int):
+    status = status_of(error)
+    if isinstance(error, ModelAPIError) or status is None:
         return error
     headers = dict(getattr(getattr(error, "response", None), "headers", None) or {})
-    code = getattr(error, "code", None)
+    codes = (getattr(error, name, None) for name in ("code", "status"))
+    code = next((each for each in codes if isinstance(each, str)), None)
     facts: Any = {
-        "status_code": known.status_code,
+        "status_code": status,
         "model_name": model,
-        "body": getattr(error, "body", None),
+        "body": getattr(error, "body", None) or getattr(error, "details", None),
         "headers": headers,
         "provider_error_code": code,
     }
-    if known.status_code == _STATUS_RATE_LIMIT:
+    if status == _STATUS_RATE_LIMIT:
         return ModelHTTPError.for_category(ModelRateLimitError, **facts)
     return ModelHTTPError(**facts)
 
@@ -176,12 +187,10 @@ def _references(code: str | None, request_id: str | None) -> list[str]:
 
 
 def _of_other(error: Exception) -> _Kind:
-    names = {kind.__name__ for kind in type(error).__mro__}  # those of OpenAI's and Anthropic's clients
-    if isinstance(error, TimeoutError) or "APITimeoutError" in names:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, TimeoutError) or names & _TIMEOUTS:
         return _TIMEOUT
-    if "APIConnectionError" in names:
-        return _CONNECTION
-    return _CONNECTION if isinstance(error, OSError) else _UNEXPECTED
+    return _CONNECTION if isinstance(error, OSError) or names & _BREAKS else _UNEXPECTED
 
 
 def _driver_error(kind: _Kind, model: str, *, detail: str = "", **facts: Any) -> DriverError:

@@ -1,4 +1,4 @@
-"""Answers within a completion window: OpenAI's background responses, and batches of OpenAI and Anthropic.
+"""Answers within a completion window: OpenAI's background responses, and batches.
 
 What is known of a job is pydantic-ai's own value as JSON: a suspended response, or a `Batch`. It holds no key.
 """
