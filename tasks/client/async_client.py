@@ -20,12 +20,10 @@ from ...worker.concurrency.tool_threads import ThreadLimit
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.store.event_records import Event
 from ...worker.store.live.streams import StreamPosition
-from .caps import SpendCaps
 from .client import AgentClient
-from .concurrency import ConcurrencyLimits
+from .fleet_values import ConcurrencyLimits, ProviderLimits, SpendCaps
 from .inputs import check_position, check_seconds
 from .job import Job, Result
-from .providers import ProviderLimits
 from .schedules import Schedules
 from .shares import Shares
 from .stream_items import StreamItem

@@ -29,9 +29,8 @@ from ...worker.store.session_records import Header, StoredSession
 from .archiving import ArchivingVerbs
 from .budgeting import BudgetingVerbs
 from .bulk import BulkVerbs
-from .caps import CapVerbs
-from .concurrency import ConcurrencyVerbs
 from .erasing import ErasingVerbs
+from .fleet_values import FleetVerbs
 from .following import follow_session
 from .forking import ForkingVerbs
 from .inputs import (
@@ -52,7 +51,6 @@ from .pending import ResolvingVerbs
 from .providers import ProviderVerbs
 from .rewinding import RewindingVerbs
 from .schedules import Schedules
-from .shares import ShareVerbs
 from .snapshots import SnapshotVerbs
 from .spending import SpendingVerbs
 from .stream_items import StreamItem
@@ -75,9 +73,7 @@ class AgentClient(
     ObservingVerbs,
     SpendingVerbs,
     ProviderVerbs,
-    ConcurrencyVerbs,
-    CapVerbs,
-    ShareVerbs,
+    FleetVerbs,
     ArchivingVerbs,
 ):
     """Talks to Redis; needs no worker in this process. Safe to share between threads.

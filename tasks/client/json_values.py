@@ -11,11 +11,11 @@ from ...config.settings import DEFAULT_QUEUE
 from ...worker.moments import moment
 
 if TYPE_CHECKING:
-    from ...worker.flow.caps import CapStatus, SpendCap
-    from ...worker.flow.concurrency import ConcurrencyLimit, ConcurrencyStatus
+    from ...worker.flow.caps import CapStatus
+    from ...worker.flow.concurrency import ConcurrencyStatus
     from ...worker.flow.schedules import ScheduleStatus
-    from ...worker.flow.shares import FairShares, SharesStatus
-    from ...worker.flow.values import BucketStatus, Pause, ProviderLimit
+    from ...worker.flow.shares import SharesStatus
+    from ...worker.flow.values import BucketStatus, FleetValue, Pause
     from ...worker.state.agent_state import AgentState
     from ...worker.store.children.trees import TreeNode
     from ...worker.store.event_records import Event
@@ -259,7 +259,7 @@ def schedule_value(status: ScheduleStatus) -> dict[str, Any]:
     }
 
 
-def _stored_value(stored: ProviderLimit | ConcurrencyLimit | SpendCap | FairShares | Pause) -> dict[str, Any]:
+def _stored_value(stored: FleetValue | Pause) -> dict[str, Any]:
     value = stored.to_dict()
     value["since"] = moment(value.pop("since_ms"))
     return value

@@ -1,39 +1,28 @@
-"""The verbs of a client about model providers: limits that hold for all workers, and pauses."""
+"""The verbs of a client about pauses, and about jobs at model providers."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import Field
 
 from ...config.settings import DEFAULT_QUEUE
 from ...worker.errors import InvalidInput
-from ...worker.flow.values import PAUSE_KINDS, BucketStatus, Pause, PauseKind, ProviderLimit, limit_field, pause_field
+from ...worker.flow.values import PAUSE_KINDS, Pause, PauseKind, limit_field, pause_field
 from .connection import ClientConnection
 from .inputs import check_caller, read_time_ms
-from .provider_notes import find_unknown, find_unused
+from .provider_notes import find_unknown
 from .verbs import BY, Scope, verb
-
-if TYPE_CHECKING:
-    from ...worker.store.records import StepRef
-    from ...worker.store.store import Store
 
 log = logging.getLogger(__name__)
 
-_NAME: Final[Any] = Field(max_length=200)
-_SELECTORS: Final = dict.fromkeys(("provider", "model", "agent", "tool", "queue"), _NAME)
+_SELECTORS: Final[dict[str, Any]] = dict.fromkeys(PAUSE_KINDS, Field(max_length=200))
 
 
 class ProviderVerbs(ClientConnection):
-    """Sets limits of model providers, and pauses what steps use."""
-
-    @property
-    def limits(self) -> ProviderLimits:
-        """The limits of model providers."""
-        return ProviderLimits(lambda: self.store, self._publish)
+    """Pauses what steps use, and hears of jobs at providers."""
 
     @verb(
         "POST", "/v1/pauses", "pause", scope=Scope.ADMIN, reads_session=False,
@@ -111,7 +100,7 @@ class ProviderVerbs(ClientConnection):
         kind, name = _read_selector(provider=provider, model=model, agent=agent, tool=tool, queue=queue)
         flow = self.store.flow
         ended = flow.unpause(kind, name)
-        held = flow.put_off_by(name) if kind == "model" else ()
+        held = [limit_field(name, None)] if kind == "model" else []
         for step in flow.bring_forward(pause_field(kind, name), *held):
             self._publish(step)
         log.info("the pause of %s %s was ended by %s", kind, name, by)
@@ -134,71 +123,6 @@ class ProviderVerbs(ClientConnection):
         if found is not None:
             self._publish(found[1])
         return found is not None
-
-
-class FleetLimits:
-    """The base of limits that hold for all workers together, and change while they run."""
-
-    def __init__(self, store: Callable[[], Store], publish: Callable[[StepRef | None], None]) -> None:
-        self._store = store
-        self._publish = publish
-
-    def _bring_forward(self, *put_off: str) -> None:
-        """Let steps that were put off by these become due now, and publish those that no transaction could."""
-        for step in self._store().flow.bring_forward(*put_off):
-            self._publish(step)
-
-
-class ProviderLimits(FleetLimits):
-    """Limits of model providers: `client.limits`."""
-
-    @verb(
-        "PUT", "/v1/limits", "set_limit", reads_session=False, part="limits",
-        body=("NewLimit", "A limit, in place of the one for the same model and group."),
-        http={"limit": Field(), "by": BY},
-    )  # fmt: skip
-    def set(self, limit: ProviderLimit, *, by: str | None = None) -> tuple[str, ...]:
-        """Set a limit, in place of the one for the same model and group. Steps that the old one held are due at once.
-
-        Args:
-            by: Who asks; shown with the limit.
-        Returns:
-            Sentences about what may not be meant, such as a model that no agent has; none when all is well.
-        Raises:
-            InvalidInput: It is no `ProviderLimit`.
-        """
-        given: Any = limit
-        if not isinstance(given, ProviderLimit):
-            raise InvalidInput("limit", given, "give a ProviderLimit(model, rpm=…).")
-        check_caller(by)
-        self._store().flow.set_limit(limit, by=by or "")
-        self._bring_forward(*self._store().flow.put_off_by(limit.model, limit.group))
-        log.info("%s was set by %s", limit.field, by)
-        return find_unused(limit, self._store().registry.workers())
-
-    def get(self, model: str, group: str | None = None) -> ProviderLimit | None:
-        """Read the limit that was set for a model and a group; None: none was.
-
-        Args:
-            group: None: the limit for each group that has none of its own.
-        """
-        return self._store().flow.view().limits.get(limit_field(model, group))
-
-    @verb("GET", "/v1/limits", "list_limits", scope=Scope.READ, reads_session=False, part="limits")
-    def list(self) -> tuple[BucketStatus, ...]:
-        """List what counts requests together, with limits that were set and learned, and limits that nothing uses."""
-        return tuple(self._store().flow.buckets())
-
-    @verb(
-        "DELETE", "/v1/limits", "remove_limit", reads_session=False, part="limits",
-        http={"model": _NAME, "group": _NAME},
-    )  # fmt: skip
-    def remove(self, model: str, group: str | None = None) -> bool:
-        """Remove a limit; steps that it held are due at once. False when there was none."""
-        removed = self._store().flow.remove_limit(model, group)
-        self._bring_forward(*self._store().flow.put_off_by(model, group))
-        log.info("%s was removed", limit_field(model, group))
-        return removed
 
 
 def _read_selector(**named: str | None) -> tuple[PauseKind, str]:

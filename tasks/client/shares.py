@@ -9,26 +9,16 @@ from typing import Any, Final
 from pydantic import Field
 
 from ...worker.errors import ActionRefused, InvalidInput
-from ...worker.flow.shares import FairShares, SharesStatus, ShareStatus
+from ...worker.flow.shares import FIELD, FairShares, SharesStatus, ShareStatus
 from ...worker.store.housekeeping.registry import offered_queues
 from ...worker.store.store import Store
 from ..publishing import StepPublisher
-from .connection import ClientConnection
 from .inputs import check_caller
 from .verbs import BY, Scope, verb
 
 log = logging.getLogger(__name__)
 
 _MOST_SHOWN: Final = 100
-
-
-class ShareVerbs(ClientConnection):
-    """Sets fair shares."""
-
-    @property
-    def shares(self) -> Shares:
-        """The fair shares."""
-        return Shares(lambda: self.store, self._publisher, self._notes.forget)
 
 
 class Shares:
@@ -73,7 +63,7 @@ class Shares:
         check_caller(by)
         if not self.have_effect:
             raise ActionRefused("fair shares need a Redis as the broker; here it is none")
-        self._store().flow.set_shares(shares, by=by or "")
+        self._store().flow.set_value(shares, by=by or "")
         self._changed()
         log.info("fair shares were set by %s", by)
 
@@ -95,7 +85,7 @@ class Shares:
 
         Sessions that have a share keep it; all shares weigh the same from now on.
         """
-        removed = self._store().flow.remove_shares()
+        removed = self._store().flow.remove_value(FIELD)
         self._changed()
         log.info("fair shares were removed")
         return removed

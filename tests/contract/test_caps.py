@@ -9,7 +9,7 @@ import pytest
 
 from celery_agents.flow import SpendCap
 from celery_agents.worker.errors import StoreUnavailable
-from celery_agents.worker.flow.caps import CapPart, nanos
+from celery_agents.worker.flow.caps import CapPart, cap_field, nanos
 from celery_agents.worker.store.flow.caps import Overspent
 
 from support.asking import now_ms
@@ -25,13 +25,13 @@ HOUR_MS = 3_600_000
 def _no_caps(bench: Bench) -> Any:
     yield
     for name in bench.store.flow.view().caps:
-        bench.store.flow.remove_cap(name)
+        bench.store.flow.remove_value(cap_field(name))
 
 
 def made(bench: Bench, name: str = "c", usd: float = 1.0, **changes: Any) -> SpendCap:
     """Set a cap of a name that no other test has."""
     cap = SpendCap(f"{name}-{bench.session}", usd=usd, per="day", **changes)
-    bench.store.flow.set_cap(cap)
+    bench.store.flow.set_value(cap)
     return bench.store.flow.view().caps[cap.name]
 
 
@@ -132,7 +132,7 @@ def test_a_period_is_forgotten_a_day_behind_its_end(bench: Bench) -> None:
 
 def test_who_waits_for_a_cap_is_woken_when_it_is_raised_or_removed(bench: Bench) -> None:
     cap = made(bench)
-    for change in (lambda: made(bench, usd=2.0), lambda: bench.store.flow.remove_cap(cap.name)):
+    for change in (lambda: made(bench, usd=2.0), lambda: bench.store.flow.remove_value(cap.field)):
         current = bench.store.flow.view().caps[cap.name]
         claimed = bench.claim()
         bench.store.steps.release(
@@ -160,7 +160,7 @@ def test_a_cap_that_is_changed_while_a_step_is_put_off_holds_it_no_longer(bench:
     due = bench.due()
     assert due is not None
     assert due < now_ms(bench) + HOUR_MS / 2
-    bench.store.flow.remove_cap(cap.name)
+    bench.store.flow.remove_value(cap.field)
 
 
 def test_what_is_no_cap_is_left_out(bench: Bench) -> None:
@@ -168,5 +168,5 @@ def test_what_is_no_cap_is_left_out(bench: Bench) -> None:
     flow = bench.store.context.fleet.flow
     bench.database("HSET", flow, f"cap:{cap.name}", b"{")
     assert cap.name not in bench.store.flow.view().caps
-    assert bench.store.flow.remove_cap(cap.name)
-    assert not bench.store.flow.remove_cap(cap.name)
+    assert bench.store.flow.remove_value(cap.field)
+    assert not bench.store.flow.remove_value(cap.field)

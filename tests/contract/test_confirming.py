@@ -12,7 +12,7 @@ import pytest
 
 from celery_agents.worker.engine import retry_transition, stop_transition
 from celery_agents.worker.errors import NotConfirmed, StoreUnavailable
-from celery_agents.worker.flow.values import Pause, ProviderLimit
+from celery_agents.worker.flow.values import Pause, ProviderLimit, limit_field
 from celery_agents.worker.store import Claimed, Store
 from celery_agents.worker.store.confirming import Confirmer
 from celery_agents.worker.store.context import Publisher
@@ -108,8 +108,8 @@ ACTIONS: dict[str, tuple[Callable[[Bench], object], Callable[[Bench], object]]] 
     ),
     "delete": (end, lambda bench: bench.store.sessions.delete(bench.session)),
     "fork": (end, lambda bench: bench.store.sessions.fork(bench.session, f"{bench.session}.{uuid.uuid4().hex}")),
-    "limit": (lambda bench: None, lambda bench: bench.store.flow.set_limit(ProviderLimit(model="model", rpm=1))),
-    "no limit": (lambda bench: None, lambda bench: bench.store.flow.remove_limit("model")),
+    "limit": (lambda bench: None, lambda bench: bench.store.flow.set_value(ProviderLimit(model="model", rpm=1))),
+    "no limit": (lambda bench: None, lambda bench: bench.store.flow.remove_value(limit_field("model", None))),
     "pause": (
         lambda bench: None,
         lambda bench: bench.store.flow.pause(Pause(kind="agent", name="agent", reason="why")),

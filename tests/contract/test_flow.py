@@ -11,7 +11,7 @@ import pytest
 
 from celery_agents.flow import BucketStatus, ModelEndpoint, Pause, ProviderLimit
 from celery_agents.worker.errors import StoreUnavailable
-from celery_agents.worker.flow.values import FlowView, LearnedLimit, ProviderFacts, pause_field
+from celery_agents.worker.flow.values import FlowView, LearnedLimit, ProviderFacts, limit_field, pause_field
 from celery_agents.worker.store import Claim, Claimed, NotClaimed, NotClaimedReason
 from celery_agents.worker.store.flow.forwarding import bring_forward
 from celery_agents.worker.store.flow.records import (
@@ -94,8 +94,8 @@ def test_limits_are_found_by_the_group_and_else_for_every_group(bench: Bench) ->
     flow = bench.store.flow
     assert flow.view().is_empty
     every, team = ProviderLimit("openai:m", rpm=5), ProviderLimit("openai:m", tpm=900, group="team")
-    flow.set_limit(every, by="ann")
-    flow.set_limit(team)
+    flow.set_value(every, by="ann")
+    flow.set_value(team)
     view = flow.view()
     of_team, of_other = view.limit_of(M), view.limit_of(ModelEndpoint("openai:m", "", "other"))
     assert of_team is not None
@@ -105,9 +105,9 @@ def test_limits_are_found_by_the_group_and_else_for_every_group(bench: Bench) ->
     assert abs(of_other.since_ms - now_ms(bench)) < 10_000
     assert view.must_reserve(M)
     assert not view.must_reserve(ModelEndpoint("openai:n"))
-    assert flow.remove_limit("openai:m", "team")
-    assert not flow.remove_limit("openai:m", "team")
-    assert flow.remove_limit("openai:m")
+    assert flow.remove_value(limit_field("openai:m", "team"))
+    assert not flow.remove_value(limit_field("openai:m", "team"))
+    assert flow.remove_value(limit_field("openai:m", None))
     assert flow.view().is_empty
 
 
@@ -133,7 +133,7 @@ def test_what_is_over_is_no_longer_seen_and_the_prune_removes_it(bench: Bench) -
     flow, past = bench.store.flow, datetime.now(UTC) - timedelta(hours=1)
     flow.pause(Pause("queue", "slow", reason="maintenance", until=past))
     flow.pause(Pause("queue", "", reason="maintenance"))
-    flow.set_limit(SLOW)
+    flow.set_value(SLOW)
     claim = bench.claim().claim
     admitted(bench, claim)
     bench.database(
@@ -182,13 +182,13 @@ def test_a_reservation_that_is_asked_for_again_counts_once(bench: Bench) -> None
 def test_a_limit_of_zero_admits_nothing_until_it_is_raised(bench: Bench) -> None:
     claim = bench.claim().claim
     nothing = ProviderLimit("openai:m", tpm=0)
-    bench.store.flow.set_limit(nothing)
+    bench.store.flow.set_value(nothing)
     answer = refused(bench, claim, nothing)
     assert (answer.why, answer.dimension) == ("zero", "tokens")
     hand_back(bench, claim, M.digest)
-    bench.store.flow.set_limit(ProviderLimit("openai:m", tpm=10))
-    assert bench.store.flow.put_off_by("openai:m") == [M.digest]
-    assert len(bench.store.flow.bring_forward(M.digest)) == 1
+    bench.store.flow.set_value(ProviderLimit("openai:m", tpm=10))
+    assert not bench.store.flow.bring_forward(limit_field("openai:m", "another")), "of another group"
+    assert len(bench.store.flow.bring_forward(nothing.field)) == 1
     assert isinstance(bench.answer(), Claimed)
 
 
@@ -452,7 +452,7 @@ def test_a_step_that_is_put_off_after_its_pause_has_ended_comes_at_once(bench: B
 
 def test_a_limit_without_a_bucket_is_listed(bench: Bench) -> None:
     limit = ProviderLimit("openai:n", rpm=3, group="team")
-    bench.store.flow.set_limit(limit)
+    bench.store.flow.set_value(limit)
     (found,) = bench.store.flow.buckets()
     assert found.limit is not None
     assert found.bucket == ModelEndpoint("openai:n", "", "team")

@@ -9,7 +9,7 @@ import pytest
 
 from celery_agents.config.settings import Settings
 from celery_agents.flow import ModelEndpoint, Pause, ProviderLimit
-from celery_agents.worker.flow.values import ProviderFacts
+from celery_agents.worker.flow.values import ProviderFacts, limit_field
 from celery_agents.worker.store.flow.records import CallCounts, Refused, Reservation, Settled, Settlement
 from celery_agents.worker.store.keys import FLEET, FLOW_CHANNEL
 from celery_agents.worker.store.redis.database import connect
@@ -115,8 +115,8 @@ def test_workers_hear_of_every_change(bench: Bench, redis_url: str) -> None:
     try:
         assert listening.wait(10)
         flow, claim = bench.store.flow, bench.claim().claim
-        flow.set_limit(LIMIT)
-        flow.remove_limit("openai:m")
+        flow.set_value(LIMIT)
+        flow.remove_value(limit_field("openai:m", None))
         flow.pause(Pause("tool", "t", reason="r"))
         flow.unpause("tool", "t")
         facts = ProviderFacts(kind="rate_limit", retry_after=1.0)

@@ -27,7 +27,7 @@ LEASE_MS = 60_000
 
 
 def limit(bench: Bench, total: int | None = 1, **per: int) -> None:
-    bench.store.flow.set_concurrency(ConcurrencyLimit("crm", total=total, per=per))
+    bench.store.flow.set_value(ConcurrencyLimit("crm", total=total, per=per))
 
 
 def holder(bench: Bench, claim: Claim, *parts: LimitPart) -> Holder:
@@ -108,14 +108,14 @@ def make_overdue(bench: Bench, claim: Claim, part: LimitPart = TOTAL) -> None:
 def test_a_limit_is_set_read_and_removed(bench: Bench) -> None:
     flow = bench.store.flow
     assert flow.concurrency() == []
-    flow.set_concurrency(ConcurrencyLimit("crm", total=20, per={"customer": 2}), by="ann")
+    flow.set_value(ConcurrencyLimit("crm", total=20, per={"customer": 2}), by="ann")
     (status,) = flow.concurrency()
     assert (status.limit.total, status.limit.per, status.limit.by) == (20, {"customer": 2}, "ann")
     assert flow.view().concurrency["crm"] == status.limit
     assert flow.view().is_empty, "requests to providers have nothing to ask for"
-    assert not flow.remove_concurrency("other")
-    assert flow.remove_concurrency("crm")
-    assert not flow.remove_concurrency("crm")
+    assert not flow.remove_value(concurrency_field("other"))
+    assert flow.remove_value(concurrency_field("crm"))
+    assert not flow.remove_value(concurrency_field("crm"))
     assert flow.concurrency() == []
     assert flow.view().concurrency == {"crm": None}, "it is known, and limits nothing"
     assert take(bench, bench.claim().claim) == Taken(others_wait=False)
@@ -317,7 +317,7 @@ def test_a_worker_that_has_not_heard_of_a_change_is_told_and_nothing_is_written(
     limit(bench, total=1)
     claim = bench.claim().claim
     known = holder(bench, claim)
-    for change in (lambda: limit(bench, total=0), lambda: bench.store.flow.remove_concurrency("crm")):
+    for change in (lambda: limit(bench, total=0), lambda: bench.store.flow.remove_value(concurrency_field("crm"))):
         time.sleep(0.002)  # limits are told apart by their times
         change()
         assert bench.store.flow.take_holder(known, lease_ms=LEASE_MS) is None
@@ -334,7 +334,7 @@ def test_a_removed_limit_lets_all_its_parts_go(bench: Bench) -> None:
     assert isinstance(take(bench, first), Taken)
     refuse(bench, second)
     refuse(bench, third, ACME, TOTAL)
-    bench.store.flow.remove_concurrency("crm")
+    bench.store.flow.remove_value(concurrency_field("crm"))
     assert len(bench.store.flow.bring_forward(concurrency_field("crm"))) == 2
     assert claims_again(bench, second)
     assert claims_again(bench, third)

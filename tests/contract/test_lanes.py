@@ -12,7 +12,7 @@ import pytest
 from celery_agents.flow import FairShares
 from celery_agents.worker.engine import FirstExecution, first_state
 from celery_agents.worker.errors import StateUnreadable
-from celery_agents.worker.flow.shares import lane_of
+from celery_agents.worker.flow.shares import FIELD, lane_of
 from celery_agents.worker.moments import moment
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import Claimed, NextState, QueueSnapshot, StepRef
@@ -160,12 +160,12 @@ def test_a_session_that_has_waited_for_a_worker_comes_into_its_lane(lanes: Lanes
 def test_shares_are_set_read_and_removed(lanes: Lanes) -> None:
     flow = lanes.store.flow
     assert flow.view().shares is None
-    flow.set_shares(FairShares("customer", weights={"acme": 2, "": 0.5}), by="ann")
+    flow.set_value(FairShares("customer", weights={"acme": 2, "": 0.5}), by="ann")
     stored = flow.view().shares
     assert stored is not None
     assert (stored.label, dict(stored.weights), stored.by) == ("customer", {"acme": 2.0, "": 0.5}, "ann")
-    assert flow.remove_shares()
-    assert not flow.remove_shares()
+    assert flow.remove_value(FIELD)
+    assert not flow.remove_value(FIELD)
     assert flow.view().shares is None
 
 

@@ -392,7 +392,7 @@ def test_a_step_that_was_called_goes_in_front_of_its_queue(queues: Queues, is_em
     queues.database("DEL", "queue:gpu")
     if not is_empty:
         queues.database("RPUSH", "queue:gpu", "other")
-    flow.set_concurrency(ConcurrencyLimit("crm", total=1))
+    flow.set_value(ConcurrencyLimit("crm", total=1))
     flow.call_waiting()
     assert queues.messages("gpu") == (["1"] if is_empty else ["1 before other"])
 

@@ -338,7 +338,7 @@ def test_a_step_that_asks_a_provider_takes_none_more_where_nothing_is_set_or_lea
 
 @pytest.mark.one_server("a bucket is on another node")
 def test_under_a_limit_it_takes_one_more_and_its_answer_settles(asking: Steps) -> None:
-    asking.store.flow.set_limit(ProviderLimit("openai:a", rpm=6000))
+    asking.store.flow.set_value(ProviderLimit("openai:a", rpm=6000))
     asking.gate.refresh()
     assert asking.run(2) == [Points.CLAIM_ATTEMPT, Points.FLOW_RESERVE, *PURE[1:]]
 

@@ -75,7 +75,7 @@ def test_tokens_a_minute_are_kept(tmp_path: Path) -> None:
     """100 a second; a request and its answer are about 40 of them."""
     with stage(tmp_path / "lab") as played:
         played.plan(limits=None)
-        played.lab.client.store.flow.set_limit(ProviderLimit(MODELS[0], tpm=6_000))
+        played.lab.client.store.flow.set_value(ProviderLimit(MODELS[0], tpm=6_000))
         played.submit(40)
         found = played.wait(20)
         passed(found.judge("tokens"))

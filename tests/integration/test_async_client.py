@@ -14,8 +14,7 @@ import celery_agents
 from celery_agents import AgentClient, AsyncAgentClient, ExecutionBudget
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.client.async_client import AsyncConcurrencyLimits, AsyncProviderLimits, AsyncSchedules
-from celery_agents.tasks.client.concurrency import ConcurrencyLimits
-from celery_agents.tasks.client.providers import ProviderLimits
+from celery_agents.tasks.client.fleet_values import ConcurrencyLimits, ProviderLimits
 from celery_agents.tasks.client.schedules import Schedules
 from celery_agents.worker.errors import InvalidInput, SessionExpired, SessionNotFound
 from celery_agents.worker.state import LLMConfig

@@ -156,7 +156,7 @@ class Fleet:
 
     def set_limit(self, limit: ProviderLimit) -> None:
         self.limit = limit
-        self.store.flow.set_limit(limit)
+        self.store.flow.set_value(limit)
         self._bring_forward()
 
     def _claim(self) -> None:

@@ -59,6 +59,11 @@ class FairShares(Value):
                 raise InvalidInput(place, weight, f"give a number from {least:g} to {most:g}; pause what is to wait.")
         super().__init__(label=label, weights=FrozenMap[float].of({key: float(each) for key, each in given.items()}))
 
+    @property
+    def field(self) -> str:
+        """Its name among the stored values of flow."""
+        return FIELD
+
     def set_by(self, by: str, since_ms: int) -> Self:
         """The shares as they are stored."""
         return self._with(by=by, since_ms=since_ms)

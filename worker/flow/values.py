@@ -27,6 +27,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = get_args(Dimension)
 PauseKind = Literal["provider", "model", "agent", "tool", "queue"]
 PAUSE_KINDS: Final[tuple[PauseKind, ...]] = get_args(PauseKind)
 
+_LIMIT: Final = "limit:"
 _PAUSE: Final = "pause:"
 _REASON_CHARS: Final = 500
 _LIMITS: Final[Mapping[str, Dimension]] = {
@@ -94,6 +95,10 @@ class ProviderLimit(Value):
     def set_by(self, by: str, since_ms: int) -> Self:
         """The limit as it is stored."""
         return self._with(by=by, since_ms=since_ms)
+
+
+FleetValue = ProviderLimit | ConcurrencyLimit | SpendCap | FairShares
+"""What holds for all workers until it is set anew or removed, stored by its `field`."""
 
 
 class Pause(Value):
@@ -309,7 +314,12 @@ def provider_of(model: str) -> str:
 
 def limit_field(model: str, group: str | None) -> str:
     """The name of a limit among the stored values of flow."""
-    return f"limit:{model}" if group is None else f"limit:{model}|{group}"
+    return f"{_LIMIT}{model}" if group is None else f"{_LIMIT}{model}|{group}"
+
+
+def is_limit(field: str) -> bool:
+    """Whether a name among the stored values is that of a model's limit."""
+    return field.startswith(_LIMIT)
 
 
 def pause_field(kind: PauseKind, name: str) -> str:

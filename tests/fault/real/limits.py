@@ -111,9 +111,9 @@ class Stage:
 
     def set_limit(self, model: str, per_second: float) -> None:
         flow = self.lab.client.store.flow
-        flow.set_limit(ProviderLimit(model, rpm=60 * per_second, group=GROUP))
-        for put_off in flow.put_off_by(model, GROUP):
-            flow.bring_forward(put_off)
+        limit = ProviderLimit(model, rpm=60 * per_second, group=GROUP)
+        flow.set_value(limit)
+        flow.bring_forward(limit.field)
 
     def submit(self, jobs: int, *agents: str) -> None:
         self.began = time.monotonic()

@@ -16,6 +16,7 @@ from celery_agents.config.settings import Settings
 from celery_agents.flow import SpendCap
 from celery_agents.worker.engine.spending_gate import SpendingGate
 from celery_agents.worker.errors import PutOff, StoreUnavailable
+from celery_agents.worker.flow.caps import cap_field
 from celery_agents.worker.store import Store
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import Publisher
@@ -58,7 +59,7 @@ class World:
     def _set(self, usd: float) -> None:
         self.now_ms += 1
         self.highest = max(self.highest, usd)
-        self.store.flow.set_cap(SpendCap("c", usd=usd, per="month"))
+        self.store.flow.set_value(SpendCap("c", usd=usd, per="month"))
 
     def act(self, name: str) -> None:
         """Let something happen at this moment."""
@@ -83,7 +84,7 @@ class World:
             case _:
                 assert name == "remove", name
                 self.highest = float("inf")
-                self.store.flow.remove_cap("c")
+                self.store.flow.remove_value(cap_field("c"))
 
     def call(self, store: Store, *, dies: bool = False) -> None:
         """Make one call as a worker does.

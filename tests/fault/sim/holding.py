@@ -103,9 +103,9 @@ def change_limit(store: Store, action: Action) -> list[Any]:
         Steps to publish, and None for those that are published.
     """
     if action.limit != REMOVED:
-        store.flow.set_concurrency(ConcurrencyLimit(action.target, total=action.limit))
+        store.flow.set_value(ConcurrencyLimit(action.target, total=action.limit))
         return store.flow.bring_forward(undefined_cause(action.target))
-    store.flow.remove_concurrency(action.target)
+    store.flow.remove_value(concurrency_field(action.target))
     return store.flow.bring_forward(concurrency_field(action.target))
 
 

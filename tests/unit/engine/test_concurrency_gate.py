@@ -12,7 +12,7 @@ from celery_agents.flow import ConcurrencyLimit
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.engine import Done, RetryLater, TakenOver
 from celery_agents.worker.errors import ConfigurationError
-from celery_agents.worker.flow.concurrency import LimitPart, undefined_cause
+from celery_agents.worker.flow.concurrency import LimitPart, concurrency_field, undefined_cause
 from celery_agents.worker.state import AgentState, ToolCall
 from celery_agents.worker.store import Claimed
 from celery_agents.worker.store.flow.holders import Holder, NoneFree
@@ -25,7 +25,7 @@ NewBench = Callable[..., Bench]
 
 
 def set_limit(bench: Bench, name: str = "crm", total: int | None = 1, **per: int) -> None:
-    bench.store.flow.set_concurrency(ConcurrencyLimit(name, total=total, per=per))
+    bench.store.flow.set_value(ConcurrencyLimit(name, total=total, per=per))
     bench.gate.refresh()
 
 
@@ -84,9 +84,9 @@ def test_a_limit_of_which_the_worker_has_not_heard_holds_all_the_same(new_bench:
     bench = new_bench(Agent("plain", driver=lambda state: "done", concurrency="crm"))
     set_limit(bench, total=5)
     for known, change in (
-        ("another limit", lambda: bench.store.flow.set_concurrency(ConcurrencyLimit("crm", total=0))),
-        ("none", lambda: bench.store.flow.remove_concurrency("crm")),
-        ("it was removed", lambda: bench.store.flow.set_concurrency(ConcurrencyLimit("crm", total=0))),
+        ("another limit", lambda: bench.store.flow.set_value(ConcurrencyLimit("crm", total=0))),
+        ("none", lambda: bench.store.flow.remove_value(concurrency_field("crm"))),
+        ("it was removed", lambda: bench.store.flow.set_value(ConcurrencyLimit("crm", total=0))),
     ):
         bench.clock.go_on(1)
         change()

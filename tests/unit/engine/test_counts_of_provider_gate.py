@@ -59,7 +59,7 @@ class Asking:
         return self.end(self.begin(), **facts)
 
     def limit(self, **limits: float) -> None:
-        self.bench.store.flow.set_limit(ProviderLimit("openai:a", **limits))
+        self.bench.store.flow.set_value(ProviderLimit("openai:a", **limits))
         self.gate.refresh()
 
     @property
@@ -124,7 +124,7 @@ def test_a_worker_is_busy_as_long_as_a_request_is_in_flight(asking: Asking) -> N
 
 
 def test_each_endpoint_is_counted_by_itself(asking: Asking) -> None:
-    asking.bench.store.flow.set_limit(ProviderLimit("openai:b", rpm=1e9))
+    asking.bench.store.flow.set_value(ProviderLimit("openai:b", rpm=1e9))
     asking.gate.refresh()
     asking.answered(used={"input_tokens": 500})
     assert asking.end(asking.begin(model="openai:b")).counts.accepted == 1

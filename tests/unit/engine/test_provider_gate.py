@@ -51,7 +51,7 @@ def unpause(bench: Bench, made: Pause) -> None:
 
 
 def set_limit(bench: Bench, **limits: Any) -> None:
-    bench.store.flow.set_limit(ProviderLimit("openai:a", **limits))
+    bench.store.flow.set_value(ProviderLimit("openai:a", **limits))
     bench.gate.refresh()
     bench.store.flow.bring_forward(BUCKET.digest)
 
@@ -258,7 +258,7 @@ def test_a_limit_that_was_raised_unheard_holds_nothing(new_bench: NewBench) -> N
     """The step was brought forward before its worker had heard of the new limit."""
     bench = new_bench(agent_of(CountedDriver()))
     set_limit(bench, rpm=0)
-    bench.store.flow.set_limit(ProviderLimit("openai:a", rpm=60))
+    bench.store.flow.set_value(ProviderLimit("openai:a", rpm=60))
     assert bench.ran().status == "completed"
 
 
@@ -292,7 +292,7 @@ def test_tokens_are_settled_by_what_was_used(new_bench: NewBench) -> None:
 def test_the_group_of_an_agent_is_the_bucket_of_its_requests(new_bench: NewBench) -> None:
     agents = [agent_of(CountedDriver(), name=name, provider_group="team") for name in ("one", "two")]
     bench = new_bench(*agents, retry_delay_max_seconds=0.5)
-    bench.store.flow.set_limit(ProviderLimit("openai:a", rpm=6, group="team"))
+    bench.store.flow.set_value(ProviderLimit("openai:a", rpm=6, group="team"))
     bench.gate.refresh()
     assert isinstance(bench.step(bench.submit(agent=agents[0])), Done)
     put_off(bench.step(bench.submit(agent=agents[1])))

@@ -11,6 +11,7 @@ from celery_agents.flow import SpendCap
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import DriverError, StoreUnavailable
+from celery_agents.worker.flow.caps import cap_field
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import InferenceResponse, LLMConfig
 
@@ -29,7 +30,7 @@ class Priced(ProviderDriver):
 
 
 def set_cap(bench: Bench, usd: float | None = 1.0, name: str = "c", **changes: Any) -> None:
-    bench.store.flow.set_cap(SpendCap(name, usd=usd, per="day", **changes))
+    bench.store.flow.set_value(SpendCap(name, usd=usd, per="day", **changes))
     bench.gate.refresh()
 
 
@@ -106,11 +107,11 @@ def test_a_higher_cap_of_which_the_worker_has_not_heard_holds_at_once(new_bench:
     bench = new_bench(agent_of(Priced(), "openai:a"))
     set_cap(bench, 0.0)
     bench.clock.go_on(1)
-    bench.store.flow.set_cap(SpendCap("c", usd=1, per="day"))
+    bench.store.flow.set_value(SpendCap("c", usd=1, per="day"))
     assert bench.ran().status == "completed"
-    bench.store.flow.set_cap(SpendCap("c", usd=0, per="day"))
+    bench.store.flow.set_value(SpendCap("c", usd=0, per="day"))
     bench.gate.refresh()
-    bench.store.flow.remove_cap("c")
+    bench.store.flow.remove_value(cap_field("c"))
     assert bench.ran().status == "completed"
 
 
@@ -213,7 +214,7 @@ def test_the_log_tells_when_most_of_a_cap_is_spent(new_bench: NewBench, caplog: 
     assert told == ["spend cap c: 0.3 $ of 0.3 $ a day"]
     set_cap(bench, 1.0, "d")
     caplog.clear()
-    bench.store.flow.remove_cap("c")
+    bench.store.flow.remove_value(cap_field("c"))
     bench.gate.refresh()
     for _ in range(10):
         bench.ran()

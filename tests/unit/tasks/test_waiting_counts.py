@@ -125,7 +125,7 @@ def held(bench: Bench) -> str:
 def in_line(bench: Bench) -> str:
     """A session that waits for a holder of a concurrency limit."""
     flow, session, part = bench.store.flow, bench.submit(), LimitPart("crm")
-    flow.set_concurrency(ConcurrencyLimit("crm", total=0))
+    flow.set_value(ConcurrencyLimit("crm", total=0))
     claimed = claim(bench, session).claim
     limit = flow.view().concurrency["crm"]
     assert limit is not None
@@ -138,7 +138,7 @@ def in_line(bench: Bench) -> str:
 def without_money(bench: Bench) -> str:
     """A session that waits for money under a spend cap."""
     flow, session = bench.store.flow, bench.submit()
-    flow.set_cap(SpendCap("all", usd=20, per="day"))
+    flow.set_value(SpendCap("all", usd=20, per="day"))
     reason, cause = "the spend cap all allows 20 $ a day", flow.view().caps["all"].cause
     claimed = claim(bench, session).claim
     bench.store.steps.release(claimed, delay_ms=900_000, give_back=True, reason=reason, put_off=cause)

@@ -11,23 +11,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ...errors import StateUnreadable
-from ...flow.caps import CapStatus, SpendCap, cap_field
-from ...flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, LimitPart, PartStatus, concurrency_field
-from ...flow.shares import FIELD, PRIORITIES, FairShares
+from ...flow.caps import CapStatus, SpendCap
+from ...flow.concurrency import ConcurrencyLimit, ConcurrencyStatus, LimitPart, PartStatus, is_concurrency
+from ...flow.shares import PRIORITIES, FairShares
 from ...flow.values import (
     DIMENSIONS,
     BucketStatus,
+    FleetValue,
     FlowView,
     LearnedLimit,
     ModelEndpoint,
     Pause,
     PauseKind,
     ProviderLimit,
+    is_limit,
     is_pause,
     limit_field,
     pause_field,
 )
-from ...state.values.value import Value
 from .. import fields
 from ..context import StoreContext
 from ..database import Command, Reply
@@ -57,58 +58,28 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
         """Read all limits, pauses and buckets; one round trip. A value that cannot be read is left out."""
         return _read_view(self._context)[0]
 
-    def set_limit(self, limit: ProviderLimit, *, by: str = "") -> None:
-        """Set a limit, in place of the one for the same model and group; what its buckets have learned is forgotten.
+    def set_value(self, value: FleetValue, *, by: str = "") -> None:
+        """Set a limit, a spend cap or the fair shares, in place of the value of the same field.
 
-        Then bring forward what it has put off: `put_off_by` names it.
+        What buckets have learned under a limit of their model is forgotten. Who may go by a higher concurrency limit is
+        called by the sweep. What was spent under a cap in the present period stays counted.
+
+        Then bring forward what it lets go: of a concurrency limit, what waits for it to be defined
+        (`undefined_cause`); of fair shares, nothing; else what the field has put off.
         """
-        stored = limit.set_by(by, self._context.now_ms("flow.now"))
-        self._change_limit(("HSET", self._context.fleet.flow, limit.field, stored.to_json()), limit.model, limit.group)
+        stored = value.set_by(by, self._context.now_ms("flow.now"))
+        self._change_value(value.field, ("HSET", self._context.fleet.flow, value.field, stored.to_json()))
 
-    def remove_limit(self, model: str, group: str | None = None) -> bool:
-        """Remove a limit; False: there was none. Then bring forward what it has put off."""
-        return bool(self._change_limit(("HDEL", self._context.fleet.flow, limit_field(model, group)), model, group))
-
-    def set_concurrency(self, limit: ConcurrencyLimit, *, by: str = "") -> None:
-        """Set a concurrency limit, in place of the one of its name; who may go by a higher one is called by the sweep.
-
-        Then bring forward what waits for it to be defined: `undefined_cause` names it.
-        """
-        stored = limit.set_by(by, self._context.now_ms("flow.now"))
-        self._store("flow.concurrency", limit.field, stored)
-
-    def remove_concurrency(self, name: str) -> bool:
-        """Let a concurrency limit limit nothing any more, though agents name it; False: none was set.
-
-        Then bring forward what it has put off: `concurrency_field` names it.
-        """
-        fleet, field = self._context.fleet, concurrency_field(name)
-        if not self._context.database.pipeline("flow.known", [("HGET", fleet.flow, field)])[0]:
+    def remove_value(self, field: str) -> bool:
+        """Remove such a value by its field; False: there was none. Then bring forward what the field has put off."""
+        flow = self._context.fleet.flow
+        if not is_concurrency(field):
+            return bool(self._change_value(field, ("HDEL", flow, field)))
+        if not self._context.database.pipeline("flow.known", [("HGET", flow, field)])[0]:
             return False
         # Kept as a name that limits nothing: a limit that nobody has defined is waited for.
-        self._change("flow.concurrency", field, [("HSET", fleet.flow, field, b"")])
+        self._change_value(field, ("HSET", flow, field, b""))
         return True
-
-    def set_cap(self, cap: SpendCap, *, by: str = "") -> None:
-        """Set a spend cap, in place of the one of its name. What was spent in the present period stays counted.
-
-        Then bring forward what it has put off: `cap_field` names it.
-        """
-        stored = cap.set_by(by, self._context.now_ms("flow.now"))
-        self._store("flow.cap", cap.field, stored)
-
-    def remove_cap(self, name: str) -> bool:
-        """Remove a spend cap; False: there was none. Then bring forward what it has put off: `cap_field` names it."""
-        field = cap_field(name)
-        return bool(self._change("flow.cap", field, [("HDEL", self._context.fleet.flow, field)])[0])
-
-    def set_shares(self, shares: FairShares, *, by: str = "") -> None:
-        """Set the fair shares, in place of those before."""
-        self._store("flow.shares", FIELD, shares.set_by(by, self._context.now_ms("flow.now")))
-
-    def remove_shares(self) -> bool:
-        """Remove the fair shares; False: there were none. What waits in lanes is taken as before, without weights."""
-        return bool(self._change("flow.shares", FIELD, [("HDEL", self._context.fleet.flow, FIELD)])[0])
 
     def shares_waiting(self, queue_keys: Sequence[str]) -> dict[str, dict[str, int]]:
         """Count the steps of each share that wait in some queues, by priority, of up to 1 000 shares; for people."""
@@ -158,12 +129,13 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
 
     def pause(self, pause: Pause) -> None:
         """Pause, in place of an earlier pause of the same."""
-        self._store("flow.pause", pause.field, pause.set_at(self._context.now_ms("flow.now")))
+        stored = pause.set_at(self._context.now_ms("flow.now"))
+        self._change("flow.pause", pause.field, [("HSET", self._context.fleet.flow, pause.field, stored.to_json())])
 
     def unpause(self, kind: PauseKind, name: str) -> bool:
         """End a pause; of a model, its used-up quotas too. False: nothing was paused.
 
-        Then bring forward what it has put off: steps put off by the pause's field, and by `put_off_by` of a model.
+        Then bring forward what it has put off: by the pause's field, and of a model by the field of its limit.
         """
         field, ended = pause_field(kind, name), list[Command]()
         for status in self.buckets() if kind == "model" else ():
@@ -188,33 +160,31 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
         found += [BucketStatus(ModelEndpoint(each.model, "", each.group or ""), limit=each) for each in unused]
         return sorted(found, key=lambda status: (status.bucket.model, status.bucket.group, status.bucket.endpoint))
 
-    def put_off_by(self, model: str, group: str | None = None) -> list[str]:
-        """List the digests of the buckets by which a limit of this model and group may have put off steps."""
-        return [bucket.digest for bucket in _read_view(self._context)[1] if _is_limited(bucket, model, group)]
-
     def bring_forward(self, *put_off: str) -> list[StepRef | None]:
         """Let all steps that were put off by these become due now, in the order in which they would have been.
 
         Args:
-            put_off: Digests of buckets, and values of `Pause.field`, as given to `release`.
+            put_off: Digests of buckets, as given to `release`, and fields of limits, caps and pauses. The field of a
+                model's limit stands for the buckets that it limits.
         Returns:
             For each of these steps: the step to publish, or None where the transaction has published it.
         Raises:
             StoreUnavailable: No answer in time. Those that are left come at their own time; asking again is safe.
         """
-        return bring_forward(self._context, put_off)
+        return bring_forward(self._context, [each for cause in put_off for each in self._limited_by(cause) or (cause,)])
 
-    def _change_limit(self, write: Command, model: str, group: str | None) -> Reply:
-        """Write a limit, and forget what its buckets have learned under the old one."""
+    def _limited_by(self, field: str) -> list[str]:
+        """List the digests of the buckets that a limit of this field may limit; none where it is no such field."""
+        known = _read_view(self._context)[1] if is_limit(field) else ()
+        return [each.digest for each in known if field in {limit_field(each.model, g) for g in (None, each.group)}]
+
+    def _change_value(self, field: str, write: Command) -> Reply:
+        """Write a value, and forget what the buckets of a limit have learned under the old one."""
         commands = [write]
-        for digest in self.put_off_by(model, group):
+        for digest in self._limited_by(field):
             keys = self._context.fleet.rate(digest)
             commands += [("HDEL", keys.bucket, *_LEARNED), ("DEL", keys.line)]
-        return self._change("flow.limit", limit_field(model, group), commands)[0]
-
-    def _store(self, point: str, field: str, value: Value) -> None:
-        """Store a value in place of the one of its field."""
-        self._change(point, field, [("HSET", self._context.fleet.flow, field, value.to_json())])
+        return self._change(f"flow.{field.partition(':')[0]}", field, commands)[0]
 
     def _change(self, point: str, field: str, commands: Sequence[Command]) -> list[Reply]:
         """Change the value of a field, as a client's action, and tell the workers."""
@@ -283,10 +253,6 @@ def _parse_bucket(raw: bytes) -> ModelEndpoint | None:
 
 def _until(raw: bytes) -> int:
     return fields.or_else(fields.milliseconds, raw.partition(b" ")[0], 0)
-
-
-def _is_limited(bucket: ModelEndpoint, model: str, group: str | None) -> bool:
-    return bucket.model == model and group in (None, bucket.group)
 
 
 def _status_reads(keys: BucketKeys, now_ms: int) -> list[Command]:
