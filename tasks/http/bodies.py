@@ -7,12 +7,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
-from ...worker.flow.caps import SpendCap
-from ...worker.flow.concurrency import ConcurrencyLimit
 from ...worker.flow.debounce import Debounce
 from ...worker.flow.schedules import MOST_MISSED, Schedule
-from ...worker.flow.shares import FairShares
-from ...worker.flow.values import ProviderLimit
 from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
@@ -181,10 +177,6 @@ class ModelLimit(Body):
     input_tpm: float | None = Field(None, ge=0, le=_LARGEST)
     output_tpm: float | None = Field(None, ge=0, le=_LARGEST)
 
-    def value(self) -> ProviderLimit:
-        """The limit as the client takes it."""
-        return ProviderLimit(**self.model_dump())
-
 
 class Concurrency(Body):
     """How many steps and calls that name the limit run at a time; total, per or both. 0 lets nothing begin."""
@@ -192,10 +184,6 @@ class Concurrency(Body):
     name: str = Field(max_length=200)
     total: int | None = Field(None, ge=0, description="null: no limit in all.")
     per: dict[str, int] = Field({}, max_length=4, description="By the key of a label: most for each of its values.")
-
-    def value(self) -> ConcurrencyLimit:
-        """The limit as the client takes it."""
-        return ConcurrencyLimit(**self.model_dump())
 
 
 class Cap(Body):
@@ -210,20 +198,12 @@ class Cap(Body):
     values: dict[str, float] = Field({}, max_length=1000, description="Values of the label with another amount.")
     then: Literal["wait", "stop"] = Field("wait", description="wait: until the next period; stop: the execution.")
 
-    def value(self) -> SpendCap:
-        """The cap as the client takes it."""
-        return SpendCap(**self.model_dump())
-
 
 class Shares(Body):
     """How the slots of the fleet are shared among the values of a label while more steps wait than there are slots."""
 
     label: str = Field(max_length=200, description="Key of the label, such as customer.")
     weights: dict[str, float] = Field({}, max_length=1000, description="Of values with another one than 1.")
-
-    def value(self) -> FairShares:
-        """The shares as the client takes them."""
-        return FairShares(**self.model_dump())
 
 
 class ModelSchedule(Body):

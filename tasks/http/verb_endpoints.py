@@ -7,13 +7,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from operator import methodcaller
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, create_model
 from starlette.responses import Response
 
 from ...worker.errors import SessionConflict, SessionNotFound
-from ...worker.flow.shares import Priority
+from ...worker.flow.caps import SpendCap
+from ...worker.flow.concurrency import ConcurrencyLimit
+from ...worker.flow.shares import FairShares, Priority
+from ...worker.flow.values import FleetValue, ProviderLimit
 from ..client.client import AgentClient
 from ..client.json_values import (
     bucket_value,
@@ -49,6 +54,15 @@ assert AgentClient  # its import defines the verbs
 
 T = TypeVar("T")
 
+_FLEET: Final[Mapping[type[FleetValue], type[Body]]] = {
+    ProviderLimit: ModelLimit, ConcurrencyLimit: Concurrency, SpendCap: Cap, FairShares: Shares
+}  # fmt: skip
+"""The bodies that have the arguments of a value."""
+
+
+def _make_value(kind: type[FleetValue], body: Any) -> FleetValue:
+    return kind(**body.model_dump())
+
 
 WIRE: Final[Mapping[str, Any]] = {
     "bool": bool,
@@ -64,10 +78,7 @@ WIRE: Final[Mapping[str, Any]] = {
     "timedelta | None": float | None,
     "ExecutionBudget | None": Budget | None,
     "ExecutionBudget": Budget,
-    "ProviderLimit": ModelLimit,
-    "ConcurrencyLimit": Concurrency,
-    "SpendCap": Cap,
-    "FairShares": Shares,
+    **{kind.__name__: body for kind, body in _FLEET.items()},
     "Priority | None": Priority | None,
     "Schedule": ModelSchedule,
     "Debounce | None": Debouncing | None,
@@ -86,10 +97,7 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "timedelta | None": lambda seconds: timedelta(seconds=seconds),
     "ExecutionBudget | None": lambda budget: budget.value(),
     "ExecutionBudget": lambda budget: budget.value(),
-    "ProviderLimit": lambda limit: limit.value(),
-    "ConcurrencyLimit": lambda limit: limit.value(),
-    "SpendCap": lambda cap: cap.value(),
-    "FairShares": lambda shares: shares.value(),
+    **{kind.__name__: partial(_make_value, kind) for kind in _FLEET},
     "Schedule": lambda schedule: schedule.value(),
     "Debounce | None": lambda debounce: debounce.value(),
     "Sequence[Message]": lambda messages: [message.value() for message in messages],
@@ -118,6 +126,10 @@ def _tag(version: int) -> dict[str, str]:
     return {"ETag": f'"{version}"'}
 
 
+def _listing(reply: type[BaseModel], name: str, value: Callable[[Any], Any]) -> Writer:
+    return Writer({200: reply}, lambda _, found: send({name: [value(each) for each in found]}))
+
+
 WRITERS: Final[Mapping[str, Writer]] = {
     "None": Writer({204: None}, lambda _, __: Response(status_code=204)),
     "bool": Writer({200: replies.ChangedReply}, lambda _, changed: send({"changed": changed})),
@@ -133,9 +145,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "SessionSnapshot": Writer({200: replies.SnapshotReply}, lambda _, it: send(it.to_dict(), headers=_tag(it.version))),
     "AgentState": Writer({200: replies.StepStateReply}, lambda _, state: send({"state": state.to_dict()})),
     "ModelRequest": Writer({200: replies.StepRequestReply}, lambda _, request: send(request.to_dict())),
-    "tuple[Grant, ...]": Writer(
-        {200: replies.GrantsReply}, lambda _, grants: send({"grants": [grant.to_dict() for grant in grants]})
-    ),
+    "tuple[Grant, ...]": _listing(replies.GrantsReply, "grants", methodcaller("to_dict")),
     "FoundRequest": Writer({200: replies.RequestReply}, lambda _, found: send(found_value(found))),
     "AnswerResult": Writer({200: replies.OutcomeReply}, lambda _, result: send({"outcome": result.outcome})),
     "Job": Writer({200: replies.JobReply, 202: replies.JobReply}, reply_to, waits=True),
@@ -143,23 +153,12 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "WaitingCounts": Writer({200: replies.WaitingReply}, lambda _, counts: send(waiting_value(counts))),
     "Timeline": Writer({200: replies.TimelineReply}, lambda _, timeline: send(timeline_value(timeline))),
     "tuple[str, ...]": Writer({200: replies.NotesReply}, lambda _, notes: send({"notes": notes})),
-    "tuple[Pause, ...]": Writer(
-        {200: replies.PausesReply}, lambda _, pauses: send({"pauses": [pause_value(each) for each in pauses]})
-    ),
-    "tuple[BucketStatus, ...]": Writer(
-        {200: replies.LimitsReply}, lambda _, buckets: send({"limits": [bucket_value(each) for each in buckets]})
-    ),
-    "tuple[ConcurrencyStatus, ...]": Writer(
-        {200: replies.ConcurrencyLimitsReply},
-        lambda _, found: send({"concurrency": [concurrency_value(each) for each in found]}),
-    ),
-    "tuple[CapStatus, ...]": Writer(
-        {200: replies.CapsReply}, lambda _, found: send({"caps": [cap_value(each) for each in found]})
-    ),
+    "tuple[Pause, ...]": _listing(replies.PausesReply, "pauses", pause_value),
+    "tuple[BucketStatus, ...]": _listing(replies.LimitsReply, "limits", bucket_value),
+    "tuple[ConcurrencyStatus, ...]": _listing(replies.ConcurrencyLimitsReply, "concurrency", concurrency_value),
+    "tuple[CapStatus, ...]": _listing(replies.CapsReply, "caps", cap_value),
     "SharesStatus": Writer({200: replies.SharesReply}, lambda _, status: send(shares_value(status))),
-    "tuple[ScheduleStatus, ...]": Writer(
-        {200: replies.SchedulesReply}, lambda _, found: send({"schedules": [schedule_value(each) for each in found]})
-    ),
+    "tuple[ScheduleStatus, ...]": _listing(replies.SchedulesReply, "schedules", schedule_value),
     "Erasure": Writer({200: replies.ErasureReply}, lambda _, erasure: send(erasure.to_dict())),
     "ActReport": Writer({200: replies.ActReply}, lambda _, report: send(report.to_dict())),
     "CostReport": Writer({200: replies.CostsReply}, lambda _, report: send(report.to_dict())),

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from celery_agents.tasks.http import bodies
+from celery_agents.tasks.http.verb_endpoints import READERS
 from celery_agents.worker.state import ExecutionBudget, LLMConfig
 
 TEN_YEARS = 10 * 366 * 86_400
@@ -111,7 +112,7 @@ def test_what_is_left_out_has_its_default() -> None:
 @pytest.mark.parametrize("field", ["rpm", "tpm", "input_tpm", "output_tpm"])
 def test_a_limit_of_a_model_has_numbers_from_0(field: str) -> None:
     for number in (0, 2**53):
-        limit = bodies.ModelLimit(model="openai:a", **{field: number}).value()
+        limit = READERS["ProviderLimit"](bodies.ModelLimit(model="openai:a", **{field: number}))
         assert getattr(limit, field) == number
     for number in (-0.1, 2**53 + 2):
         with pytest.raises(ValidationError, match=field):
