@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 import typer
 
 from .options import AsJson, By, RedisUrl, client_for, login, time_option
-from .views import as_json, clean, one_line, print_done, print_found, print_notes, print_table
+from .views import as_json, clean, one_line, print_done, print_found, print_notes, print_removed, print_table
 
 if TYPE_CHECKING:
     from ...worker.flow.caps import CapStatus
@@ -60,8 +60,7 @@ def limits(
     if model is None:
         _print_limits(client.limits.list(), json)
     elif action == "remove":
-        removed = client.limits.remove(model, group)
-        print_done({"changed": removed}, "removed" if removed else "no such limit was set", json)
+        print_removed(client.limits.remove(model, group), "no such limit was set", json)
     else:
         from ...worker.flow.values import ProviderLimit
 
@@ -97,8 +96,7 @@ def concurrency(
     if name is None:
         _print_concurrency(client.concurrency.list(), json)
     elif action == "remove":
-        removed = client.concurrency.remove(name)
-        print_done({"changed": removed}, "removed" if removed else "no such limit was set", json)
+        print_removed(client.concurrency.remove(name), "no such limit was set", json)
     else:
         from ...worker.flow.concurrency import ConcurrencyLimit
 
@@ -148,8 +146,7 @@ def caps(
     if name is None:
         _print_caps(client.caps.list(), json)
     elif action == "remove":
-        removed = client.caps.remove(name)
-        print_done({"changed": removed}, "removed" if removed else "no such cap was set", json)
+        print_removed(client.caps.remove(name), "no such cap was set", json)
     else:
         from ...worker.flow.caps import SpendCap
 
@@ -188,8 +185,7 @@ def shares(
         client.shares.set(given, by=by or login())
         print_done({"changed": True}, "set", json)
     elif action == "remove":
-        removed = client.shares.remove()
-        print_done({"changed": removed}, "removed" if removed else "no fair shares were set", json)
+        print_removed(client.shares.remove(), "no fair shares were set", json)
     else:
         _print_shares(client.shares.get(), json)
 

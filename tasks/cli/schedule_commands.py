@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from .options import AsJson, By, RedisUrl, client_for, login, time_option
-from .views import one_line, print_done, print_found, print_notes
+from .views import one_line, print_done, print_found, print_notes, print_removed
 
 if TYPE_CHECKING:
     from ...worker.flow.schedules import ScheduleStatus
@@ -56,8 +56,7 @@ def schedules(
     if name is None:
         _print_schedules(client.schedules.list(), json)
     elif action == "remove":
-        removed = client.schedules.remove(name)
-        print_done({"changed": removed}, "removed" if removed else "there is no such schedule", json)
+        print_removed(client.schedules.remove(name), "there is no such schedule", json)
     elif action == "run":
         job = client.schedules.run_now(name)
         print_done({"session_id": job.session_id}, job.session_id, json)

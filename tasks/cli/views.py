@@ -106,3 +106,8 @@ def print_notes(notes: Sequence[str], done: str, json: bool) -> None:
 def print_done(value: Mapping[str, Any], text: str, json: bool) -> None:
     """Print what was done: a text, or with `json` its value."""
     print(as_json(value) if json else text)
+
+
+def print_removed(removed: bool, otherwise: str, json: bool) -> None:
+    """Say that it was removed, or what is so otherwise."""
+    print_done({"changed": removed}, "removed" if removed else otherwise, json)

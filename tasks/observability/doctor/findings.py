@@ -45,6 +45,11 @@ class Finding:
         return cls(name=name, level=Level.WARN, what=what, advice=advice)
 
     @classmethod
+    def judge(cls, name: str, what: str, advice: str) -> Finding:
+        """All is well, unless there is something to advise."""
+        return cls.warn(name, what, advice) if advice else cls.ok(name, what)
+
+    @classmethod
     def fail(cls, name: str, what: str, advice: str) -> Finding:
         """Agents cannot run, or sessions may be lost."""
         return cls(name=name, level=Level.FAIL, what=what, advice=advice)

@@ -36,10 +36,8 @@ def check_pauses(installation: Installation) -> Iterator[Finding]:
     """Pauses that have not ended; one without an end may have been forgotten."""
     for pause in installation.store.flow.view().pauses.values():
         what = describe_pause(pause)
-        if pause.until is None:
-            yield Finding.warn("paused", what, "end it, when its time has come: celery-agents unpause KIND NAME")
-        else:
-            yield Finding.ok("paused", what)
+        advice = "" if pause.until else "end it, when its time has come: celery-agents unpause KIND NAME"
+        yield Finding.judge("paused", what, advice)
 
 
 def check_concurrency(installation: Installation) -> Iterator[Finding]:
@@ -50,10 +48,8 @@ def check_concurrency(installation: Installation) -> Iterator[Finding]:
         counts = ", ".join(describe_parts(status))
         notes = find_unnamed(status.limit, workers)
         what = f"{status.limit.name}: {' '.join(notes) or counts or 'nothing waits'}"
-        if notes:
-            yield Finding.warn("concurrency", what, "correct it, or: celery-agents concurrency remove NAME")
-        else:
-            yield Finding.ok("concurrency", what)
+        advice = "correct it, or: celery-agents concurrency remove NAME" if notes else ""
+        yield Finding.judge("concurrency", what, advice)
     for name in sorted({name for facts in workers.values() for name in facts.get("concurrency", ())} - known.keys()):
         yield Finding.warn("concurrency", describe_undefined(name), "set it; what names it waits until then")
 
@@ -65,12 +61,8 @@ def check_caps(installation: Installation) -> Iterator[Finding]:
         full = [each for each in status.spent if each.share >= _MUCH]
         told = [f"{each.value or 'all'} {each.usd:.4g} $ of {each.most:g} $" for each in full[:_MOST_SHOWN]]
         what = f"{cap.name}, a {cap.per}: {' '.join((*notes, ', '.join(told))).strip() or 'enough is left'}"
-        if notes or full:
-            yield Finding.warn(
-                "cap", what, "raise it, or let it hold: celery-agents caps set NAME --usd N --per PERIOD"
-            )
-        else:
-            yield Finding.ok("cap", what)
+        advice = "raise it, or let it hold: celery-agents caps set NAME --usd N --per PERIOD" if notes or full else ""
+        yield Finding.judge("cap", what, advice)
 
 
 def check_jobs(installation: Installation) -> Iterator[Finding]:
@@ -99,10 +91,7 @@ def check_shares(installation: Installation) -> Iterator[Finding]:
         return
     most = [f"{each.share or '(without the label)'} {describe_waiting(each)}" for each in status.waiting[:_MOST_SHOWN]]
     what = f"{describe_shares(status.shares)}; {', '.join(most) or 'no step waits'}"
-    if shares.have_effect:
-        yield Finding.ok("shares", what)
-    else:
-        yield Finding.warn("shares", what, "have no effect: the broker is no Redis")
+    yield Finding.judge("shares", what, "" if shares.have_effect else "have no effect: the broker is no Redis")
 
 
 def check_providers(installation: Installation) -> Iterator[Finding]:
@@ -112,10 +101,7 @@ def check_providers(installation: Installation) -> Iterator[Finding]:
         state, sentence = bucket_state(status)
         group = f", group {status.bucket.group}" if status.bucket.group else ""
         what = f"{status.bucket.model}{group}: {sentence}; {describe_limits(status) or 'no limit is known'}"
-        if state in _ADVICE:
-            yield Finding.warn("provider", what, _ADVICE[state].format(model=status.bucket.model))
-        else:
-            yield Finding.ok("provider", what)
+        yield Finding.judge("provider", what, _ADVICE.get(state, "").format(model=status.bucket.model))
     for limit in {status.limit.field: status.limit for status in statuses if status.limit is not None}.values():
         for note in find_unused(limit, installation.workers):
             yield Finding.warn("limit", f"{limit.field}: {note}", "correct it, or: celery-agents limits remove")
