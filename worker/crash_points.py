@@ -61,7 +61,7 @@ JOB_POINTS: Final[dict[str, str]] = {
     "p0": "a job at a provider is intended, and not created",
     "p1": "the job is created, its id exists only in memory",
     "p2": "the id of the job is journaled, the step not put off",
-    "p3": "a job that no step waits for was cancelled, and is still in the index",
+    "p3": "a job that no step waits for was cancelled, and its answer not charged",
 }
 """The crash points of asking a provider that answers later, and of cleaning up behind it."""
 

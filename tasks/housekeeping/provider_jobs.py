@@ -6,6 +6,7 @@ harm.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ...worker import crash_points
 from ...worker.concurrency.event_loop import EventLoopThread
-from ...worker.errors import CeleryAgentsError, DriverError
+from ...worker.errors import CeleryAgentsError, DriverError, SessionNotFound, StateUnreadable
 from ...worker.redaction import describe_exception
 from ...worker.store.housekeeping.provider_jobs import PastJob
 
 if TYPE_CHECKING:
     from ...worker.agent import AgentRegistry
     from ...worker.engine.spending_gate import SpendingGate
+    from ...worker.state.execution.inference import InferenceResponse
+    from ...worker.store.steps.provider_jobs import JobEntry
     from ...worker.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -65,15 +68,14 @@ class JobCleaner:
         return {agent.name for agent in self._agents if hasattr(agent.answering, "clean_job")}
 
     def _clean(self, past: PastJob) -> None:
-        entry, driver = past.entry, cast("Any", self._agents[past.entry.agent].answering)
-        cost: float | None = None
+        entry = past.entry
         try:
-            if driver.is_async:
-                cost = self._loop.submit(
-                    lambda: driver.clean_job(entry.handle, is_open=past.is_open), _SECONDS
-                ).result()
-            else:
-                cost = driver.clean_job(entry.handle, is_open=past.is_open)
+            answered = self._ask(entry, is_open=past.is_open)
+            if past.is_open:
+                crash_points.at("p3")
+                self._charge(entry, answered)
+                if answered is not None:
+                    self._ask(entry, is_open=False)
         except Exception as error:  # noqa: BLE001 - a driver of the user's
             said = describe_exception(error).message
             is_final = isinstance(error, DriverError) and error.status is not None and not error.transient
@@ -83,7 +85,23 @@ class JobCleaner:
             log.warning("job %s of session %s was not cleaned up, and %s: %s", entry.id, entry.session_id, end, said)
             if not is_final:
                 return
-        crash_points.at("p3")
-        if past.is_open:
-            self._spending.settle_job(entry, cost)
+            if past.is_open:
+                self._charge(entry, None)
         self._store.housekeeping.forget_job(entry)
+
+    def _ask(self, entry: JobEntry, *, is_open: bool) -> InferenceResponse | None:
+        """Cancel a job, or delete its copy; see `AnswersLater.clean_job`."""
+        driver = cast("Any", self._agents[entry.agent].answering)
+        if driver.is_async:
+            return self._loop.submit(lambda: driver.clean_job(entry.handle, is_open=is_open), _SECONDS).result()
+        return driver.clean_job(entry.handle, is_open=is_open)
+
+    def _charge(self, entry: JobEntry, answered: InferenceResponse | None) -> None:
+        """Charge caps and session for what a job had answered; None: not known, so that the caps keep the reservation.
+
+        Both do so once, however often it is said. Where the session is gone, the caps alone are charged.
+        """
+        self._spending.settle_job(entry, None if answered is None else answered.cost)
+        if answered is not None:
+            with contextlib.suppress(SessionNotFound, StateUnreadable):
+                self._store.sessions.charge_job(entry.session_id, entry, answered)

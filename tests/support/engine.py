@@ -125,7 +125,7 @@ class Bench:
         settings: Other constants than the defaults.
 
     Attributes:
-        gate: The gate to providers of the worker that was made last.
+        gate, spending: The gates to providers and to money of the worker that was made last.
     """
 
     def __init__(self, *agents: Agent, **settings: Any) -> None:
@@ -151,7 +151,7 @@ class Bench:
             threads=ToolThreads.of(self.settings), monotonic=self.clock.monotonic, sleep=self.clock.sleep,
             observer=observer,
         )  # fmt: skip
-        self.gate = services.gate
+        self.gate, self.spending = services.gate, services.spending
         return StepRunner(services, AgentRegistry(agents), worker=name)
 
     def close(self) -> None:

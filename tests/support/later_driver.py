@@ -125,11 +125,18 @@ class LaterDriver:
             raise job.said
         return None if job.said is None else _response(job.said, WINDOWS[job.order.window].factor)
 
-    def clean_job(self, handle: str, *, is_open: bool) -> float | None:
+    def clean_job(self, handle: str, *, is_open: bool) -> InferenceResponse | None:
         job = self.jobs[json.loads(handle)["number"]]
-        job.is_cancelled |= is_open
-        job.is_deleted = True
-        return 0.0
+        if job.is_deleted:
+            return None
+        if not is_open:
+            job.is_deleted = True
+            return None
+        job.is_cancelled |= job.said is None
+        has_answered = job.said is not None and not isinstance(job.said, BaseException)
+        if not has_answered:
+            return InferenceResponse(cost=0.0)
+        return InferenceResponse.from_json(_response(job.said, WINDOWS[job.order.window].factor))
 
     def _job(self, number: int) -> CreatedJob:
         return CreatedJob(f"job-{number}", json.dumps({"number": number}))

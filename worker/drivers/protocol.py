@@ -267,14 +267,14 @@ class AnswersLater(Protocol):
         """
         ...
 
-    async def clean_job(self, handle: str, *, is_open: bool) -> float | None:
-        """Cancel a job, and delete what its provider keeps of it. Doing so again does no harm.
+    async def clean_job(self, handle: str, *, is_open: bool) -> InferenceResponse | None:
+        """Cancel a job, or delete what its provider keeps of it. Doing so again does no harm.
 
         Args:
-            is_open: Nobody has collected its answer, and nobody will.
+            is_open: Nobody has collected its answer, and nobody will: it is cancelled.
         Returns:
-            US dollars that a job has cost which nobody collects: what it had answered before it was cancelled. None:
-            not known.
+            Usage and cost of what a cancelled job had answered before, which has to be deleted next; nothing of either
+            where it had not answered. None: it is not known, or was deleted.
         Raises:
             DriverError: The provider did not answer; it is to be done again.
         """

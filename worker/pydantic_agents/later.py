@@ -26,6 +26,7 @@ from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.windows import WINDOWS, windows_of
 from ..known_secrets import redact_known, redact_known_in
 from ..state.conversation.context import LLMConfig
+from ..state.execution.inference import InferenceResponse
 from .usages import price_of
 
 if TYPE_CHECKING:
@@ -142,11 +143,11 @@ class LaterAnswers(ABC):
             return None if call.answer is None else as_json(call.answer)
         raise failure
 
-    async def clean_job(self, handle: str, *, is_open: bool) -> float | None:
-        """Cancel a job and delete what the provider keeps; see `AnswersLater.clean_job`."""
+    async def clean_job(self, handle: str, *, is_open: bool) -> InferenceResponse | None:
+        """Cancel a job or delete what the provider keeps; see `AnswersLater.clean_job`."""
         known = from_json(handle)
         if known["job"] is None:
-            return 0.0
+            return InferenceResponse(cost=0.0)
 
         def cost(answered: ModelResponse, share: float) -> float | None:
             full = price_of(answered, self._agent.model, self._options.price)

@@ -43,6 +43,7 @@ from .sessions.acting import ActVerbs
 from .sessions.budgets import BudgetVerbs
 from .sessions.deleting import DeleteVerbs
 from .sessions.execution_reads import ExecutionReadVerbs
+from .sessions.job_charges import JobChargeVerbs
 from .sessions.labelling import LabelVerbs
 from .sessions.listing import ListVerbs
 from .sessions.loading import LoadVerbs
@@ -92,6 +93,7 @@ class SessionActions(
     MessageVerbs,
     HoldVerbs,
     BudgetVerbs,
+    JobChargeVerbs,
     RetryVerbs,
     RewindVerbs,
     DeleteVerbs,

@@ -36,6 +36,8 @@ def violations(state: State, config: Config) -> Iterator[str]:
         yield "J4: an answer is used that was rejected"
     if len(state.provider) > 1 + config.rejected + (config.broken - state.broken) + (config.faults - state.faults):
         yield "J5: more jobs were created than there were rejections, failures and faults"
+    if state.charged_twice:
+        yield "J9: an answer is charged twice"
 
 
 def _is_forgotten(state: State, job: int) -> bool:
@@ -78,7 +80,9 @@ def _happens_in_cleaning(event: str) -> bool:
 
 def _describe(state: State) -> str:
     jobs = ", ".join(f"{job.id}{' ended' if job.ended else ''}" for job in state.jobs) or "no job"
-    made = ", ".join(("open", "done", "broken", "cancelled")[each.status] for each in state.provider) or "none"
+    made = (
+        ", ".join(("open", "done", "broken", "cancelled", "deleted")[each.status] for each in state.provider) or "none"
+    )
     claim = f" · claim {state.claim}{'' if state.lease else ' without lease'}" if state.claim else ""
     answer = "" if state.answer == UNKNOWN else f" · answer of {state.answer}"
     return f"{'run' if state.phase == RUN else 'end'} · journal: {jobs} · provider: {made}{claim}{answer}"

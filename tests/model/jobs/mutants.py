@@ -19,6 +19,8 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.SEARCH_BELIEVED: (Config(listed=True), "J2"),
     Mutant.ANSWER_KEEPS_JOB: (Config(rejected=True, faults=0), "J4"),
     Mutant.CLEANS_EVERYTHING: (Config(faults=0), "J3"),
+    Mutant.CHARGES_ANSWERS: (Config(faults=0), "J9"),
+    Mutant.END_OVERLOOKED: (Config(), "J2"),
     Mutant.STOP_WAITS: (Config(stop=True, faults=0), "J7"),
 }
 

@@ -12,7 +12,7 @@ NOW, LATER, NEVER = range(3)  # when the step is due
 UNKNOWN: Final = -1
 """A job whose creation was intended, and whose id nobody has journaled."""
 IDLE, CLAIMED, INTENDED, CREATED, FINDING, COLLECTING, COLLECTED, FAILED, LOST, READ, LEAVING, CLOSING = range(12)
-OPEN, DONE, BROKEN, CANCELLED = range(4)  # a job at the provider
+OPEN, DONE, BROKEN, CANCELLED, DELETED = range(5)  # a job at the provider
 
 
 class Mutant(StrEnum):
@@ -25,6 +25,8 @@ class Mutant(StrEnum):
     SEARCH_BELIEVED = "a search finds no job while its creator may still create it, and is believed"
     ANSWER_KEEPS_JOB = "an answer is journaled, and its job has not ended"
     CLEANS_EVERYTHING = "whoever cleans up cancels jobs of steps that run"
+    CHARGES_ANSWERS = "whoever cleans up charges the answers of jobs that were collected"
+    END_OVERLOOKED = "a job is asked again although another worker has journaled its answer"
     STOP_WAITS = "a stop does not wake a step that was put off"
 
 
@@ -77,6 +79,7 @@ class State(NamedTuple):
         index: Ids of jobs that are to be cleaned up once their step is past.
         answer: The job whose answer is journaled; UNKNOWN without one.
         used: Jobs whose answer was rejected.
+        charged: Jobs whose answer was charged to the session: by a commit or a rejection, or by whoever cancelled it.
     """
 
     jobs: tuple[Journaled, ...] = ()
@@ -94,6 +97,8 @@ class State(NamedTuple):
     broken: int = 0
     cancelled_running: bool = False
     paid_twice: bool = False
+    charged: frozenset[int] = frozenset()
+    charged_twice: bool = False
 
 
 Moves: TypeAlias = Iterator[tuple[str, int, State]]

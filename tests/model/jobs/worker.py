@@ -10,6 +10,7 @@ from .values import (
     COLLECTING,
     CREATED,
     DEAD,
+    DELETED,
     DONE,
     END,
     FAILED,
@@ -143,8 +144,11 @@ def _collect(state: State, config: Config, index: int) -> Moves:
 
 def _end_job(state: State, config: Config, index: int) -> Moves:
     """Journal that a job gives no answer; its number says whose end it is, so that no claim is needed."""
-    del config
     worker, me = state.workers[index], index + 1
+    if state.jobs[worker.number].ended and config.mutant is not Mutant.END_OVERLOOKED:
+        # Another worker has journaled its answer, of which the copy was deleted since: the journal is read again.
+        yield "job.has ended", me, with_worker(state, index, worker._replace(at=LEAVING))
+        return
     ended = _ended(state, worker.number, worker.at)
     yield "job.ended", me, with_worker(ended, index, Worker(CLAIMED, worker.number + 1))
 
@@ -152,8 +156,8 @@ def _end_job(state: State, config: Config, index: int) -> Moves:
 def _journal(state: State, config: Config, index: int) -> Moves:
     worker, me = state.workers[index], index + 1
     read = worker._replace(at=READ)
-    if state.answer != UNKNOWN or state.jobs[worker.number].why == READ:
-        # Another worker's copy of it, which may have been rejected since: what is stored decides.
+    if state.answer != UNKNOWN or state.jobs[worker.number].ended:
+        # Another worker has journaled it, and perhaps rejected it since, or has given the job up: that decides.
         yield "answer.too late", me, with_worker(state, index, _begin(state))
         return
     after = state._replace(answer=worker.id)
@@ -168,9 +172,9 @@ def _read(state: State, config: Config, index: int) -> Moves:
         yield "claim.lost", me, with_worker(state, index, Worker())
     elif config.rejected and not state.used:
         dropped = state._replace(answer=UNKNOWN, used=frozenset((worker.id,)))
-        yield "answer.rejected", me, with_worker(dropped, index, _begin(dropped))
+        yield "answer.rejected", me, with_worker(_charge(dropped, worker.id), index, _begin(dropped))
     else:
-        yield "step.ended", me, with_worker(_over(state), index, Worker())
+        yield "step.ended", me, with_worker(_charge(_over(state), worker.id), index, Worker())
 
 
 def _leave(state: State, config: Config, index: int) -> Moves:
@@ -209,16 +213,23 @@ def _ended(state: State, number: int, why: int) -> State:
     return state._replace(jobs=tuple(jobs))
 
 
-def _cancelled(state: State, job: int) -> State:
-    provider = list(state.provider)
-    if provider[job].status == OPEN:
-        provider[job] = provider[job]._replace(status=CANCELLED)
-    return state._replace(provider=tuple(provider))
+def _charge(state: State, job: int) -> State:
+    is_again = state.charged_twice or job in state.charged
+    return state._replace(charged=state.charged | {job}, charged_twice=is_again)
 
 
-def cleaned(state: State, job: int) -> State:
-    """The state in which a job was cancelled, and left the index."""
-    return _cancelled(state, job)._replace(index=state.index - {job})
+def cleaned(state: State, config: Config, job: int) -> State:
+    """The state in which a job was cancelled or its copy deleted, and left the index.
+
+    What it had answered is charged, unless it was collected: then it is in the index of copies.
+    """
+    provider, status = list(state.provider), state.provider[job].status
+    is_collected = any(each.id == job and each.why == READ for each in state.jobs)
+    if status == DONE and (not is_collected or config.mutant is Mutant.CHARGES_ANSWERS):
+        state = _charge(state, job)
+    if status in (OPEN, DONE):
+        provider[job] = provider[job]._replace(status=CANCELLED if status == OPEN else DELETED)
+    return state._replace(provider=tuple(provider), index=state.index - {job})
 
 
 def with_worker(state: State, index: int, worker: Worker) -> State:

@@ -19,13 +19,13 @@ def moves_of_provider(state: State) -> Moves:
 
 
 def moves_of_cleaner(state: State, config: Config) -> Moves:
-    """Whoever cleans up cancels what no step waits for any more, and removes it from the index."""
+    """Whoever cleans up cancels what no step waits for any more, charges its answer, and removes it from the index."""
     waited_for = {job.id for job in state.jobs if not job.ended} if state.phase == RUN else set[int]()
     for job in state.index:
         if job not in waited_for:
-            yield "clean.removed", 0, cleaned(state, job)
+            yield "clean.removed", 0, cleaned(state, config, job)
         elif config.mutant is Mutant.CLEANS_EVERYTHING:
-            yield "clean.removed", 0, cleaned(state, job)._replace(cancelled_running=True)
+            yield "clean.removed", 0, cleaned(state, config, job)._replace(cancelled_running=True)
 
 
 def moves_of_client(state: State, config: Config) -> Moves:

@@ -111,16 +111,17 @@ def _whole(response: ModelResponse) -> ModelResponse:
     return response
 
 
-async def clean_response(model: Model, response: ModelResponse, *, is_open: bool) -> ModelResponse | None:
-    """Cancel a response and delete it; the answer that it had given before all the same."""
+async def cancel_response(model: Model, response: ModelResponse) -> ModelResponse | None:
+    """Cancel a response; the answer that it had given before all the same. None: it had given none."""
+    await model.cancel_suspended_response(response)
+    ended = await _retrieve(model, response)
+    return None if _ended_status(ended) in _BROKEN else ended
+
+
+async def delete_response(model: Model, response: ModelResponse) -> None:
+    """Delete what the provider keeps of a response."""
     client: Any = getattr(model.provider, "client", None)
-    answered: ModelResponse | None = None
-    if is_open:
-        await model.cancel_suspended_response(response)
-        ended = await _retrieve(model, response)
-        answered = None if _ended_status(ended) in _BROKEN else ended
     await client.responses.delete(response.provider_response_id)
-    return answered
 
 
 async def is_suspended(model: Model, response: ModelResponse) -> bool:

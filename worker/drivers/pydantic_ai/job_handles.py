@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import to_json
 
 from ...errors import ConfigurationError, DriverError, JobEnded
+from ...state.execution.inference import InferenceResponse
 from ..protocol import CreatedJob, JobOrder
 from ..windows import WINDOWS
+from .answers import inference_usage
 from .background import (
-    clean_response,
+    cancel_response,
     create_response,
+    delete_response,
     dump_response,
     is_suspended,
     load_response,
@@ -88,8 +91,8 @@ async def clean(
     cost: Callable[[ModelResponse, float], float | None],
     *,
     is_open: bool,
-) -> float | None:
-    """Cancel a job and delete what the provider keeps; see `AnswersLater.clean_job`.
+) -> InferenceResponse | None:
+    """Cancel a job or delete what the provider keeps; see `AnswersLater.clean_job`.
 
     Args:
         target: Named in errors.
@@ -101,8 +104,15 @@ async def clean(
             if window is not None and window.is_batch:
                 await clean_batch(await model, load_batch(known["job"]), is_open=is_open)
                 return None
-            answered = await clean_response(await model, load_response(known["job"]), is_open=is_open)
-            return 0.0 if answered is None else cost(answered, 1.0 if window is None else window.factor)
+            response = load_response(known["job"])
+            if not is_open:
+                await delete_response(await model, response)
+                return None
+            answered = await cancel_response(await model, response)
+            if answered is None:
+                return InferenceResponse(cost=0.0)
+            paid = cost(answered, 1.0 if window is None else window.factor)
+            return InferenceResponse(usage=inference_usage(answered.usage), cost=paid)
     except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
         failure = translate(error, target)
     if isinstance(failure, JobEnded) or (isinstance(failure, DriverError) and failure.status == GONE):

@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from ...errors import ConfigurationError
 from ...state.conversation.context import LLMConfig
+from ...state.execution.inference import InferenceResponse
 from ..answers import answer_too_large
 from ..protocol import CreatedJob, InferenceRequest, JobOrder
 from ..windows import WINDOWS, attaches, windows_of
@@ -102,8 +103,8 @@ class AnswersWithinWindow(ABC):
                 raise answer_too_large(target.model, request.max_answer_bytes)
             return raw
 
-    async def clean_job(self, handle: str, *, is_open: bool) -> float | None:
-        """Cancel a job and delete what the provider keeps; see `AnswersLater.clean_job`."""
+    async def clean_job(self, handle: str, *, is_open: bool) -> InferenceResponse | None:
+        """Cancel a job or delete what the provider keeps; see `AnswersLater.clean_job`."""
         known = from_json(handle)
         target = Target(known["model"], known["base_url"])
 

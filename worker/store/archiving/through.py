@@ -202,7 +202,7 @@ _WAYS: Final[Mapping[str, Way]] = {
     **dict.fromkeys(
         (
             "act", "withdraw", "set_mode", "release_queue", "stop", "suspend", "resume", "change_budget", "retry",
-            "rewind", "save", "fork", "label", "answer",
+            "rewind", "save", "fork", "label", "answer", "charge_job",
         ),
         _act,
     ),

@@ -74,7 +74,7 @@ class SpendingVerbs(StorePart):
         for name, records, end in zip(names, entries, ends, strict=True):
             steps = [StepExecution.from_json(each) for each in read_steps(database.pipeline, keys, records)]
             own = [each for each in steps if unix_ms(each.completed_at) >= oldest_ms]
-            if not own:
+            if steps and not own:
                 continue  # a snapshot has brought its steps: they belong to the session that they come from
             uses = _uses(own)
             total = _total(latest if latest.get("execution_id") == name else end and fields.read_json(end, "a record"))
@@ -134,7 +134,7 @@ def _execution_costs(
     for model, use in uses.items():
         yield ExecutionCost(
             session_id=header.session_id, execution_id=execution_id, agent=header.agent, model=model,
-            ended_ms=unix_ms(steps[-1].completed_at),
+            ended_ms=unix_ms(steps[-1].completed_at) if steps else header.updated_ms,
             steps=use.steps, tokens=use.tokens, cost=use.cost, is_priced=use.is_priced,
         )  # fmt: skip
 
