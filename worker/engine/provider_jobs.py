@@ -38,6 +38,7 @@ _GROWTH: Final = 1.0
 """Of the age of a job: so long until it is looked at again."""
 _KEY_DIGITS: Final = 40
 _REFUSED: Final = "window_refused"
+_LATE: Final = "late"
 
 
 def window_of(run: Run, request: InferenceRequest) -> str | None:
@@ -107,10 +108,11 @@ class ProviderJobs:
 
         Raises:
             JobEnded: It is given up, and the execution fails by it.
+            PutOff: Another worker has journaled its end, which the next leg reads.
         """
         jobs = run.memory.jobs
-        if jobs[-1].ended_ms is None:
-            self._end(run, jobs[-1], ended.kind)
+        if jobs[-1].ended_ms is None and not self._end(run, jobs[-1], ended.kind):
+            raise PutOff("another worker has journaled the end of the job", 0.0, AT_PROVIDER)
         is_last = ended.kind == _REFUSED or _has_failed(run)
         if is_last and run.agent.window_failed == "fail":
             ended.transient = False
@@ -118,12 +120,23 @@ class ProviderJobs:
         self._caller.journal_failure(run, ended, 0.0)
         return is_last
 
-    def _end(self, run: Run, job: JournaledJob, why: str) -> None:
-        """Journal that a job gives no answer. For one that may have been created, what was reserved counts as spent."""
+    def _end(self, run: Run, job: JournaledJob, why: str) -> bool:
+        """Journal that a job gives no answer. For one that may have been created, what was reserved counts as spent.
+
+        One that is late may answer still: who cancels it settles it.
+
+        Returns:
+            False: It has an end already.
+        """
         services, now_ms = self._services, self._services.redis_ms(run)
-        services.ask_store(run, lambda: self._steps.end_job(run.claim, job.number, why, now_ms), "the end of a job")
-        run.memory.jobs[job.number] = job.ended(now_ms, why)
-        services.spending.settle_job(_entry(run, job, CreatedJob(job.id, job.handle)), None if why == LOST else 0.0)
+        is_first = services.ask_store(
+            run, lambda: self._steps.end_job(run.claim, job.number, why, now_ms), "the end of a job"
+        )
+        if is_first:
+            run.memory.jobs[job.number] = job.ended(now_ms, why)
+        if is_first and why != _LATE:
+            services.spending.settle_job(_entry(run, job, CreatedJob(job.id, job.handle)), None if why == LOST else 0.0)
+        return is_first
 
     # --- in the background, at once -----------------------------------------------------------------------------
 
@@ -261,7 +274,7 @@ class ProviderJobs:
         now_ms = services.redis_ms(run)
         if raw is None:
             if now_ms > _until_ms(job) + _LATE_MS:
-                raise JobEnded("late", f"the job has not ended within {job.window} and an hour")
+                raise JobEnded(_LATE, f"the job has not ended within {job.window} and an hour")
             raise self._put_off(run, job)
         crash_points.at("c2")
         stored = self._journal(run, job, raw)

@@ -15,6 +15,8 @@ from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import ConfigurationError, JobEnded, UnusableAnswer
 from celery_agents.worker.state import ExecutionBudget, ExecutionStatus, InferenceResponse, StopReason, ToolCall
 from celery_agents.worker.store import Result
+from celery_agents.worker.store.journal import JournaledJob
+from celery_agents.worker.store.records import Claim
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench, WorkerDied
@@ -342,6 +344,31 @@ def test_a_job_that_its_provider_never_ends_is_given_up(bench: Bench, driver: La
     assert len(driver.jobs) == 1
     look(bench, session, HOUR + 60)
     assert len(driver.jobs) == 2
+
+
+def test_an_answer_that_another_worker_has_journaled_meanwhile_is_not_asked_for_again(
+    bench: Bench, driver: LaterDriver
+) -> None:
+    """Its claim is lost, and the provider's copy deleted by the time this worker looks."""
+    session = bench.submit()
+    bench.step(session)
+    (entry,) = bench.store.housekeeping.provider_jobs()
+    ref = bench.due(session)
+    assert ref is not None
+    slept = Claim(id="slept", worker="another", ref=ref, attempt=1, now_ms=0)
+    raw = InferenceResponse(content="the report", cost=0.06).to_json()
+
+    def journal() -> None:
+        driver.looking = lambda: None
+        job = JournaledJob(0, "8h", intended_ms=entry.since_ms, until_ms=0, id=entry.id, handle=entry.handle)
+        bench.store.steps.record_job_answer(slept, job, entry, raw, bench.clock.now_ms())
+        driver.jobs[0].is_deleted = True
+
+    driver.looking = journal
+    assert isinstance(look(bench, session), RetryLater)
+    assert isinstance(bench.step(session), Done)
+    assert bench.record(session).final_response == "the report"
+    assert len(driver.jobs) == 1
 
 
 # --- stops, messages and limits ---------------------------------------------------------------------------------

@@ -128,16 +128,20 @@ class ProviderJobVerbs(StorePart):
         crash_points.at("p2")
         return own if first else journal.read_stored(name, own)
 
-    def end_job(self, claim: Claim, number: int, why: str, now_ms: int) -> None:
+    def end_job(self, claim: Claim, number: int, why: str, now_ms: int) -> bool:
         """Journal that a job gives the step no answer; its number says whose end it is, so that no claim is needed.
 
         Args:
             why: For people, redacted.
             now_ms: Redis time.
+        Returns:
+            False: It has an end already, perhaps an answer that another worker has journaled; that one stays.
         """
         journal = StepJournal(self._context.session(claim.ref.session_id), claim)
         record: Command = ("HSETNX", journal.key, f"{JOB}{number}:end", f"{now_ms} {why}")
-        journal.expire_if_past(journal.database.transaction("job.end", [record, journal.place()])[-1])
+        is_first, place = journal.database.transaction("job.end", [record, journal.place()])
+        journal.expire_if_past(place)
+        return bool(is_first)
 
     def record_job_answer(self, claim: Claim, job: JournaledJob, entry: JobEntry, raw: bytes, now_ms: int) -> bytes:
         """Journal the answer of a job, once: one that was rejected since does not come back.
