@@ -18,6 +18,7 @@ from .dialects import READ_SECONDS, TOO_LONG, WRITE_SECONDS
 from .tables import sessions
 
 _BUSY_MS: Final = 10_000
+_PAUSE_SECONDS: Final = 0.01
 # Between two looks at the clock; about a millisecond of work.
 _INSTRUCTIONS: Final = 10_000
 _CLEAR: Final = text("DELETE FROM session_words WHERE rowid = :row")
@@ -103,8 +104,23 @@ _MEANINGS: Final = {
 def _set_up(connection: sqlite3.Connection, record: object) -> None:
     """Let readers go on beside one writer, and let a commit be on the disk before it returns."""
     del record
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+    _use_wal(connection)
+    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL, as a new file is once. Where two do so at once, SQLite refuses one of them without waiting."""
+    limit = time.monotonic() + _BUSY_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > limit:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _begin(connection: Connection) -> None:
