@@ -260,7 +260,7 @@ class _GaugeCollector:
     def _read_backlog(self, runtime: Runtime) -> dict[str, tuple[str, float]]:
         try:
             total, late, oldest_ms = runtime.store.housekeeping.backlog()
-            delayed = sum(each.put_off != AT_PROVIDER for each in runtime.store.housekeeping.list_delayed())
+            delayed = len(runtime.store.housekeeping.list_delayed(without=AT_PROVIDER))
             waiting = runtime.store.requests.count_open()
             now_ms = runtime.store.housekeeping.now_ms()
         except CeleryAgentsError as error:

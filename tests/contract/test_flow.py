@@ -11,7 +11,14 @@ import pytest
 
 from celery_agents.flow import BucketStatus, ModelEndpoint, Pause, ProviderLimit
 from celery_agents.worker.errors import StoreUnavailable
-from celery_agents.worker.flow.values import FlowView, LearnedLimit, ProviderFacts, limit_field, pause_field
+from celery_agents.worker.flow.values import (
+    AT_PROVIDER,
+    FlowView,
+    LearnedLimit,
+    ProviderFacts,
+    limit_field,
+    pause_field,
+)
 from celery_agents.worker.store import Claim, Claimed, NotClaimed, NotClaimedReason
 from celery_agents.worker.store.flow.forwarding import bring_forward
 from celery_agents.worker.store.flow.records import (
@@ -25,7 +32,7 @@ from celery_agents.worker.store.keys import BucketKeys
 
 from support.asking import HOUR_MS, control, events, now_ms
 from support.points import Points
-from support.store import Bench
+from support.store import Bench, NewBench
 
 pytestmark = pytest.mark.leaves_keys("sessions are put off")
 
@@ -464,3 +471,17 @@ def test_an_empty_view_holds_nothing_back() -> None:
     assert view.is_empty
     assert not view.must_reserve(M)
     assert view.pause_of("provider", "openai", 0) is None
+
+
+def test_delayed_steps_behind_many_at_their_providers_are_listed(new_bench: NewBench) -> None:
+    bench, field = new_bench(shards=2), pause_field("agent", "agent")
+    bench.store.flow.pause(Pause("agent", "agent", reason="a freeze"))
+    claims = others(bench, 12)
+    for number, claim in enumerate(claims):
+        cause = field if number in (7, 11) else AT_PROVIDER
+        hand_back(bench, claim, cause, delay_ms=HOUR_MS + number * 1000)
+    housekeeping = bench.store.housekeeping
+    late = [claims[number].ref.session_id for number in (7, 11)]
+    assert [each.session_id for each in housekeeping.list_delayed(3)] == [each.ref.session_id for each in claims[:3]]
+    assert [each.session_id for each in housekeeping.list_delayed(3, without=AT_PROVIDER)] == late
+    assert [each.session_id for each in housekeeping.list_delayed(1, without=AT_PROVIDER)] == late[:1]

@@ -133,8 +133,7 @@ def check_backlog(installation: Installation) -> Iterator[Finding]:
 
 def check_delayed(installation: Installation) -> Iterator[Finding]:
     """Delayed steps but those of jobs at providers, by reason: an outage of a model provider shows here."""
-    read = installation.store.housekeeping.list_delayed(_DELAYED_READ)
-    delayed = [each for each in read if each.put_off != AT_PROVIDER]
+    delayed = installation.store.housekeeping.list_delayed(_DELAYED_READ, without=AT_PROVIDER)
     if not delayed:
         yield Finding.ok("steps put off", "none")
         return

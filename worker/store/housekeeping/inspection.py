@@ -5,14 +5,16 @@ Damage that other programs have done to stored data is only reported: people dec
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ...errors import StateUnreadable, StoreForbidden, StoreUnavailable
 from .. import fields, labels
 from ..context import StoreContext, StorePart
-from ..database import Command, Reply
+from ..database import Command, Reply, Word
 from ..keys import ShardKeys
 from ..lanes import lane_key, lanes_key, lanes_of, queue_types, script_keys
 from ..requests.index import read_entry
@@ -22,6 +24,7 @@ from .callbacks import read_note
 # The fields of an entry of the dead list, with the value of those that it lacks.
 _DEAD: Final = {"kind": "", "session": "", "execution": "", "step": "0", "reason": "no reason is stored", "payload": ""}
 _DELAY: Final = ("step", "phase", "claim", "delays", "not_before", "why", "put_off")
+_PAGES: Final = 20
 
 
 class FactVerbs(StorePart):
@@ -107,23 +110,33 @@ class FactVerbs(StorePart):
                 oldest = max(oldest, now_ms - fields.score_ms(first[1]))
         return total, late, oldest
 
-    def list_delayed(self, limit: int = 1000) -> list[DelayedStep]:
-        """Read the delayed steps that are not due yet, the next try first."""
-        context, found = self._context, list[DelayedStep]()
-        now_ms = context.now_ms("delayed.now")
-        read = context.read_shards(
-            "delayed.read",
-            lambda shard: [("ZRANGEBYSCORE", shard.delayed, now_ms, "+inf", "WITHSCORES", "LIMIT", 0, limit)],
-        )
+    def list_delayed(self, limit: int = 1000, *, without: str = "") -> list[DelayedStep]:
+        """Read the delayed steps that are not due yet, the next try first.
+
+        Args:
+            without: Steps that were put off by this are left out, and those behind them read, up to 20 times `limit` of
+                each shard. "": none.
+        """
+        context, found = self._context, dict[str, DelayedStep]()
+        now_ms, shards = context.now_ms("delayed.now"), [*context.shards]
+        for start in range(0, _PAGES * limit, limit):
+            window: list[Word] = [now_ms, "+inf", "LIMIT", start, limit]
+            read = context.read_shards("delayed.read", partial(_delayed_reads, window), shards)
+            steps = self._delayed_of([entry for (entries,) in read.values() for entry in entries], now_ms)
+            found |= {each.session_id: each for each in steps if not without or each.put_off != without}
+            counts = Counter(context.keys(each).shard for each in found)
+            shards = [shard for shard, (entries,) in read.items() if len(entries) == limit and counts[shard] < limit]
+            if not shards or not without:
+                break
+        return sorted(found.values(), key=lambda entry: entry.next_try_ms)[:limit]
+
+    def _delayed_of(self, entries: Sequence[bytes], now_ms: int) -> Iterator[DelayedStep]:
         # An entry that is no text is none of ours; `inspection` names it.
-        session_ids = [
-            name for (reply,) in read.values() for entry in reply[::2] if (name := fields.name(entry)).encode() == entry
-        ]
-        reads: list[list[Command]] = [[("HMGET", context.keys(each).ctl, *_DELAY)] for each in session_ids]
-        for session_id, replies in zip(session_ids, context.read_apart("delayed.why", reads), strict=True):
+        session_ids = [name for entry in entries if (name := fields.name(entry)).encode() == entry]
+        reads: list[list[Command]] = [[("HMGET", self._context.keys(each).ctl, *_DELAY)] for each in session_ids]
+        for session_id, replies in zip(session_ids, self._context.read_apart("delayed.why", reads), strict=True):
             if not isinstance(replies, StateUnreadable):
-                found += _delayed_steps(session_id, replies[0], now_ms)
-        return sorted(found, key=lambda entry: entry.next_try_ms)[:limit]
+                yield from _delayed_steps(session_id, replies[0], now_ms)
 
     def check_shards(self) -> None:
         """Compare the number of shards in the settings with the one that this Redis was used with.
@@ -135,6 +148,10 @@ class FactVerbs(StorePart):
                 place.
         """
         self._context.check_shards()
+
+
+def _delayed_reads(window: Sequence[Word], shard: ShardKeys) -> list[Command]:
+    return [("ZRANGEBYSCORE", shard.delayed, *window)]
 
 
 def _named(flat: Sequence[bytes]) -> dict[str, str]:
