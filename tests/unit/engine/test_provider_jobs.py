@@ -11,6 +11,7 @@ import pytest
 
 from celery_agents.worker import crash_points
 from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers import InferenceRequest
 from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import ConfigurationError, JobEnded, UnusableAnswer
 from celery_agents.worker.state import ExecutionBudget, ExecutionStatus, InferenceResponse, StopReason, ToolCall
@@ -443,6 +444,26 @@ def test_a_provider_wakes_the_step(bench: Bench, driver: LaterDriver) -> None:
     assert isinstance(bench.runner.run_step(ref.session_id, ref.execution_id, ref.step), Done)
     assert bench.store.housekeeping.wake_job("job-0") is None
     assert bench.store.housekeeping.wake_job("job-9") is None
+
+
+def test_a_provider_that_tells_during_a_look_lets_the_step_look_once_more(bench: Bench, driver: LaterDriver) -> None:
+    """The job ends when the provider has said that it has not, and before the step is put off."""
+    session, collected = bench.submit(), driver.collect_job
+    bench.step(session)
+
+    def end_behind(request: InferenceRequest, handle: str) -> bytes | None:
+        driver.collect_job = collected
+        said = collected(request, handle)
+        assert bench.store.housekeeping.wake_job("job-0") is not None
+        return said
+
+    driver.collect_job = end_behind
+    assert isinstance(look(bench, session), RetryLater)
+    assert bench.store.sessions.step_facts(session).put_off == ""
+    assert isinstance(bench.step(session), RetryLater)
+    assert bench.store.sessions.step_facts(session).put_off == "job", "it is told once"
+    driver.finish()
+    assert isinstance(look(bench, session), Done)
 
 
 def test_a_deadline_before_the_end_of_the_window_is_refused(bench: Bench, driver: LaterDriver) -> None:

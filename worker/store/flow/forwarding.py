@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 from ...errors import StateUnreadable, StoreUnavailable
 from ...flow.caps import SpendCap, is_cap
@@ -19,6 +20,9 @@ from ..records import StepRef
 from ..waking import WakeUp, wake
 from .lines import may_go
 from .stored_values import read_stored
+
+TOLD: Final = "told"
+"""The control field of a step whose provider has told that its job has ended, while the step was not put off."""
 
 
 def bring_forward(context: StoreContext, causes: Collection[str], page: int = 500) -> list[StepRef | None]:
@@ -55,7 +59,7 @@ def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
     Returns:
         The step to publish, where the transaction could not publish it.
     """
-    if put_off in (REPLICAS, AT_PROVIDER):
+    if put_off == REPLICAS:
         return None
     with contextlib.suppress(StoreUnavailable, TooManyConflicts):  # it comes at its own time
         if _may_go(scope, put_off):
@@ -65,6 +69,8 @@ def look_again(scope: SessionScope, put_off: str) -> StepRef | None:
 
 
 def _may_go(scope: SessionScope, put_off: str) -> bool:
+    if put_off == AT_PROVIDER:  # it has told meanwhile
+        return bool(scope.database.pipeline("release.look", [("HDEL", scope.keys.ctl, TOLD)])[0])
     if is_concurrency(put_off):
         return may_go(scope.context, scope.session_id, put_off)
     if is_cap(put_off):

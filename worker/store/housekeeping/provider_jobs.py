@@ -11,8 +11,8 @@ from ...errors import StateUnreadable
 from ...flow.values import AT_PROVIDER
 from .. import fields
 from ..context import StorePart, TooManyConflicts
-from ..database import Command
-from ..flow.forwarding import wake_put_off
+from ..database import Command, Guard
+from ..flow.forwarding import TOLD, wake_put_off
 from ..journal import JOB
 from ..keys import ShardKeys
 from ..records import StepRef
@@ -75,11 +75,17 @@ class ProviderJobListVerbs(StorePart):
         stored = next((each for each in self._context.database.pipeline("job.find", reads) if each is not None), None)
         if stored is None:
             return None
-        entry = JobEntry.from_stored(stored)
+        entry, woken = JobEntry.from_stored(stored), None
+        scope = self._context.session(entry.session_id)
         with contextlib.suppress(TooManyConflicts):  # it comes at its own time
-            woken = wake_put_off(self._context.session(entry.session_id), AT_PROVIDER)
-            return entry, None if woken is None else woken.publish
-        return entry, None
+            woken = wake_put_off(scope, AT_PROVIDER)
+            if woken is None:  # its step may be about to be put off, and looks at this note behind it
+                here: Guard = (
+                    ("HMGET", scope.keys.ctl, "execution", "step", "phase"), (entry.execution_id, entry.step, "run")
+                )  # fmt: skip
+                self._context.database.compare_and_apply("job.told", [here], [("HSET", scope.keys.ctl, TOLD, 1)])
+                woken = wake_put_off(scope, AT_PROVIDER)
+        return entry, None if woken is None else woken.publish
 
     def _filled(self, keys: Sequence[str]) -> list[str]:
         """Filter indexes by whether they hold anything, in one round trip: most hold nothing, and are not scanned."""
