@@ -23,16 +23,20 @@ from celery_agents.worker.state import ExecutionBudget
 
 from fault.real.provider_jobs import Stage, stage
 from support import fork_server
+from support.processes import free_port
+from support.scraping import scraped
 from support.serve_process import ServeProcess
 from support.wait import wait_until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:no worker has registered")]
 
+PORT = free_port()
+
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with stage(tmp_path_factory.mktemp("patience")) as made:
-        made.lab.worker()
+        made.lab.worker(CELERY_AGENTS_METRICS_PORT=str(PORT))
         yield made
 
 
@@ -123,6 +127,17 @@ def _command(played: Stage, *arguments: str) -> str:
     done = fork_server.run([sys.executable, "-m", "celery_agents", *arguments], cwd=played.lab.directory, env=env)
     assert isinstance(done, subprocess.CompletedProcess)
     return " ".join((str(done.stdout) + str(done.stderr)).split())
+
+
+def test_doctor_and_the_metric_of_the_alert_tell_of_a_job_that_is_later_than_its_window(played: Stage) -> None:
+    job, store = held(played, "be late"), played.lab.client.store
+    (entry,) = (each for each in store.housekeeping.provider_jobs() if each.session_id == job.session_id)
+    late = entry.model_copy(update={"due_ms": entry.since_ms})  # as if eight hours had passed
+    played.lab.redis.hset(store.context.keys(job.session_id).shard.jobs, entry.id, late.to_json())
+    assert f"1 later than their window: {job.session_id}" in _command(played, "doctor")
+    assert scraped(PORT)["celery_agents_provider_job_late"] == 1
+    release(played, "be late")
+    assert job.result(timeout=10).final_response == "be late"
 
 
 def test_a_window_of_a_job_comes_from_the_command_line_and_goes_to_its_children(played: Stage) -> None:
