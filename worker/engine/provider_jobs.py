@@ -15,10 +15,10 @@ from .. import crash_points
 from ..drivers.protocol import AnswersLater, CreatedJob, InferenceRequest, JobOrder, SentRequest
 from ..drivers.windows import WINDOWS
 from ..errors import ConfigurationError, DriverError, JobEnded, NotYetKnown, PutOff
-from ..flow.values import AT_PROVIDER
+from ..flow.values import AT_PROVIDER, BACKGROUND
 from ..moments import moment, unix_ms
 from ..redaction import describe_exception
-from ..store.journal import ANSWERED, BACKGROUND, LOST, NOT_CREATED, JournaledJob
+from ..store.journal import ANSWERED, LOST, NOT_CREATED, JournaledJob
 from ..store.steps.provider_jobs import JobEntry
 from .asked import describe_question
 from .driver_calls import Admission, DriverCaller, Owed, admit, cost_of_answer, finish_call, run_verb

@@ -333,6 +333,8 @@ REPLICAS: Final = "replicas"
 
 AT_PROVIDER: Final = "job"
 """The cause of a step that waits for a job at a provider; a webhook or an interrupt brings it forward."""
+BACKGROUND: Final = "background"
+"""The window of an answer that is received at once, and that another worker can attach to."""
 
 
 def is_pause(put_off: str) -> bool:

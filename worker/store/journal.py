@@ -11,6 +11,7 @@ from typing import Final, TypeVar, cast
 from pydantic import ValidationError
 
 from ..errors import StateUnreadable
+from ..flow.values import BACKGROUND
 from ..state.execution.answers import AnswerRecord, RequestResolution
 from ..state.execution.requests import Request, RequestKind
 from ..state.values.value import Value
@@ -27,8 +28,6 @@ ANSWERED: Final = "answered"
 """The end of a job whose answer was journaled."""
 LOST: Final = "lost"
 """The end of a job of which nobody can tell whether it was created."""
-BACKGROUND: Final = "background"
-"""The window of an answer that is received at once, and that another worker can attach to."""
 NOT_CREATED: Final = "not created"
 """The end of a job that its provider has refused, or that was not asked for after all."""
 _ASKED: Final = "try:"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic_core import from_json
 
 from ...errors import ConfigurationError
+from ...flow.values import BACKGROUND
 from ...state.conversation.context import LLMConfig
 from ...state.execution.inference import InferenceResponse
 from ..answers import answer_too_large
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 _AROUND_AN_ANSWER: Final = 2
 """How many times longer than its answer what a provider sends may be: a batch is a text of lines."""
-_BACKGROUND: Final = "background"
-"""The window of an answer that is received at once."""
 
 
 class AnswersWithinWindow(ABC):
@@ -138,4 +137,4 @@ def place_of(target: Target) -> Place:
 
 def begun(response: ModelResponse, target: Target) -> CreatedJob:
     """The job of an answer that is received at once."""
-    return response_job(response, _BACKGROUND, "", place_of(target))
+    return response_job(response, BACKGROUND, "", place_of(target))
