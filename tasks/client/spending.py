@@ -58,13 +58,15 @@ class SpendingVerbs(ClientConnection):
     def costs(self, *, by: str = "agent", since: datetime | None = None, until: datetime | None = None) -> CostReport:
         """Add up what executions have spent: steps, tokens and US dollars, each execution once.
 
-        An execution counts with its last committed step, what its children have spent counts with these. It reads all
-        steps of all sessions that were updated since: some 100 microseconds each.
+        An execution counts with its last committed step (one without steps when its session was updated last), what its
+        children have spent counts with these. It reads all steps of all sessions that were updated since: some 100
+        microseconds each.
 
         Args:
             by: agent, model, day (in UTC) or `label:<key>`, such as `label:customer`. The sum under the name "" is that
-                of what has no such name: answers that were rejected, or that hooks and tools have asked for, have no
-                model, and sessions without the label have no value. Sessions below one have its labels.
+                of what has no such name: answers that were rejected, that hooks and tools have asked for, or of jobs
+                that were cancelled, have no model, and sessions without the label have no value. Sessions below one
+                have its labels.
             since, until: Bounds of the last step; None: all that is stored.
         Raises:
             InvalidInput: There is no such sum, or a time has no zone.
