@@ -34,7 +34,7 @@ class World:
 
         self.driver = LaterDriver()
         self.bench = Bench(Agent("report", driver=self.driver, completion_window="8h", tools=[look]), driver_attempts=3)
-        self.bench.store.flow.set_cap(SpendCap("c", usd=100.0, per="month"))
+        self.bench.store.flow.set_value(SpendCap("c", usd=100.0, per="month"))
         self.bench.gate.refresh()
 
     def cleaner(self) -> JobCleaner:
