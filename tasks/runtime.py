@@ -100,11 +100,12 @@ class Runtime:
         redis_memory_share: The part of Redis's memory limit that was used then; 0 without a limit.
     """
 
-    def __init__(self, app: Celery, settings: Settings, liveness: Liveness, queues: tuple[str, ...]) -> None:
+    def __init__(self, app: Celery, owner: LazyRuntime) -> None:
+        settings, queues = owner.settings, owner.queues
         remember_secrets(settings.secrets)
         self.settings = settings
         self.queues = queues
-        self._liveness = liveness
+        self._liveness = owner.liveness
         self.name = worker_name(socket.gethostname().replace(":", "-"), os.getpid())
         self.publisher = StepPublisher(app, settings)
         self.store = redis_store(
@@ -121,7 +122,8 @@ class Runtime:
         self.archive_progress = ArchiveProgress()
         self.callbacks = CallbackCaller(app, self.store, settings)
         self.schedules = ScheduleRunner(self.store, lambda: AgentClient(settings=settings, app=app))
-        self.loop = EventLoopThread()
+        self._own_loop = EventLoopThread()
+        self.loop = owner.loop or self._own_loop
         self.keeper = LeaseKeeper(self.store, settings, publish=self.publish)
         services = EngineServices(
             store=self.store, settings=settings, keeper=self.keeper, loop=self.loop,
@@ -165,7 +167,7 @@ class Runtime:
         self.keeper.close()
         self.live.close()
         self.connections.close()
-        self.loop.close()
+        self._own_loop.close()
         self.observers.close()
         ends = time.monotonic() + _LAST_SECONDS
         for capability in (each for agent in self.agents for each in agent.commit_listeners):
@@ -225,6 +227,8 @@ class LazyRuntime:
     Attributes:
         queues: Names of the queues of steps that the worker takes; "" is the common one.
         consumers: What takes the messages of our queues; none where kombu does.
+        loop: The event loop on which the pool of the worker runs steps: connections of models belong to one loop.
+            None: the pool has none, and the runtime makes its own.
     """
 
     def __init__(self, app: Celery, settings: Settings) -> None:
@@ -232,6 +236,7 @@ class LazyRuntime:
         self.settings = settings
         self.consumers: tuple[QueueConsumer, ...] = ()
         self.queues: tuple[str, ...] = ("",)
+        self.loop: EventLoopThread | None = None
         self.liveness = Liveness()
         self._lock = threading.Lock()
         self._runtime: Runtime | None = None
@@ -241,7 +246,7 @@ class LazyRuntime:
         if self._runtime is None or self._pid != os.getpid():
             with self._lock:
                 if self._runtime is None or self._pid != os.getpid():
-                    runtime = Runtime(self._app, self.settings, self.liveness, queues=self.queues)
+                    runtime = Runtime(self._app, self)
                     runtime.start()
                     self._runtime, self._pid = runtime, os.getpid()
         return self._runtime

@@ -94,6 +94,8 @@ class WorkerBootstep(bootsteps.StartStopStep):
             self._open_consumers()
             return
         self._runtime.settings = settings_as_started(self._settings, parent)
+        if isinstance(parent.pool, TaskPool):
+            self._runtime.loop = parent.pool.loop
         worker_shutting_down.connect(self._on_shutdown, weak=False)
         if taken.has_others and not self._is_store_ready():
             self._begin_later(parent)

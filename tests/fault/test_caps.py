@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from fault.sim.caps import MUTANTS, explore
-from fault.sim.strikes import check_worlds
 
 
 @pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.long)])
 def test_in_every_interleaving_a_cap_holds_and_counts_what_is_charged(every: int) -> None:
-    check_worlds(explore(every), 3_000 / every)
+    count = 0
+    for strikes, violations in explore(every):
+        assert violations == [], strikes
+        count += 1
+    print(f"{count} interleavings")
+    assert count > 3_000 / every
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

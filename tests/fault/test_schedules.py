@@ -8,12 +8,16 @@ import pytest
 
 from fault.real.schedules import kill_while_scheduled
 from fault.sim.schedules import MUTANTS, explore
-from fault.sim.strikes import check_worlds
 
 
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.long)])
 def test_in_every_interleaving_a_slot_is_submitted_once_and_an_edit_stays(every: int) -> None:
-    check_worlds(explore(every), 5_000 / every)
+    count = 0
+    for strikes, violations in explore(every):
+        assert violations == [], strikes
+        count += 1
+    print(f"{count} interleavings")
+    assert count > 5_000 / every
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

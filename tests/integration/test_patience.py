@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def release(played: Stage, name: str, end: str | None = None) -> None:
         played.provider.control("release", id=each, end=end)
 
 
-@pytest.mark.parametrize("agent", ["within_8h", "within_24h", "claude", "gemini", "chat"])
+@pytest.mark.parametrize("agent", ["within_8h", "within_24h", "claude", "gemini", "chat", "teller"])
 def test_a_loop_with_tools_costs_what_the_provider_charges(played: Stage, agent: str) -> None:
     job = played.submit(agent, 1)
     result = job.result(timeout=40)
@@ -253,6 +254,30 @@ def test_what_cannot_be_is_refused_where_it_is_submitted(played: Stage, more: di
     with pytest.raises(InvalidInput, match=said) as refused:
         played.lab.client.submit("within_8h", "no", **more)
     assert "completion_window" in str(refused.value)
+
+
+def test_texts_whose_writer_is_killed_are_attached_to_and_paid_once(tmp_path: Path) -> None:
+    text = "a text that somebody watches while it is written"
+    shown: dict[str, list[str]] = {"chat": [], "teller": []}
+    with stage(tmp_path) as played, ThreadPoolExecutor() as readers:
+        played.provider.control("plan", held=True, held_after=7)
+        jobs = {agent: played.lab.client.submit(agent, text) for agent in shown}
+
+        def read(agent: str) -> None:
+            for item in jobs[agent].stream(timeout=40):
+                shown[agent].append(item.text if item.delta is None else item.delta.text)
+
+        for agent in shown:
+            readers.submit(read, agent)
+        doomed = played.lab.worker()
+        wait_until(lambda: all(map("".join, shown.values())), "both texts are watched", 20)
+        doomed.kill()
+        played.lab.worker()
+        played.provider.control("release", id=None)
+        assert [job.result(timeout=20).final_response for job in jobs.values()] == [text, text]
+        assert len(played.provider.book.created()) == len(played.provider.book.paid()) == 2
+        assert len(played.provider.book.lines("attach")) == 2
+    assert all(text in each for each in shown.values()), shown
 
 
 def windows(played: Stage, text: str) -> list[str | None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,11 +23,15 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from celery_agents import CeleryDurability
 from celery_agents.worker.agent import as_agent
+from celery_agents.worker.drivers import InferenceRequest, PydanticAIDriver
+from celery_agents.worker.drivers.protocol import CreatedJob
 from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import ConfigurationError
+from celery_agents.worker.state import InferenceResponse
 
 from support.engine import Bench
 from support.patient_provider import PatientProvider
+from support.states import running
 from support.strict_provider import Body, Call, Reply
 
 
@@ -145,3 +151,68 @@ def test_a_model_that_is_not_sold_so_is_refused_where_the_agent_is_found(provide
     agent = Agent(chat, name="chat", capabilities=[CeleryDurability(completion_window="8h")])
     with pytest.raises(ConfigurationError, match="is not sold with it"):
         as_agent(agent, "test.chat")
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("is_own", [False, True], ids=["of pydantic-ai", "of a name"])
+def test_who_runs_it_again_attaches_to_an_answer_in_the_background(
+    provider: PatientProvider, answers: Answers, monkeypatch: pytest.MonkeyPatch, streams: bool, is_own: bool
+) -> None:
+    """The first worker is gone behind the first event; the second one has the same answer, which is paid once."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    agent = Agent(model_of(provider, "openai"), name="teller", capabilities=[CeleryDurability(background=True)])
+    answers.replies = [Reply("said in pieces, one behind another")] * 2
+    made = as_agent(agent, "test.agent")
+    assert made is not None
+    named = PydanticAIDriver("openai-responses:gpt-5-mini", base_url=provider.url)
+    driver: Any = named if is_own else made.answering
+    told: list[str] = []
+    kept: list[CreatedJob] = []
+    request = InferenceRequest(
+        running("say it"), session_id="s", execution_id="e", step=1, keep=kept.append,
+        emit=(lambda delta: told.append(delta.text)) if streams else None,
+    )  # fmt: skip
+    provider.plan(held=True, held_after=6)
+
+    async def play() -> InferenceResponse:
+        first = asyncio.create_task(driver.infer(request))
+        while not kept:
+            await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        told.clear()  # a client that watches sees the text of an attempt from its beginning
+        provider.release()
+        return driver.parse(await driver.infer(replace(request, attach=kept[0].handle)))
+
+    answer = asyncio.run(play())
+    assert answer.content == "said in pieces, one behind another"
+    assert ("".join(told) == answer.content) == streams
+    assert len(provider.book.created()) == len(provider.book.paid()) == 1
+    assert math.isclose(answer.cost or 0.0, provider.book.dollars(), rel_tol=1e-6)
+    assert not provider.book.lines("cancel")
+
+
+@pytest.mark.parametrize(("more", "window"), [({"completion_window": "8h"}, "8h"), ({"background": True}, "soonest")])
+def test_an_agent_that_a_hook_asks_answers_at_once(
+    provider: PatientProvider, answers: Answers, more: dict[str, Any], window: str
+) -> None:
+    helper = Agent(model_of(provider, "openai"), name="helper", capabilities=[CeleryDurability()])
+    agent = Agent(model_of(provider, "openai"), name="teller", capabilities=[CeleryDurability(**more)])
+
+    @agent.output_validator
+    async def check(output: str) -> str:
+        return f"{output}, {(await helper.run('right?')).output}"
+
+    answers.replies = [Reply("said"), Reply("right")]
+    bench = bench_of(agent)
+    session = bench.submit("say it")
+    run_through(bench, session)
+    assert bench.record(session).final_response == "said, right"
+    assert [line["window"] for line in provider.book.created()] == [window, None]
+    bench.close()
+
+
+def test_an_agent_whose_answers_nobody_attaches_to_is_refused(provider: PatientProvider) -> None:
+    agent = Agent(model_of(provider, "anthropic"), name="claude", capabilities=[CeleryDurability(background=True)])
+    with pytest.raises(ConfigurationError, match="is no model of OpenAI's responses"):
+        as_agent(agent, "test.claude")

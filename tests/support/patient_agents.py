@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from celery_agents import CeleryDurability
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers.pricing import TokenPrice
 from celery_agents.worker.tools import ToolContext, tool
@@ -41,3 +46,16 @@ gemini = agent("gemini", GOOGLE, completion_window="24h")
 plain = agent("plain")
 chat = agent("chat", background=True)
 patient_or_live = agent("patient_or_live", completion_window="2h", window_failed="live")
+
+responses = OpenAIResponsesModel("gpt-5-mini", provider=OpenAIProvider(api_key="k", base_url=f"{ROOT}/v1"))
+teller = PydanticAgent(responses, name="teller", capabilities=[CeleryDurability(background=True, effect="keyed")])
+
+
+@teller.tool_plain(name="note")
+def note_of_teller(n: int) -> str:
+    """Note a number.
+
+    Args:
+        n: Which.
+    """
+    return f"noted {n}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from ..drivers.pricing import TokenPrice
 from ..drivers.pydantic_ai.setting_names import refuse_background
@@ -50,6 +50,12 @@ class PydanticDefinition(NamedTuple):
     toolset: ToolSet
 
 
+_OF_AN_AGENT: Final = (
+    "budget", "guards", "queue", "provider_group", "completion_window", "window_failed", "background",
+)  # fmt: skip
+"""Options that mean what the fields of the same names mean for an `Agent`."""
+
+
 def definition_of(value: object, place: str) -> PydanticDefinition | None:
     """The definition of a pydantic-ai agent with `CeleryDurability`; None for anything else.
 
@@ -89,12 +95,7 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         "name": agent.name,
         "description": agent.description or "",
         "driver": PydanticAgentDriver(agent, options, {name: tool.options for name, tool in known.items()}),
-        "budget": options.budget,
-        "guards": options.guards,
-        "queue": options.queue,
-        "provider_group": options.provider_group,
-        "completion_window": options.completion_window,
-        "window_failed": options.window_failed,
+        **{name: getattr(options, name) for name in _OF_AN_AGENT},
     }
     return PydanticDefinition(agent, fields, PydanticToolSet(agent, options, known))
 

@@ -14,6 +14,7 @@ from ..drivers.answers import answer_too_large
 from ..drivers.pricing import estimate, is_priced
 from ..drivers.protocol import InferenceRequest
 from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
+from ..drivers.pydantic_ai.background import translate
 from ..drivers.pydantic_ai.failures import as_driver_error
 from ..drivers.pydantic_ai.models import ModelClients, Target, endpoint_of
 from ..drivers.pydantic_ai.received import interrupted_stream
@@ -30,6 +31,7 @@ from ..state.execution.usage import NO_USAGE, InferenceUsage
 from ..state.values.frozen import FrozenDict, thaw
 from ..tools.effect import Effect
 from . import internals
+from .begun import begun_call
 from .conversation import (
     ANSWER_AGAIN,
     KEY,
@@ -115,7 +117,7 @@ class PydanticAgentDriver(LaterAnswers):
             request = replace(request, emit=None)
         try:
             most_bytes = request.max_answer_bytes * (1 if request.emit is None else STREAM_OVERHEAD)
-            with response_limit(most_bytes, request.observe, request.tell) as limit:
+            with response_limit(most_bytes, request.observe, request.tell) as limit, self._in_background(request):
                 try:
                     answer = as_json(await self._ask_once(request))
                 except _NoStream:
@@ -124,7 +126,8 @@ class PydanticAgentDriver(LaterAnswers):
                 self._streams.count(self.name)
             return answer
         except Exception as error:  # noqa: BLE001 - the agent's own code
-            failure = _as_failure(error, self.name)
+            attaches = request.attach is not None
+            failure = translate(error, Target(self.name)) if attaches else _as_failure(error, self.name)
             self._streams.count(self.name, failure)
             if limit is not None and limit.exceeded:  # clients take it for a lost connection
                 failure = answer_too_large(self.name, request.max_answer_bytes)
@@ -382,8 +385,9 @@ async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
     from pydantic_ai.exceptions import UnexpectedModelBehavior
 
     try:
-        async with node.stream(run.ctx) as events:
-            await text.emit_all(events)
+        async with node.stream(run.ctx) as stream:
+            begun = begun_call.get()
+            await text.emit_all(stream if begun is None else begun.keeping(stream))
     except CANNOT_STREAM:
         if text.has_begun:
             raise

@@ -23,6 +23,7 @@ from ..drivers.pydantic_ai.setting_names import refuse_background
 from ..guards import Guard
 from ..state.execution.budget import ExecutionBudget
 from ..tools.effect import Effect
+from .begun import begun_call
 from .later import later_call
 
 
@@ -45,6 +46,7 @@ class CeleryDurability(AbstractCapability[Any]):
         completion_window: As `Agent.completion_window`. A step makes two runs of the agent, with its hooks and
             processors: one that asks, and one that takes the answer.
         window_failed: As `Agent.window_failed`.
+        background: As `Agent.background`.
     """
 
     deps: Callable[[Mapping[str, Any]], Any] | None = None
@@ -58,6 +60,7 @@ class CeleryDurability(AbstractCapability[Any]):
     provider_group: str | None = None
     completion_window: str | None = None
     window_failed: str = "fail"
+    background: bool = False
 
     def get_ordering(self) -> CapabilityOrdering:
         """Inside of all others, which may choose the model."""
@@ -86,7 +89,9 @@ class CeleryDurability(AbstractCapability[Any]):
         request_context.model_request_parameters = sent.parameters
         if (tell := teller()) is not None:
             tell(describe_sent(model, sent, with_messages=True))
-        if (later := later_call.get()) is not None:
+        if (begun := begun_call.get()) is not None and begun.agent is ctx.agent:
+            request_context.model = begun.model_of(model)
+        if (later := later_call.get()) is not None and later.agent is ctx.agent:
             request_context.model = await later.take(Question(model, sent, None))
         return request_context
 

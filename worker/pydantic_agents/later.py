@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,12 +22,15 @@ from ..drivers.pydantic_ai.background import translate
 from ..drivers.pydantic_ai.batches import BATCHES
 from ..drivers.pydantic_ai.driver import Question
 from ..drivers.pydantic_ai.job_handles import check_sold, clean, collect, create, find, handle_of, is_there
+from ..drivers.pydantic_ai.later import begun
 from ..drivers.pydantic_ai.models import ModelClients, Target
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.windows import WINDOWS, windows_of
+from ..errors import ConfigurationError
 from ..known_secrets import redact_known, redact_known_in
 from ..state.conversation.context import LLMConfig
 from ..state.execution.inference import InferenceResponse
+from .begun import BegunCall, begun_call
 from .usages import price_of
 
 if TYPE_CHECKING:
@@ -35,7 +39,6 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
     from .durability import CeleryDurability
-
 
 COST: Final = "cost"
 """The entry of an answer with its price."""
@@ -50,6 +53,7 @@ class LaterCall:
     """The request of a run that is answered later.
 
     Attributes:
+        agent: Whose request it is; agents that its hooks run ask at once.
         order: The job that is created or looked for. None: an answer is taken.
         is_search: The job is looked for, and not created.
         known: The job whose answer is taken.
@@ -57,6 +61,7 @@ class LaterCall:
         answer: What the run has made of the answer, as it is journaled.
     """
 
+    agent: Any
     order: JobOrder | None = None
     is_search: bool = False
     known: Mapping[str, Any] | None = None
@@ -110,13 +115,35 @@ class LaterAnswers(ABC):
             sold = windows_of(settings.model, settings.base_url)
         check_sold(window, sold, self.name)
 
+    def check_background(self) -> None:
+        """Refuse a model whose answers nobody can attach to; see `Agent.background`."""
+        if "2h" not in windows_of_model(self._agent.model):
+            raise ConfigurationError(f"background=True: {self.name} is no model of OpenAI's responses")
+
+    @contextmanager
+    def _in_background(self, request: InferenceRequest) -> Generator[None]:
+        """Let the agent's run begin its answer in the background, or attach to one, where the request wants that."""
+        kept = request.keep
+        if kept is None:
+            yield
+            return
+
+        def keep(response: ModelResponse) -> None:
+            kept(self._with_place(begun(response, {}), request))
+
+        token = begun_call.set(BegunCall(self._agent, request, keep))
+        try:
+            yield
+        finally:
+            begun_call.reset(token)
+
     def can_find(self, window: str) -> bool:
         """Batches are in a list; see `AnswersLater.can_find`."""
         return WINDOWS[window].is_batch
 
     async def create_job(self, request: InferenceRequest, order: JobOrder) -> CreatedJob:
         """Create a job in a run of the agent; see `AnswersLater.create_job`."""
-        call = await self._call_later(request, LaterCall(order=order))
+        call = await self._call_later(request, LaterCall(self._agent, order=order))
         # A run that asks no model goes on from what an earlier answer has left: that is taken with the next look.
         return self._with_place(
             call.created or CreatedJob(order.key, handle_of(order.window, order.key, None, {})), request
@@ -124,7 +151,7 @@ class LaterAnswers(ABC):
 
     async def find_job(self, request: InferenceRequest, order: JobOrder) -> CreatedJob | None:
         """Look for a batch; see `AnswersLater.find_job`."""
-        call = await self._call_later(request, LaterCall(order=order, is_search=True))
+        call = await self._call_later(request, LaterCall(self._agent, order=order, is_search=True))
         return None if call.created is None else self._with_place(call.created, request)
 
     async def collect_job(self, request: InferenceRequest, handle: str) -> bytes | None:
@@ -139,7 +166,7 @@ class LaterAnswers(ABC):
         except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
             failure = translate(error, Target(self.name))
         else:
-            call = await self._call_later(request, LaterCall(known=known))
+            call = await self._call_later(request, LaterCall(self._agent, known=known))
             return None if call.answer is None else as_json(call.answer)
         raise failure
 

@@ -27,7 +27,7 @@ from support.verdict import Verdict, judge_rest
 from support.wait import wait_until
 
 POINTS: Final = ("c0", "c1", "p0", "p1", "p2", "c2", "c3", "c5", "c7")
-AGENTS: Final = ("within_8h", "within_24h", "claude", "gemini", "chat")
+AGENTS: Final = ("within_8h", "within_24h", "claude", "gemini", "chat", "teller")
 FOUND: Final = ("within_24h", "claude", "gemini")
 """Agents whose jobs are found behind a crash between creation and id."""
 TOOLS: Final = 3

@@ -83,13 +83,3 @@ def explore_worlds(
         world = make()
         world.play(strikes)
         yield strikes, world.violations
-
-
-def check_worlds(played: Iterator[tuple[Sequence[Strike], list[str]]], least: float) -> None:
-    """Assert that nothing is violated in any of these worlds, and that there are more than `least` of them."""
-    count = 0
-    for strikes, violations in played:
-        assert not violations, f"{strikes}: {violations}"
-        count += 1
-    print(f"{count} interleavings")
-    assert count > least

@@ -7,7 +7,7 @@ continues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -22,7 +22,7 @@ from .streaming import EmittedText
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
-    from pydantic_ai.models import Model, StreamedResponse
+    from pydantic_ai.models import Model
 
     from .driver import Question
 
@@ -71,14 +71,14 @@ async def ask_in_background(
         Exception: What the provider's client raises; whoever asks again attaches.
     """
     model, sent = question.model, question.sent
-    settings: Any = {**(sent.settings or {}), "openai_background": True}
-    messages: Any = sent.messages if request.attach is None else [load_response(from_json(request.attach)["job"])]
+    messages, settings = sent_in_background(sent.messages, sent.settings, request.attach)
     if text is None:
         response = await model.request(messages, settings, sent.parameters)
-        await asyncio.to_thread(keep, response)
+        if request.attach is None:
+            await asyncio.to_thread(keep, response)
     else:
         async with model.request_stream(messages, settings, sent.parameters) as stream:
-            await text.emit_all(_telling(stream, keep))
+            await text.emit_all(keeping(stream, stream.get, keep) if request.attach is None else stream)
             response = stream.get()
     pause = _FIRST_POLL_SECONDS
     while response.state == "suspended":
@@ -88,13 +88,22 @@ async def ask_in_background(
     return _whole(response)
 
 
-async def _telling(stream: StreamedResponse, keep: Callable[[ModelResponse], object]) -> AsyncIterator[Any]:
-    """The events of a stream; the response is kept before the first of them is passed on."""
+def sent_in_background(messages: Any, settings: Any, attach: str | None) -> tuple[Any, Any]:
+    """Messages and settings that begin an answer in the background, or attach to the one of this handle."""
+    given: Any = messages if attach is None else [load_response(from_json(attach)["job"])]
+    asked: dict[str, Any] = {**(settings or {}), "openai_background": True}
+    return given, asked
+
+
+async def keeping(
+    events: AsyncIterable[Any], now: Callable[[], ModelResponse], keep: Callable[[ModelResponse], object]
+) -> AsyncIterator[Any]:
+    """The events of a stream; the response as it is `now` is kept before the first of them is passed on."""
     is_kept = False
-    async for event in stream:
+    async for event in events:
         if not is_kept:
             is_kept = True
-            await asyncio.to_thread(keep, stream.get())
+            await asyncio.to_thread(keep, now())
         yield event
 
 

@@ -24,7 +24,7 @@ from .answers import Answer
 from .background import ask_in_background, translate
 from .failures import as_driver_error
 from .history import model_messages
-from .later import AnswersWithinWindow, begun
+from .later import AnswersWithinWindow, begun, place_of
 from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
 from .output import OutputShape, OutputType, shape_of_format
 from .provider_rules import rules_of
@@ -60,10 +60,10 @@ class Question:
 
     async def ask(self, request: InferenceRequest, target: Target, text: EmittedText | None) -> ModelResponse:
         """Send the question once; as a stream, where its text is taken."""
-        sent, keep = self.sent, request.keep
+        sent, keep, place = self.sent, request.keep, place_of(target)
         async with asyncio.timeout(request.timeout):
             if keep is not None:
-                response = await ask_in_background(self, request, text, lambda response: keep(begun(response, target)))
+                response = await ask_in_background(self, request, text, lambda response: keep(begun(response, place)))
             elif text is not None:
                 response = await ask_streaming(self.model, (sent.messages, sent.settings, sent.parameters), text)
             else:

@@ -135,6 +135,6 @@ def place_of(target: Target) -> Place:
     return {"model": target.model, "base_url": target.base_url}
 
 
-def begun(response: ModelResponse, target: Target) -> CreatedJob:
+def begun(response: ModelResponse, place: Place) -> CreatedJob:
     """The job of an answer that is received at once."""
-    return response_job(response, BACKGROUND, "", place_of(target))
+    return response_job(response, BACKGROUND, "", place)
