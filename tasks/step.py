@@ -57,7 +57,7 @@ def _lane_of(request: Context) -> str:
 
 def _run_step(runtime: Runtime, ref: StepRef) -> Outcome:
     try:
-        outcome = runtime.runner.run_step(ref.session_id, ref.execution_id, ref.step, ref.queue, ref.lane)
+        outcome = runtime.runner.run_step(ref)
         runtime.observers.delivered(outcome)
         return outcome
     except (StoreUnavailable, StoreFull) as error:

@@ -228,7 +228,7 @@ class Simulation:
         world.record(f"{worker.name} takes step {ref.step}")
         worker.is_busy, world.current = True, worker
         try:
-            outcome = worker.runner.run_step(ref.session_id, ref.execution_id, ref.step)
+            outcome = worker.runner.run_step(ref)
             world.record(f"{worker.name}: {_describe(outcome)}")
             publish = getattr(outcome, "publish", None)
             if publish:  # a step, or those of children

@@ -38,6 +38,7 @@ from celery_agents.worker.store import AnswerAction, Claimed, NextState, Request
 from celery_agents.worker.store.clock import RedisClock
 from celery_agents.worker.store.context import Publisher
 from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.records import StepRef
 
 from support.asking_providers import CountedDriver, agent_of
 from support.interference import ELSEWHERE, HERE, behind
@@ -283,7 +284,7 @@ class Steps:
     def run(self, step: int, runner: StepRunner | None = None) -> list[str]:
         """The round trips of a delivery of this step."""
         self.database.sent.clear()
-        outcome = (runner or self.runner).run_step(self.session, self.execution, step)
+        outcome = (runner or self.runner).run_step(StepRef(self.session, self.execution, step))
         assert isinstance(outcome, Done), outcome
         return self.database.points
 
@@ -354,7 +355,7 @@ def test_a_step_that_asks_takes_six_and_its_woken_leg_four(steps: Steps) -> None
     steps.run(1)
     asking = [Points.REQUEST_LOOK, Points.REQUEST_OPEN]
     steps.database.sent.clear()
-    assert isinstance(steps.runner.run_step(steps.session, steps.execution, 2), Waiting)
+    assert isinstance(steps.runner.run_step(StepRef(steps.session, steps.execution, 2)), Waiting)
     assert steps.database.points == [*KEYED[:2], *asking, Points.WAIT_READ, Points.WAIT_EXEC]
     (request,) = steps.store.requests.page(RequestFilter(session_id=steps.session)).requests
     steps.store.requests.answer(

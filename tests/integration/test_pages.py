@@ -15,6 +15,7 @@ from celery_agents.worker.concurrency.event_loop import EventLoopThread
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import EngineServices, LeaseKeeper, StepRunner, Waiting
+from celery_agents.worker.store.records import StepRef
 from celery_agents.worker.tools import tool
 
 pytestmark = [
@@ -77,7 +78,7 @@ def test_a_loop_over_requests_gets_those_of_all_pages(client: AgentClient) -> No
     jobs = [client.submit("a", f"number {number}") for number in range(5)]
     with engine(client) as runner:
         for job in jobs:
-            assert isinstance(runner.run_step(job.session_id, job.execution_id, 1), Waiting)
+            assert isinstance(runner.run_step(StepRef(job.session_id, job.execution_id, 1)), Waiting)
     asked = {job.session_id for job in jobs}
     assert len(client.requests(limit=2).requests) == 2
     found = [each.summary.session_id for each in client.requests(limit=2)]

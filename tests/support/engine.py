@@ -260,7 +260,7 @@ class Bench:
         """Run the step that is due."""
         ref = self.due(session_id)
         assert ref is not None, "no step is due"
-        return (runner or self.runner).run_step(ref.session_id, ref.execution_id, ref.step)
+        return (runner or self.runner).run_step(ref)
 
     def run(self, session_id: str, limit: int = 100) -> list[Outcome]:
         """Run steps until none is due, or one was not committed."""

@@ -52,18 +52,16 @@ class StepRunner:
         self._waiter = StepWaiter(services)
         self._committer = StepCommitter(services, self._inference)
 
-    def run_step(self, session_id: str, execution_id: str, step: int, queue: str = "", lane: str = "") -> Outcome:
+    def run_step(self, ref: StepRef) -> Outcome:
         """Run a step if it is due and no other worker runs it.
 
         Args:
-            queue: Name of the queue that its message came from; "" is the common one.
-            lane: The lane that its message names; "" for none.
+            ref: As its message names it, with the queue that the message came from.
         Returns:
             What came of it; `Done.publish` is a message that the caller has to publish.
         Raises:
             StoreUnavailable, StoreFull: Redis is away or full. Nothing is lost: the sweep finds the step again.
         """
-        ref = StepRef(session_id, execution_id, step, queue=queue, lane=lane)
         crash_points.at("c0")
         kept = self.sticky.take(ref)
         if kept is not None:

@@ -102,7 +102,7 @@ class InlineRunner:
                 step=execution.step_count + 1,
                 retries=execution.retries,
             )
-            outcome = runner.run_step(ref.session_id, ref.execution_id, ref.step)
+            outcome = runner.run_step(ref)
             if isinstance(outcome, Done):
                 return store.sessions.load(session.session_id).state
             if not isinstance(outcome, RetryLater):

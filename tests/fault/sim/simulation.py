@@ -288,7 +288,7 @@ class Simulation:
         assert actor is not None
         world.say(f"{actor.name} takes {ref.execution_id}.{ref.step}")
         try:
-            outcome = worker.runner.run_step(ref.session_id, ref.execution_id, ref.step)
+            outcome = worker.runner.run_step(ref)
         except (StoreUnavailable, StoreFull) as error:
             world.tally.answers[type(error).__name__] += 1
             self.unanswered_jobs.add(actor.facts["job"])

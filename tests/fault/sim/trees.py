@@ -275,7 +275,7 @@ class TreeSimulation:
         """Run the step that is due, in a worker that may die in it; then its lease is over."""
         self.database.is_armed = not is_safe
         try:
-            self.bench.runner.run_step(due.session_id, due.execution_id, due.step)
+            self.bench.runner.run_step(due)
         except WorkerDied:
             self.verdict.counts["worker died"] += 1
         except CeleryAgentsError as error:

@@ -197,7 +197,7 @@ class World:
                     headers = json.loads(element.data)["headers"]
                     session, execution = f"s{headers['id'][1:].partition('.')[0]}", headers["id"].partition(".")[0]
                     try:
-                        runner.run_step(session, execution, 1, "", headers.get(LANE_HEADER, ""))
+                        runner.run_step(StepRef(session, execution, 1, lane=headers.get(LANE_HEADER, "")))
                     except StoreUnavailable:
                         continue
                     fetcher.charge(element, 1.0)

@@ -20,6 +20,7 @@ from celery_agents.worker.capabilities.tracing.trace import make_trace
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.state import AgentState
+from celery_agents.worker.store.records import StepRef
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench
@@ -173,7 +174,7 @@ def test_another_worker_knows_from_the_state_that_a_sink_has_failed() -> None:
     second = Tracing([good, Memory("bad")], mode="streaming")
     other = bench.another_worker(an_agent(second, "a", "b"))
     execution = bench.execution(session)
-    other.run_step(session, execution.execution_id, execution.step_count + 1)
+    other.run_step(StepRef(session, execution.execution_id, execution.step_count + 1))
     assert second.delivery.flush(10)
     verb, trace, events = good.told[-1]
     assert (verb, trace.status, len(events)) == ("write", TraceStatus.PARTIAL, 5)

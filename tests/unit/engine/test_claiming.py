@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def run_step(bench: Bench, session: str, queue: str = "") -> Outcome:
     """Run the step that is due, which came from a queue."""
     ref = bench.due(session)
     assert ref is not None
-    return bench.runner.run_step(ref.session_id, ref.execution_id, ref.step, queue)
+    return bench.runner.run_step(replace(ref, queue=queue))
 
 
 # --- queues ----------------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ def test_a_state_that_cannot_be_read_is_parked_with_its_reason(new_bench: NewBen
     ref = bench.due(session)
     assert ref is not None
     change_head(bench, session, lambda head: head[:-1])
-    outcome = bench.runner.run_step(ref.session_id, ref.execution_id, ref.step)
+    outcome = bench.runner.run_step(ref)
     assert isinstance(outcome, Parked)
     assert "head" in outcome.reason
 
@@ -162,7 +163,7 @@ def test_a_state_of_a_newer_version_is_left_to_a_worker_that_reads_it(
     change_head(bench, session, lambda head: head.replace(b'"schema_version":4', b'"schema_version":99'))
     if peer_reads is not None:
         register(bench, schema=peer_reads)
-    outcome = bench.runner.run_step(ref.session_id, ref.execution_id, ref.step)
+    outcome = bench.runner.run_step(ref)
     assert isinstance(outcome, NothingToDo if is_left else Parked), outcome
 
 
@@ -174,7 +175,7 @@ def test_a_session_whose_key_has_another_type_is_parked(new_bench: NewBench) -> 
     key = bench.store.context.keys(session).session
     for command in (("DEL", key), ("SET", key, "x")):
         write(bench, *command)
-    assert isinstance(bench.runner.run_step(ref.session_id, ref.execution_id, ref.step), Parked)
+    assert isinstance(bench.runner.run_step(ref), Parked)
 
 
 def test_no_session_is_parked_for_a_key_that_all_share(new_bench: NewBench) -> None:
@@ -188,7 +189,7 @@ def test_no_session_is_parked_for_a_key_that_all_share(new_bench: NewBench) -> N
     for command in (("DEL", key), ("SET", key, "x")):
         write(bench, *command)
     with pytest.raises(StoreUnavailable, match="not a hash; somebody else wrote to it"):
-        bench.runner.run_step(ref.session_id, ref.execution_id, ref.step)
+        bench.runner.run_step(ref)
 
 
 # --- time --------------------------------------------------------------------------------------------------------------

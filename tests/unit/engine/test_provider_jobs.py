@@ -441,7 +441,7 @@ def test_a_provider_wakes_the_step(bench: Bench, driver: LaterDriver) -> None:
     entry, ref = found
     assert entry.session_id == session
     assert ref is not None
-    assert isinstance(bench.runner.run_step(ref.session_id, ref.execution_id, ref.step), Done)
+    assert isinstance(bench.runner.run_step(ref), Done)
     assert bench.store.housekeeping.wake_job("job-0") is None
     assert bench.store.housekeeping.wake_job("job-9") is None
 

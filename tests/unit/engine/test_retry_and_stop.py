@@ -172,7 +172,7 @@ def test_a_stop_before_the_first_step_ends_it_at_once_and_a_retry_begins_it(new_
     record = bench.record(session_id)
     assert (record.status, record.stop_reason, record.step_count, asked) == ("stopped", "user_requested", 0, [])
     assert bench.events(session_id)[-1] == "execution_stopped"
-    late = bench.runner.run_step(ref.session_id, ref.execution_id, ref.step)
+    late = bench.runner.run_step(ref)
     assert isinstance(late, NothingToDo)
     assert late.reason is NotClaimedReason.ENDED
     bench.retry(session_id)

@@ -52,7 +52,7 @@ class Post:
     def run(self) -> Any:
         """The step that was delivered last."""
         ref = self.refs.pop()
-        return self._runner.run_step(ref.session_id, ref.execution_id, ref.step)
+        return self._runner.run_step(ref)
 
 
 def let_wait(runner: StepRunner, messages: int | None) -> None:

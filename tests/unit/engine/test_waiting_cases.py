@@ -29,6 +29,7 @@ from celery_agents.worker.state import (
     ToolOutcome,
 )
 from celery_agents.worker.store import NotClaimedReason
+from celery_agents.worker.store.records import StepRef
 from celery_agents.worker.tools import Ask, ToolContext, tool
 
 from support.engine import Bench
@@ -369,7 +370,7 @@ def test_h12_while_it_waits_nothing_calls_the_model_or_a_tool(new_bench: NewBenc
     ref = bench.open_request(session_id)
     assert not {HookPoint.AFTER_TOOL, HookPoint.AFTER_STEP, HookPoint.ON_STOP, HookPoint.AFTER_EXECUTION} & set(seen)
     before = list(seen)
-    late = bench.runner.run_step(session_id, ref.execution_id, ref.step)
+    late = bench.runner.run_step(StepRef(session_id, ref.execution_id, ref.step))
     assert isinstance(late, NothingToDo)
     assert late.reason is NotClaimedReason.WAITING
     assert (seen, model.asked, desk.refunds) == (before, 1, [])

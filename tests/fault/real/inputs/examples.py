@@ -188,7 +188,7 @@ class Worker:
         outcomes: list[Outcome] = []
         following: StepRef | None = ref
         while following is not None and len(outcomes) < limit:
-            outcomes.append(self.runner.run_step(following.session_id, following.execution_id, following.step))
+            outcomes.append(self.runner.run_step(following))
             last = outcomes[-1]
             following = last.next if isinstance(last, Done) else None
         return outcomes
