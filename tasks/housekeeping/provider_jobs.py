@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ...worker import crash_points
 from ...worker.concurrency.event_loop import EventLoopThread
-from ...worker.errors import CeleryAgentsError, DriverError, SessionNotFound, StateUnreadable
+from ...worker.errors import CeleryAgentsError, DriverError, NotYetKnown, SessionNotFound, StateUnreadable
 from ...worker.redaction import describe_exception
 from ...worker.store.housekeeping.provider_jobs import PastJob
 
@@ -76,6 +76,9 @@ class JobCleaner:
                 self._charge(entry, answered)
                 if answered is not None:
                     self._ask(entry, is_open=False)
+        except NotYetKnown as error:
+            log.info("job %s of session %s is cleaned up later: %s", entry.id, entry.session_id, error)
+            return
         except Exception as error:  # noqa: BLE001 - a driver of the user's
             said = describe_exception(error).message
             is_final = isinstance(error, DriverError) and error.status is not None and not error.transient

@@ -94,6 +94,18 @@ def test_a_batch_of_a_deleted_session_is_cancelled(played: Stage, agent: str) ->
     wait_until(lambda: cancelled(played, name), "the batch is cancelled", 10)
 
 
+@pytest.mark.parametrize("agent", ["within_24h", "claude", "gemini"])
+def test_what_a_cancelled_batch_had_answered_is_charged_to_its_session(played: Stage, agent: str) -> None:
+    name = f"too late for {agent}"
+    played.provider.control("plan", contains=name, is_charged=True)
+    job = held(played, name, agent)
+    played.lab.client.stop(job.session_id)
+    assert job.result(timeout=5).status == "stopped"
+    wait_until(lambda: job.result(timeout=1).cost, "it is charged", 10)
+    (paid,) = [line for line in played.provider.book.paid() if line["id"] in created(played, name)]
+    assert math.isclose(job.result(timeout=1).cost or 0.0, paid["dollars"], rel_tol=1e-6)
+
+
 def test_a_message_that_interrupts_is_answered_at_once_and_the_job_cancelled(played: Stage) -> None:
     job = held(played, "interrupt me")
     answer = played.lab.client.send_message(job.session_id, "now", when="interrupt")
@@ -326,3 +338,6 @@ def test_nothing_is_left_at_the_provider(played: Stage, tmp_path: Path) -> None:
         lambda: not any(played.lab.redis.hlen(key) for each in context.shards for key in (each.jobs, each.old_jobs)),
         "all is cleaned up", 15,
     )  # fmt: skip
+    book = played.provider.book
+    kept = [each for each in book.files() if not each.startswith("batch-of-results-")]  # which Google refuses to delete
+    assert len(kept) <= 1, "all but the file of Google's batch that was found: its name is not known"

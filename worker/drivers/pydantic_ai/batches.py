@@ -78,24 +78,27 @@ async def find_batch(question: Question, order: JobOrder) -> Batch | None:
     return await _FIND[model.system](model, encoded, order.intended_at - _SKEW)
 
 
-async def batch_answer(question: Question, batch: Batch, key: str) -> ModelResponse | None:
+async def collect_batch(question: Question, batch: Batch, key: str) -> ModelResponse | None:
     """The answer of a batch; None while there is none.
 
     Raises:
         JobEnded: It has ended without one.
     """
     batch = await question.model.batch_status(batch)
-    if batch.status != "ended":
-        return None
+    return await _answer(question.model, batch, _request(question, key)) if batch.status == "ended" else None
+
+
+async def _answer(model: Model, batch: Batch, request: BatchRequest) -> ModelResponse:
+    """The answer of a batch that has ended."""
     if (state := (batch.provider_details or {}).get("state")) in _WITHOUT_RESULTS:
         raise JobEnded(_WITHOUT_RESULTS[state], f"the provider ended the batch without an answer: {state}")
-    results = await question.model.batch_results(batch)
-    result = next((each for each in results if each.custom_id == key), None)
+    results = await model.batch_results(batch)
+    result = next((each for each in results if each.custom_id == request.custom_id), None)
     if result is None:
         raise JobEnded("failed", f"batch {batch.id} has ended without a result of this job")
     if result.status != "succeeded":
-        raise JobEnded(*_why(question, result, key))
-    response = question.model.batch_decode(result, _request(question, key))
+        raise JobEnded(*_why(model, result, request))
+    response = model.batch_decode(result, request)
     # Without the mark of a batch, by which pydantic-ai prices it: the price of a window is counted in one place.
     details = {name: value for name, value in (response.provider_details or {}).items() if name != _PRICED}
     return replace(response, provider_details=details or None)
@@ -106,12 +109,28 @@ async def has_ended(model: Model, batch: Batch) -> bool:
     return (await model.batch_status(batch)).status == "ended"
 
 
-async def clean_batch(model: Model, batch: Batch, *, is_open: bool) -> None:
-    """Cancel a batch that nobody collects, or delete what a provider keeps of one that was collected."""
-    if is_open:
-        await model.batch_cancel(batch)
-    else:
-        await _DELETE[model.system](model, batch)
+async def cancel_batch(model: Model, batch: Batch, key: str) -> ModelResponse | None:
+    """Cancel a batch that nobody collects; the answer that it had given before all the same. None: it had given none.
+
+    Raises:
+        NotYetKnown: It has not ended yet.
+    """
+    from pydantic_ai.models.batch import BatchRequest
+
+    batch = await model.batch_status(batch)
+    if batch.status == "in_progress":
+        batch = await model.batch_status(await model.batch_cancel(batch))
+    if batch.status != "ended":
+        raise NotYetKnown(f"batch {batch.id} is being cancelled")
+    try:
+        return await _answer(model, batch, BatchRequest(custom_id=key, messages=[]))
+    except JobEnded:
+        return None
+
+
+async def delete_batch(model: Model, batch: Batch) -> None:
+    """Delete what a provider keeps of a batch that has ended."""
+    await _DELETE[model.system](model, batch)
 
 
 def _request(question: Question, key: str) -> BatchRequest:
@@ -124,16 +143,16 @@ def _request(question: Question, key: str) -> BatchRequest:
     )
 
 
-def _why(question: Question, result: Any, key: str) -> tuple[str, str]:
+def _why(model: Model, result: Any, request: BatchRequest) -> tuple[str, str]:
     """Kind and sentence of a result without an answer."""
     from pydantic_ai.exceptions import ModelAPIError
 
     if result.status != "errored":
         return str(result.status), f"the provider ended the batch before it asked the model: {result.status}"
     try:
-        question.model.batch_decode(result, _request(question, key))
+        model.batch_decode(result, request)
     except ModelAPIError as error:
-        return "failed", str(as_driver_error(error, question.model.model_id, asked=True))
+        return "failed", str(as_driver_error(error, model.model_id, asked=True))
     return "failed", "the provider says that the request of the batch has failed"
 
 

@@ -26,7 +26,17 @@ from .background import (
     retrieve_response,
     translate,
 )
-from .batches import GONE, batch_answer, clean_batch, create_batch, dump_batch, find_batch, has_ended, load_batch
+from .batches import (
+    GONE,
+    cancel_batch,
+    collect_batch,
+    create_batch,
+    delete_batch,
+    dump_batch,
+    find_batch,
+    has_ended,
+    load_batch,
+)
 from .models import Target
 
 if TYPE_CHECKING:
@@ -73,7 +83,7 @@ async def collect(question: Question, known: Mapping[str, Any]) -> ModelResponse
         JobEnded: There will be none.
     """
     if WINDOWS[known["window"]].is_batch:
-        return await batch_answer(question, load_batch(known["job"]), known["key"])
+        return await collect_batch(question, load_batch(known["job"]), known["key"])
     return await retrieve_response(question, known["job"])
 
 
@@ -101,14 +111,15 @@ async def clean(
     window = WINDOWS.get(known["window"])
     try:
         async with asyncio.timeout(_CLEANING_SECONDS):
-            if window is not None and window.is_batch:
-                await clean_batch(await model, load_batch(known["job"]), is_open=is_open)
-                return None
-            response = load_response(known["job"])
+            asked, job = await model, known["job"]
+            is_batch = window is not None and window.is_batch
             if not is_open:
-                await delete_response(await model, response)
+                await (delete_batch(asked, load_batch(job)) if is_batch else delete_response(asked, load_response(job)))
                 return None
-            answered = await cancel_response(await model, response)
+            if is_batch:
+                answered = await cancel_batch(asked, load_batch(job), known["key"])
+            else:
+                answered = await cancel_response(asked, load_response(job))
             if answered is None:
                 return InferenceResponse(cost=0.0)
             paid = cost(answered, 1.0 if window is None else window.factor)
