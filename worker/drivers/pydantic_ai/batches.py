@@ -6,7 +6,8 @@ list of batches. One of Anthropic can be told by the `custom_id` of its result a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -84,8 +85,9 @@ async def collect_batch(question: Question, batch: Batch, key: str) -> ModelResp
     Raises:
         JobEnded: It has ended without one.
     """
-    batch = await question.model.batch_status(batch)
-    return await _answer(question.model, batch, _request(question, key)) if batch.status == "ended" else None
+    with _while_it_is_known(batch):
+        batch = await question.model.batch_status(batch)
+        return await _answer(question.model, batch, _request(question, key)) if batch.status == "ended" else None
 
 
 async def _answer(model: Model, batch: Batch, request: BatchRequest) -> ModelResponse:
@@ -105,8 +107,24 @@ async def _answer(model: Model, batch: Batch, request: BatchRequest) -> ModelRes
 
 
 async def has_ended(model: Model, batch: Batch) -> bool:
-    """Whether a batch has ended."""
-    return (await model.batch_status(batch)).status == "ended"
+    """Whether a batch has ended.
+
+    Raises:
+        JobEnded: Its provider does not know it any more.
+    """
+    with _while_it_is_known(batch):
+        return (await model.batch_status(batch)).status == "ended"
+
+
+@contextmanager
+def _while_it_is_known(batch: Batch) -> Generator[None]:
+    """Raise `JobEnded` where the provider does not know a batch or its files any more: another has collected it."""
+    try:
+        yield
+    except Exception as error:
+        if status_of(error) != GONE:
+            raise
+        raise JobEnded("forgotten", f"the provider does not know batch {batch.id} any more") from None
 
 
 async def cancel_batch(model: Model, batch: Batch, key: str) -> ModelResponse | None:
@@ -227,9 +245,14 @@ async def _find_anthropic(model: Model, encoded: EncodedBatchRequest, since: dat
         if each.processing_status != "ended":
             open_ids.append(each.id)
             continue
-        async for result in await client.beta.messages.batches.results(each.id):
-            if result.custom_id == encoded.custom_id:
-                return found
+        try:
+            async for result in await client.beta.messages.batches.results(each.id):
+                if result.custom_id == encoded.custom_id:
+                    return found
+        except Exception as error:
+            if status_of(error) != GONE:
+                raise
+            open_ids.append(each.id)  # deleted meanwhile: whoever has collected it has journaled its answer
     if open_ids:
         raise NotYetKnown(f"batch {open_ids[-1]} or another may be its own, which is known when they have ended")
     return None
