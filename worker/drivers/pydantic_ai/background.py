@@ -17,7 +17,7 @@ from ...errors import CeleryAgentsError, JobEnded
 from ...redaction import redact
 from ..protocol import InferenceRequest, JobOrder
 from .failures import as_driver_error
-from .models import Target
+from .models import Target, client_of
 from .streaming import EmittedText
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ async def cancel_response(model: Model, response: ModelResponse) -> ModelRespons
 
 async def delete_response(model: Model, response: ModelResponse) -> None:
     """Delete what the provider keeps of a response."""
-    client: Any = getattr(model.provider, "client", None)
-    await client.responses.delete(response.provider_response_id)
+    await client_of(model).responses.delete(response.provider_response_id)
 
 
 async def is_suspended(model: Model, response: ModelResponse) -> bool:

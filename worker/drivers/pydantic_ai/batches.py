@@ -20,6 +20,7 @@ from pydantic_core import to_json
 from ...errors import JobEnded, NotYetKnown
 from ..protocol import JobOrder
 from .failures import as_driver_error, status_of
+from .models import client_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -174,12 +175,28 @@ def _why(model: Model, result: Any, request: BatchRequest) -> tuple[str, str]:
     return "failed", "the provider says that the request of the batch has failed"
 
 
+def _batch(
+    model: Model,
+    encoded: EncodedBatchRequest,
+    batch_id: str,
+    created_at: datetime,
+    details: dict[str, Any] | None = None,
+) -> Batch:
+    """A batch that was created or found, as it is kept."""
+    from pydantic_ai.models.batch import Batch
+
+    return Batch(
+        id=batch_id, model_name=model.model_name, provider_name=model.system, group=encoded.group, status="in_progress",
+        created_at=created_at, request_count=1, provider_details=details,
+    )  # fmt: skip
+
+
 # --- OpenAI -----------------------------------------------------------------------------------------------------------
 
 
 async def _create_openai(model: Model, encoded: EncodedBatchRequest) -> Batch:
     """Upload the file and create the batch with the job's key, which `batch_create` has no place for."""
-    client: Any = getattr(model.provider, "client", None)
+    client = client_of(model)
     head = to_json({"custom_id": encoded.custom_id, "method": "POST", "url": _ENDPOINT})
     line = head[:-1] + b',"body":' + encoded.body.encode() + b"}\n"
     file = await client.files.create(file=(f"{encoded.custom_id}.jsonl", line), purpose="batch")
@@ -190,7 +207,7 @@ async def _create_openai(model: Model, encoded: EncodedBatchRequest) -> Batch:
 
 
 async def _find_openai(model: Model, encoded: EncodedBatchRequest, since: datetime) -> Batch | None:
-    client: Any = getattr(model.provider, "client", None)
+    client = client_of(model)
     async for each in client.batches.list(limit=_PAGE):
         if datetime.fromtimestamp(each.created_at, UTC) < since:  # the newest come first
             return None
@@ -200,22 +217,12 @@ async def _find_openai(model: Model, encoded: EncodedBatchRequest, since: dateti
 
 
 def _of_openai(model: Model, encoded: EncodedBatchRequest, created: Any) -> Batch:
-    from pydantic_ai.models.batch import Batch
-
-    return Batch(
-        id=created.id,
-        model_name=model.model_name,
-        provider_name=model.system,
-        group=encoded.group,
-        status="in_progress",
-        created_at=datetime.fromtimestamp(created.created_at, UTC),
-        request_count=1,
-        provider_details={"status": created.status, "input_file_id": created.input_file_id},
-    )
+    details = {"status": created.status, "input_file_id": created.input_file_id}
+    return _batch(model, encoded, created.id, datetime.fromtimestamp(created.created_at, UTC), details)
 
 
 async def _delete_openai(model: Model, batch: Batch) -> None:
-    client: Any = getattr(model.provider, "client", None)
+    client = client_of(model)
     details: Mapping[str, Any] = (await model.batch_status(batch)).provider_details or {}
     for name in ("input_file_id", "output_file_id", "error_file_id"):
         if details.get(name):
@@ -230,25 +237,18 @@ async def _create_anthropic(model: Model, encoded: EncodedBatchRequest) -> Batch
 
 
 async def _find_anthropic(model: Model, encoded: EncodedBatchRequest, since: datetime) -> Batch | None:
-    from pydantic_ai.models.batch import Batch
-
-    client: Any = getattr(model.provider, "client", None)
+    client = client_of(model)
     open_ids: list[str] = []
     async for each in client.beta.messages.batches.list(limit=_PAGE):
         if each.created_at < since:  # the newest come first
             break
-        found = Batch(
-            id=each.id, model_name=model.model_name, provider_name=model.system, group=encoded.group,
-            status="ended" if each.processing_status == "ended" else "in_progress", created_at=each.created_at,
-            request_count=1,
-        )  # fmt: skip
         if each.processing_status != "ended":
             open_ids.append(each.id)
             continue
         try:
             async for result in await client.beta.messages.batches.results(each.id):
                 if result.custom_id == encoded.custom_id:
-                    return found
+                    return replace(_batch(model, encoded, each.id, each.created_at), status="ended")
         except Exception as error:
             if status_of(error) != GONE:
                 raise
@@ -259,7 +259,7 @@ async def _find_anthropic(model: Model, encoded: EncodedBatchRequest, since: dat
 
 
 async def _delete_anthropic(model: Model, batch: Batch) -> None:
-    client: Any = getattr(model.provider, "client", None)
+    client = client_of(model)
     await _unless((GONE,), client.beta.messages.batches.delete(batch.id))
 
 
@@ -268,7 +268,7 @@ async def _delete_anthropic(model: Model, batch: Batch) -> None:
 
 async def _create_google(model: Model, encoded: EncodedBatchRequest) -> Batch:
     """Upload the file and create the batch with the job's key as its name, which `batch_create` has no place for."""
-    client: Any = getattr(model.provider, "client", None)
+    client = client_of(model)
     line = b'{"key":' + to_json(encoded.custom_id) + b',"request":' + encoded.body.encode() + b"}\n"
     named: dict[str, Any] = {"display_name": encoded.custom_id}
     file = await client.aio.files.upload(file=BytesIO(line), config={**named, "mime_type": "application/jsonl"})
@@ -276,35 +276,20 @@ async def _create_google(model: Model, encoded: EncodedBatchRequest) -> Batch:
     created = await client.aio.batches.create(
         model=model.model_name, src=file.name, config={**named, "http_options": once}
     )
-    return _of_google(model, encoded, created, {"input_file": file.name})
+    return _batch(model, encoded, created.name, created.create_time, {"input_file": file.name})
 
 
 async def _find_google(model: Model, encoded: EncodedBatchRequest, since: datetime) -> Batch | None:
     del since  # the list is in no documented order: all of it is looked at
-    client: Any = getattr(model.provider, "client", None)
+    client = client_of(model)
     async for each in await client.aio.batches.list(config={"page_size": _PAGE}):
         if each.display_name == encoded.custom_id:
-            return _of_google(model, encoded, each, None)
+            return _batch(model, encoded, each.name, each.create_time)
     return None
 
 
-def _of_google(model: Model, encoded: EncodedBatchRequest, created: Any, details: dict[str, Any] | None) -> Batch:
-    from pydantic_ai.models.batch import Batch
-
-    return Batch(
-        id=created.name,
-        model_name=model.model_name,
-        provider_name=model.system,
-        group=encoded.group,
-        status="in_progress",
-        created_at=created.create_time,
-        request_count=1,
-        provider_details=details,
-    )
-
-
 async def _delete_google(model: Model, batch: Batch) -> None:
-    client: Any = getattr(model.provider, "client", None)
+    client = client_of(model)
     files, batches = client.aio.files, client.aio.batches
     if input_file := (batch.provider_details or {}).get("input_file"):
         await _unless((GONE,), files.delete(name=input_file))

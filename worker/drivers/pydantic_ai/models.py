@@ -124,7 +124,7 @@ def endpoint_of(model: Model, name: str) -> ModelEndpoint:
         f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}".rstrip("/") if address.netloc else ""
     )
     for path in _API_KEYS:
-        key: Any = _client(model)
+        key: Any = client_of(model)
         for part in path.split("."):
             key = getattr(key, part, None)
         if isinstance(key, str) and key:
@@ -172,7 +172,7 @@ def build(target: Target) -> Model:
 def request_settings(model: Model, settings: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
     """The settings of one request: the user's, one attempt, and the time it may take."""
     forced = {"timeout": timeout_seconds, "max_retries": 0}
-    if getattr(_client(model), "max_retries", None) == 0:
+    if getattr(client_of(model), "max_retries", None) == 0:
         del forced["max_retries"]  # the client knows; as a setting it costs a copy of the client for each request
     known = {name: value for name, value in forced.items() if name not in model.unsupported_settings}
     return {**settings, **known}
@@ -255,20 +255,21 @@ def _kind_of_model(kind: str, provider: Provider[Any]) -> str:
     return kind
 
 
-def _client(model: Model) -> Any:
+def client_of(model: Model) -> Any:
+    """The provider's own client, with which a model asks; None for a model without one."""
     return getattr(getattr(model, "provider", None), "client", None)
 
 
 def _forbid_retries(model: Model) -> None:
     """Most clients repeat a failed request twice by themselves: unrecorded, and paid."""
-    client = _client(model)
+    client = client_of(model)
     if isinstance(getattr(client, "max_retries", None), int):
         client.max_retries = 0
 
 
 def repeats_by_itself(model: Model) -> bool:
     """Tell whether this provider's client repeats requests and cannot be told not to."""
-    return getattr(_client(model), "max_retries", None) != 0 and "max_retries" in model.unsupported_settings
+    return getattr(client_of(model), "max_retries", None) != 0 and "max_retries" in model.unsupported_settings
 
 
 async def _close(model: Model) -> None:
