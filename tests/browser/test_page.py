@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browser.conftest import WRITTEN, Watched, completed, submit, take_picture, wait_for, wait_for_request
-from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
+from playwright.sync_api import APIResponse, BrowserContext, Locator, Page, Route, expect
 
 from celery_agents.tasks.client.job import Job
 
@@ -339,6 +339,31 @@ def test_a_newcomers_questions_are_answered(
     expect(page.locator("dl.numbers")).to_contain_text("cost with children$0.0015 of $0.50")
     page.get_by_role("tab", name="What the model saw").click()
     expect(page.get_by_role("tabpanel")).to_contain_text("A known fault of this series: two suppliers changed the lid.")
+    assert watched.complaints == []
+
+
+def test_numbers_with_children_are_read_again_after_a_commit_during_their_first_read(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "My jug, order 4334, is cracked")
+    wait_for_request(desk, job)
+    wait_for(desk, job, "waiting")
+    events: list[Route] = []
+    tree: list[tuple[Route, APIResponse]] = []
+    page.route("**/events?*", lambda route: events.append(route))
+    page.route("**/tree", lambda route: tree.append((route, route.fetch())))
+    with page.expect_request("**/tree"):
+        page.goto(f"{served.url}/sessions/{job.session_id}")
+    events[0].continue_()  # no event has made the first read of the tree part of a later one
+    page.get_by_label("You act as").first.fill("ann")
+    page.get_by_role("button", name="Approve", exact=True).click()
+    wait_for(desk, job, "completed")
+    page.wait_for_timeout(1000)  # the events of its last step arrive
+    [(route, response)] = tree
+    page.unroute("**/tree")
+    route.fulfill(response=response)
+    expect(page.locator("dl.numbers")).to_contain_text("cost with children$0.0015 of $0.50")
     assert watched.complaints == []
 
 

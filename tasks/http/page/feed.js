@@ -5,7 +5,7 @@ import { isActive, readEarlier, readMessages } from "./conversation.js";
 import { followEvents, staleAfter } from "./live.js";
 import { Transcript } from "./live_text.js";
 import { keyOf } from "./request_words.js";
-import { readSteps } from "./spans.js";
+import { callsChildren, readSteps } from "./spans.js";
 
 const SOONEST_MS = 500;
 const LONGEST_MS = 15_000;
@@ -101,7 +101,7 @@ export class Feed {
     if (type === "step_committed" && this.#isRead(data)) this.transcript.settle(data.execution_id, data.step);
     else this.transcript.apply(frame);
     if (type === "live") return;
-    this.refresh(...staleAfter(type).filter((each) => each !== "tree" || this.view.tree));
+    this.refresh(...staleAfter(type));
   }
 
   /** Whether a commit that is told was there before the conversation was read. */
@@ -175,8 +175,7 @@ export class Feed {
         this.#set(changes);
       }
       if (!this.view.state) this.#dirty.add("state"); // it has the budget
-      const hasChildren = this.view.steps.some((step) => step.spans.some((each) => each.kind === "child"));
-      if (hasChildren && !this.view.tree) this.#dirty.add("tree");
+      if (callsChildren(this.view.steps) && !this.view.tree) this.#dirty.add("tree");
     },
     requests: async () => {
       const { requests } = await this.#get("/requests", { limit: 100 });
@@ -189,7 +188,7 @@ export class Feed {
       this.#set({ results: executions, result: this.#latest(this.view.header, executions) });
     },
     line: async () => this.#set({ line: await this.#get("/queue", {}) }),
-    tree: async () => this.#set({ tree: await this.#get("/tree", {}) }),
+    tree: async () => callsChildren(this.view.steps) && this.#set({ tree: await this.#get("/tree", {}) }),
     state: async () => {
       const { context, execution, parts } = (await this.#get("/state", { whole: "false" })).state;
       this.#set({ state: { execution, metadata: context?.metadata, prompt: context?.system_prompt, parts } });

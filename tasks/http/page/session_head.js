@@ -6,7 +6,7 @@ import { ask } from "./dialog.js";
 import { count, duration, firstLine, inert, money, plural, sumOf, tokensOf } from "./format.js";
 import { html, useMemo, useRef, useState } from "./html.js";
 import { Copy, Problem, Status, useNow } from "./parts.js";
-import { sumUp } from "./spans.js";
+import { callsChildren, sumUp } from "./spans.js";
 import { ActingAs, actor, go, linkTo } from "./state.js";
 
 export const WHY = "Why? It is shown wherever the session is.";
@@ -181,7 +181,7 @@ function Actions({ view, feed }) {
       && ["rewind", "Rewind…", rewind],
     isReadable && ["snapshot", "Snapshot", snapshot],
   ].filter(Boolean);
-  const hasTree = isChild || view.steps.some((step) => step.spans.some((each) => each.kind === "child"));
+  const hasTree = isChild || callsChildren(view.steps);
   return html`<div class="actions">${shown.map(([name, word, run]) => html`<button key=${name} class="button"
     type="button" disabled=${running !== ""} onClick=${run}>${word}</button>`)}
       <${Copy} text=${new URL(linkTo("sessions", id), location.href).href}>Copy link</${Copy}>

@@ -67,6 +67,8 @@ export function sumUp(steps, now) {
   };
 }
 
+export const callsChildren = (steps) => steps.some((step) => step.spans.some((each) => each.kind === "child"));
+
 /** How many sessions below each session of a tree have failed, by its id. */
 export function failedBelow(tree) {
   const found = new Map();
