@@ -397,7 +397,10 @@ def test_the_request_of_a_step_is_read_and_compared_with_that_of_another(
     page.reload()
     expect(panel.get_by_label("Compared with step")).to_have_value("1")
     panel.get_by_label("Compared with step").fill("7")
-    page.keyboard.press("Enter")
+    numbers = page.locator("dl.numbers").inner_text()
+    desk.client.send_message(job.session_id, "Where is order 4916?")
+    expect(page.locator("dl.numbers")).not_to_have_text(numbers, use_inner_text=True)
+    page.keyboard.press("Enter")  # what was typed stays while the session goes on
     expect(panel.get_by_role("alert")).to_contain_text("7")
     assert [each for each in watched.complaints if "422" not in each] == []
 

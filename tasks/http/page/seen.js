@@ -2,7 +2,7 @@
 import { get, sessionPath } from "./api.js";
 import { entriesOf } from "./conversation.js";
 import { count, firstLine, inert, plural } from "./format.js";
-import { Chunks, html, useMemo } from "./html.js";
+import { Chunks, html, useMemo, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Empty, Json, Problem } from "./parts.js";
 import { setQuery } from "./state.js";
@@ -24,20 +24,26 @@ export function Saw({ view, feed, query }) {
 
 /** The fields for a step and for another one that it is compared with; what they hold is part of the address. */
 function Chosen({ step, against, part, last }) {
-  const field = (label, name, value, hint) => html`<label class="field"><span class="label">${label}</span>
-    <input type="number" inputmode="numeric" min="1" step="1" value=${value} placeholder=${hint}
-      onChange=${(event) => setQuery({ [name]: event.target.value })} /></label>`;
-  const move = (to, name) => html`<button class="button" type="button" disabled=${to < 1 || (last > 0 && to > last)}
-    onClick=${() => setQuery({ step: String(to) })}>${name}</button>`;
+  const move = (to, name) => html`<button class="button" type="button" disabled=${to < 1 || (last && to > last)}
+    onClick=${() => setQuery({ step: `${to}` })}>${name}</button>`;
   return html`<form class="chosen" onSubmit=${(event) => event.preventDefault()}>
-    ${field("Request of step", "step", step, "all messages")}
-    ${step && html`<div class="actions">${move(Number(step) - 1, "Earlier")}${move(Number(step) + 1, "Later")}</div>
-      ${field("Compared with step", "against", against, "none")}`}
+    <${StepField} label="Request of step" name="step" value=${step} hint="all messages" />
+    ${step && html`<div class="actions">${move(+step - 1, "Earlier")}${move(+step + 1, "Later")}</div>
+      <${StepField} label="Compared with step" name="against" value=${against} hint="none" />`}
     ${step && against && html`<label class="field"><span class="label">Of both</span>
       <select value=${part} onChange=${(event) => setQuery({ of: event.target.value })}>
         ${Object.entries(PARTS).map(([name, words]) => html`<option value=${name}>${words}</option>`)}
       </select></label>`}
   </form>`;
+}
+
+/** The number of a step: what is typed stays while the session goes on, and is in the address once it is complete. */
+function StepField({ label, name, value, hint }) {
+  const [typed, setTyped] = useState(null);
+  return html`<label class="field"><span class="label">${label}</span>
+    <input type="number" inputmode="numeric" min="1" value=${typed ?? value} placeholder=${hint}
+      onInput=${(event) => setTyped(event.target.value)} onBlur=${() => setTyped(null)}
+      onChange=${(event) => setQuery({ [name]: event.target.value })} /></label>`;
 }
 
 const read = (id, step, part, signal) => get(sessionPath(id, `/steps/${encodeURIComponent(step)}/${part}`), {}, signal);

@@ -104,7 +104,7 @@ function Actions({ view, feed }) {
   const { header } = view;
   const id = header.session_id;
   const [problem, setProblem] = useState(null);
-  const [running, setRunning] = useState("");
+  const [isRunning, setRunning] = useState(false);
   const [said, setSaid] = useState("");
   const forkKey = useRef(null);
   const isHeld = header.session_status === "suspended";
@@ -114,8 +114,8 @@ function Actions({ view, feed }) {
     setSaid(text);
     if (text) setTimeout(() => setSaid(""), 8000);
   };
-  const act = async (name, work) => {
-    setRunning(name);
+  const act = async (work) => {
+    setRunning(true);
     setProblem(null);
     try {
       say((await work()) ?? "");
@@ -123,7 +123,7 @@ function Actions({ view, feed }) {
       if (!(refusal instanceof Refusal)) throw refusal;
       setProblem(refusal);
     }
-    setRunning("");
+    setRunning(false);
     feed.refresh("header", "timeline", "requests", "results", "messages");
   };
   const suspend = async () => {
@@ -131,14 +131,14 @@ function Actions({ view, feed }) {
     const reason = await ask({ title: "Suspend this session?", text,
       field: WHY, action: "Suspend" });
     if (reason === null) return;
-    await act("suspend", async () => {
+    await act(async () => {
       await post(sessionPath(id, "/suspend"), { reason: reason.trim() || SUSPENDED, ...actor() });
     });
   };
   const stop = async () => {
     const text = "The execution ends, with all sessions below it. What was done is kept, and Retry goes on from there.";
     if ((await ask({ title: "Stop this execution?", text, action: "Stop it" })) === null) return;
-    await act("stop", async () => {
+    await act(async () => {
       const { stopped } = await post(sessionPath(id, "/stop"), { timeout_seconds: 0, ...actor() });
       if (stopped) return "Stopped.";
       const { status } = await get(sessionPath(id));
@@ -146,14 +146,14 @@ function Actions({ view, feed }) {
         : `It was ${status.replaceAll("_", " ")} already. Nothing was stopped.`;
     });
   };
-  const resume = () => act("resume", async () => {
+  const resume = () => act(async () => {
     await post(sessionPath(id, "/resume"), actor());
   });
-  const retry = () => act("retry", async () => {
+  const retry = () => act(async () => {
     await post(sessionPath(id, "/retry"), actor());
     return "It goes on at the step at which it ended.";
   });
-  const fork = () => act("fork", async () => {
+  const fork = () => act(async () => {
     forkKey.current ??= newKey(); // the same one after a failure: it makes one fork
     const { session_id: made } = await request("POST", sessionPath(id, "/fork"), { key: forkKey.current });
     forkKey.current = null;
@@ -163,27 +163,27 @@ function Actions({ view, feed }) {
     const text = "The next message goes on from the step. What tools have done stays, and the last run is not retried.";
     const to = await ask({ title: "Rewind this session?", text, field: "To step", action: "Rewind" });
     if (to === null) return;
-    await act("rewind", async () => {
+    await act(async () => {
       await post(sessionPath(id, "/rewind"), { to: to.trim(), ...actor() });
       return `It is as step ${to.trim()} has left it.`;
     });
   };
-  const snapshot = () => act("snapshot", async () => {
+  const snapshot = () => act(async () => {
     save(`${id}.snapshot.json`, await get(sessionPath(id, "/snapshot"), {}));
   });
   const shown = [
-    isActive(header) && !isHeld && may("stop") && ["suspend", "Suspend…", suspend],
-    isHeld && may("stop") && ["resume", "Resume", resume],
-    (isActive(header) || header.status === "parked") && may("stop") && ["stop", "Stop…", stop],
-    ["failed", "stopped", "parked"].includes(header.status) && !isChild && may("submit") && ["retry", "Retry", retry],
-    isReadable && tokenClaims() === null && ["fork", "Fork", fork],
+    isActive(header) && !isHeld && may("stop") && ["Suspend…", suspend],
+    isHeld && may("stop") && ["Resume", resume],
+    (isActive(header) || header.status === "parked") && may("stop") && ["Stop…", stop],
+    ["failed", "stopped", "parked"].includes(header.status) && !isChild && may("submit") && ["Retry", retry],
+    isReadable && tokenClaims() === null && ["Fork", fork],
     ["completed", "stopped", "failed", "waiting"].includes(header.status) && !isChild && tokenClaims() === null
-      && ["rewind", "Rewind…", rewind],
-    isReadable && ["snapshot", "Snapshot", snapshot],
+      && ["Rewind…", rewind],
+    isReadable && ["Snapshot", snapshot],
   ].filter(Boolean);
   const hasTree = isChild || callsChildren(view.steps);
-  return html`<div class="actions">${shown.map(([name, word, run]) => html`<button key=${name} class="button"
-    type="button" disabled=${running !== ""} onClick=${run}>${word}</button>`)}
+  return html`<div class="actions">${shown.map(([word, run]) => html`<button key=${word} class="button"
+    type="button" disabled=${isRunning} onClick=${run}>${word}</button>`)}
       <${Copy} text=${new URL(linkTo("sessions", id), location.href).href}>Copy link</${Copy}>
       ${hasTree && tokenClaims() === null && html`<a class="button" href=${linkTo("tree", isChild ? id.split(".")[0]
         : id)}>Tree</a>`}</div>
