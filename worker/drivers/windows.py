@@ -46,20 +46,9 @@ _SOLD: Final[Mapping[str, Sequence[str]]] = {
 """The windows of each provider, by the prefix of a model's id."""
 
 
-def windows_of(model: str, base_url: str | None) -> Sequence[str]:
-    """The windows with which a model is sold; none of a model whose provider sells none.
-
-    Args:
-        model: As `provider:name`.
-        base_url: An address of one's own. There, `openai:` means chat completions, which are in no window.
-    """
-    provider = model.partition(":")[0]
-    return () if provider == "openai" and base_url is not None else _SOLD.get(provider, ())
-
-
-def attaches(model: str, base_url: str | None) -> bool:
-    """Whether another worker can attach to an answer of a model that has begun."""
-    return "2h" in windows_of(model, base_url)
+def windows_of(model: str) -> Sequence[str]:
+    """The windows with which a model, as `provider:name`, is sold by its provider itself; none where it sells none."""
+    return _SOLD.get(model.partition(":")[0], ())
 
 
 WINDOW_FAILED: Final = ("fail", "live")

@@ -16,6 +16,7 @@ from ..drivers.protocol import InferenceRequest
 from ..drivers.pydantic_ai.acceptable import AcceptableRequest
 from ..drivers.pydantic_ai.background import ask_in_background, keeping, sent_in_background
 from ..drivers.pydantic_ai.driver import Question
+from ..drivers.pydantic_ai.models import has_responses
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -30,20 +31,23 @@ class BegunCall:
         agent: Whose request it is; agents that its hooks run ask as usual.
         keep: Takes the response as soon as its id is known.
         stream: What its text comes from; None before there is one.
+        attaches: Whether the model that is asked has answers to attach to.
     """
 
     agent: Any
     request: InferenceRequest
     keep: Callable[[ModelResponse], None]
     stream: StreamedResponse | None = None
+    attaches: bool = False
 
     def model_of(self, model: Model) -> Model:
         """The model that asks so."""
-        return _kind_of_attaching()(model, self)
+        self.attaches = has_responses(model)  # a session may have chosen another one
+        return _kind_of_attaching()(model, self) if self.attaches else model
 
     def keeping(self, events: AsyncIterable[Any]) -> AsyncIterable[Any]:
         """The events of the run's stream. Before the first of them, a response that was begun by it is kept."""
-        return keeping(events, self._now, self.keep) if self.request.attach is None else events
+        return keeping(events, self._now, self.keep) if self.attaches and self.request.attach is None else events
 
     def _now(self) -> ModelResponse:
         assert self.stream is not None

@@ -16,7 +16,7 @@ from ..drivers.protocol import InferenceRequest
 from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
 from ..drivers.pydantic_ai.background import translate
 from ..drivers.pydantic_ai.failures import as_driver_error
-from ..drivers.pydantic_ai.models import ModelClients, Target, endpoint_of
+from ..drivers.pydantic_ai.models import ModelClients, Target, endpoint_of, unwrapped
 from ..drivers.pydantic_ai.received import interrupted_stream
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
@@ -43,7 +43,7 @@ from .conversation import (
     read_conversation,
     repeated_calls,
 )
-from .later import COST, LaterAnswers, as_json, unwrapped
+from .later import COST, LaterAnswers, as_json
 from .outputs import OUTPUT, dump_output, is_blank, text_of_output
 from .repeating import calls_to_repeat
 from .stored_messages import dump_messages, dump_parts, load_messages

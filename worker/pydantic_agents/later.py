@@ -23,9 +23,9 @@ from ..drivers.pydantic_ai.batches import BATCHES
 from ..drivers.pydantic_ai.driver import Question
 from ..drivers.pydantic_ai.job_handles import check_sold, clean, collect, create, find, handle_of, is_there
 from ..drivers.pydantic_ai.later import begun
-from ..drivers.pydantic_ai.models import ModelClients, Target
+from ..drivers.pydantic_ai.models import ModelClients, Target, has_responses, unwrapped
 from ..drivers.pydantic_ai.response_limit import response_limit
-from ..drivers.windows import WINDOWS, windows_of
+from ..drivers.windows import WINDOWS
 from ..errors import ConfigurationError
 from ..known_secrets import redact_known, redact_known_in
 from ..state.conversation.context import LLMConfig
@@ -112,7 +112,7 @@ class LaterAnswers(ABC):
         """Refuse what the agent's model is not sold with; see `AnswersLater.check_window`."""
         sold = windows_of_model(self._agent.model)
         if settings is not None and settings.model is not None:
-            sold = windows_of(settings.model, settings.base_url)
+            sold = Target(settings.model, settings.base_url).windows
         check_sold(window, sold, self.name)
 
     def check_background(self) -> None:
@@ -240,13 +240,6 @@ def _kind_of_answered() -> Any:
     return Answered
 
 
-def unwrapped(model: Any) -> Any:
-    """The model that asks, of one that wraps it."""
-    while (wrapped := getattr(model, "wrapped", None)) is not None:
-        model = wrapped
-    return model
-
-
 def as_json(kept: dict[str, Any]) -> bytes:
     """An answer as JSON, without secrets of this process: the agent's own code words rejections and outputs."""
     raw = to_json(kept)
@@ -257,8 +250,8 @@ def as_json(kept: dict[str, Any]) -> bytes:
 def windows_of_model(model: Any) -> Sequence[str]:
     """The windows with which a model of pydantic-ai is sold."""
     if isinstance(model, str) or model is None:
-        return windows_of(model or "", None)
+        return Target(model).windows if model else ()
+    responses = ("2h", "8h") if has_responses(model) else ()
     model = unwrapped(model)
-    responses = ("2h", "8h") if type(model).__name__ == "OpenAIResponsesModel" else ()
     has_batches = model.system in BATCHES and model.batch_max_requests is not None
     return (*responses, *(("24h",) if has_batches else ()))

@@ -25,7 +25,15 @@ from .background import ask_in_background, translate
 from .failures import as_driver_error
 from .history import model_messages
 from .later import AnswersWithinWindow, begun, place_of
-from .models import ModelClients, Target, build, repeats_by_itself, request_settings, require_pydantic_ai
+from .models import (
+    ModelClients,
+    Target,
+    build,
+    has_responses,
+    repeats_by_itself,
+    request_settings,
+    require_pydantic_ai,
+)
 from .output import OutputShape, OutputType, shape_of_format
 from .provider_rules import rules_of
 from .received import check_is_whole, receive
@@ -62,7 +70,7 @@ class Question:
         """Send the question once; as a stream, where its text is taken."""
         sent, keep, place = self.sent, request.keep, place_of(target)
         async with asyncio.timeout(request.timeout):
-            if keep is not None:
+            if keep is not None and has_responses(self.model):  # not the model that a session has chosen itself
                 response = await ask_in_background(self, request, text, lambda response: keep(begun(response, place)))
             elif text is not None:
                 response = await ask_streaming(self.model, (sent.messages, sent.settings, sent.parameters), text)

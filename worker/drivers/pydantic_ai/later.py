@@ -19,7 +19,7 @@ from ...state.conversation.context import LLMConfig
 from ...state.execution.inference import InferenceResponse
 from ..answers import answer_too_large
 from ..protocol import CreatedJob, InferenceRequest, JobOrder
-from ..windows import WINDOWS, attaches, windows_of
+from ..windows import WINDOWS
 from .background import translate
 from .job_handles import Place, check_sold, clean, collect, create, find, response_job
 from .models import ModelClients, Target
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
     from .driver import Question
+
+_BY_COMPLETIONS: Final = (
+    "base_url or OPENAI_BASE_URL is not OpenAI's own, so {} is asked by chat completions, which are answered at once; "
+    "write openai-responses:… if that server has OpenAI's responses"
+)
 
 _AROUND_AN_ANSWER: Final = 2
 """How many times longer than its answer what a provider sends may be: a batch is a text of lines."""
@@ -55,8 +60,9 @@ class AnswersWithinWindow(ABC):
     def check_window(self, window: str, settings: LLMConfig | None = None) -> None:
         """Refuse what the provider does not sell; see `AnswersLater.check_window`."""
         target = self._target.overridden_by(settings)
-        sold = windows_of(target.model, target.base_url)
-        check_sold(window, sold, target.model)
+        if target.is_compatible:
+            raise ConfigurationError(f"completion_window {window!r}: {_BY_COMPLETIONS.format(target.model)}")
+        check_sold(window, target.windows, target.model)
 
     def check_background(self) -> None:
         """Refuse a model whose answers nobody can attach to.
@@ -64,7 +70,9 @@ class AnswersWithinWindow(ABC):
         Raises:
             ConfigurationError: It is none of OpenAI's responses.
         """
-        if not attaches(self._target.model, self._target.base_url):
+        if self._target.is_compatible:
+            raise ConfigurationError(f"background=True: {_BY_COMPLETIONS.format(self._target.model)}")
+        if "2h" not in self._target.windows:
             raise ConfigurationError(f"background=True: {self._target.model} is no model of OpenAI's responses")
 
     def can_find(self, window: str) -> bool:

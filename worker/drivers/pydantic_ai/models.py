@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import os
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +19,7 @@ from ...errors import ConfigurationError, MissingExtra
 from ...flow.values import ModelEndpoint
 from ...redaction import redact
 from ...state.conversation.context import LLMConfig
+from ..windows import windows_of
 from .response_limit import limit_responses
 
 if TYPE_CHECKING:
@@ -74,6 +77,17 @@ class Target:
     def name(self) -> str:
         """The model's name, as the provider calls it."""
         return _resolve(self)[1]
+
+    @property
+    def windows(self) -> Sequence[str]:
+        """The windows with which it is sold."""
+        return () if self.is_compatible else windows_of(self.model)
+
+    @property
+    def is_compatible(self) -> bool:
+        """Whether `openai:` is another server than OpenAI's, which is asked by chat completions; see `build`."""
+        address = self.base_url or os.environ.get("OPENAI_BASE_URL")  # read by OpenAI's client, which is not made here
+        return self._provider_prefix(self.model) == "openai" and address is not None and not _is_openai(address)
 
     @staticmethod
     def _provider_prefix(model: str) -> str:
@@ -250,9 +264,23 @@ def _bedrock(target: Target) -> Provider[Any]:
 
 def _kind_of_model(kind: str, provider: Provider[Any]) -> str:
     """`openai` speaks OpenAI's responses API, which other servers seldom do: there it means chat completions."""
-    if kind == "openai" and urlsplit(provider.base_url).hostname != _OPENAI_HOST:
-        return _COMPATIBLE
-    return kind
+    return _COMPATIBLE if kind == "openai" and not _is_openai(provider.base_url) else kind
+
+
+def _is_openai(address: str) -> bool:
+    return urlsplit(address).hostname == _OPENAI_HOST
+
+
+def unwrapped(model: Any) -> Any:
+    """The model that asks, of one that wraps it."""
+    while (wrapped := getattr(model, "wrapped", None)) is not None:
+        model = wrapped
+    return model
+
+
+def has_responses(model: Model) -> bool:
+    """Whether a model speaks OpenAI's responses, to which another worker can attach."""
+    return type(unwrapped(model)).__name__ == "OpenAIResponsesModel"
 
 
 def client_of(model: Model) -> Any:
