@@ -129,6 +129,7 @@ def _read_selector(**named: str | None) -> tuple[PauseKind, str]:
     """The kind and the name of what is paused; exactly one is given."""
     given: list[tuple[PauseKind, str]] = [(kind, name) for kind in PAUSE_KINDS if (name := named[kind]) is not None]
     if len(given) != 1:
-        raise InvalidInput("Pause", [kind for kind, _ in given], f"name exactly one of {', '.join(PAUSE_KINDS)}.")
+        both = ", ".join(kind for kind, _ in given) or None
+        raise InvalidInput("Pause", both, f"name exactly one of {', '.join(PAUSE_KINDS)}.")
     kind, name = given[0]
     return kind, "" if kind == "queue" and name == DEFAULT_QUEUE else name

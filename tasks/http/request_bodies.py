@@ -181,7 +181,7 @@ def _weigh(raw: bytearray) -> tuple[int, int]:
 
 def _validate(model: type[Model], raw: bytearray) -> Model:
     try:
-        return model.model_validate_json(raw, strict=False)
+        return model.model_validate_json(raw, strict=True)  # as the client, which takes no "3" and no True for a 3
     except ValidationError as error:
         raise _problem_of(error) from None
 

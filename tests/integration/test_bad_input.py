@@ -128,7 +128,7 @@ def test_agent_and_session_ids(client: AgentClient, unchanged: Callable[[], None
             lambda: client.change_model(bad, LLMConfig(model="m")),
         ]
         for call in calls:
-            assert "SessionId" in _refused(call)
+            assert "session_id" in _refused(call)
 
 
 @pytest.mark.parametrize("bad", KEYS, ids=_ids(KEYS))

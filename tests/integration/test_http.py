@@ -392,7 +392,7 @@ BAD_BODIES = [
     ('{"message": "x", "budget": {"max_steps": -1}}', 422, "invalid-input", "budget.max_steps"),
     ('{"message": "x", "start_at": "2026-01-01T00:00:00"}', 422, "invalid-input", "start_at"),
     ('{"message": "x", "messages": [{"role": "tool", "content": "y"}]}', 422, "invalid-input", "messages[0].role"),
-    ('{"message": "x", "session_id": "../etc"}', 422, "invalid-input", "SessionId"),
+    ('{"message": "x", "session_id": "../etc"}', 422, "invalid-input", "session_id"),
     ('{"message": "x", "webhook": "ftp://x"}', 422, "invalid-input", "webhook"),
 ]
 

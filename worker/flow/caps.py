@@ -79,7 +79,8 @@ class SpendCap(Value):
         if usd is None and not values:
             raise InvalidInput("SpendCap.usd", None, "give an amount, or values of a label with theirs.")
         if values and not label:
-            raise InvalidInput("SpendCap.values", sorted(values), "they are values of a label: give its key as label.")
+            named = ", ".join(sorted(values))
+            raise InvalidInput("SpendCap.values", named, "they are values of a label: give its key as label.")
         if values and len(values) > _MOST_VALUES:
             raise InvalidInput("SpendCap.values", len(values), f"give at most {_MOST_VALUES}.")
         for field, choice, kind in (("per", per, CapPeriod), ("then", then, CapAction)):

@@ -101,7 +101,10 @@ def check_agents(installation: Installation) -> Iterator[Finding]:
             yield Finding.warn(f"agent {name}", "no live worker offers it", "start a worker that imports it")
         elif len(hashes) > 1:
             what = f"{len(hashes)} definitions at once"
-            advice = "normal while a new version is rolled out; otherwise update the older workers"
+            advice = (
+                "normal while a new version is rolled out; otherwise update the older workers, or rename one where two "
+                "services share a Redis"
+            )
             yield Finding.warn(f"agent {name}", what, advice)
         else:
             yield Finding.ok(f"agent {name}", f"definition {hashes.pop()}")

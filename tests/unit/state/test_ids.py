@@ -26,7 +26,7 @@ def test_a_child_knows_its_root_and_a_child_of_a_child_has_the_same() -> None:
 
 @pytest.mark.parametrize("text", ["job-1", "job-1.abc", CHILD.upper(), CHILD + "." + "0a" * 16, "." + "0a" * 16])
 def test_what_is_no_child_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="session_id: use 1 to 64 letters"):
         ChildSessionId(text)
 
 

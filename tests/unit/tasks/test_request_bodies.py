@@ -118,13 +118,14 @@ def test_a_body_has_its_limit_at_most() -> None:
 
 def test_a_body_is_json_that_fits() -> None:
     assert read(b"{}", None) is None
-    assert (read(b"", Options).number, read(b'{"number": "3"}', Options).number) == (7, 3)
+    assert (read(b"", Options).number, read(b'{"number": 3}', Options).number) == (7, 3)
     assert read(b"1", media_type="Application/JSON; charset=utf-8").root == 1
     for media_type in ("text/plain", "", "application/x-www-form-urlencoded"):
         assert refused(b"1", media_type=media_type) == (415, "unsupported-media-type")
     assert refused(b"{") == (400, "malformed-json")
     assert refused(b"", Needed) == (400, "malformed-json")
-    assert refused(b"{}", Needed)[0] == 422
+    for wrong in (b"{}", b'{"number": true}', b'{"number": "3"}', b'{"number": 3.0}'):
+        assert refused(wrong, Needed)[0] == 422
 
 
 def test_a_body_has_50_000_values_at_most() -> None:

@@ -21,7 +21,7 @@ class Id(str):
     """Text of 1 to 64 letters, digits, `_` and `-`, beginning with a letter or digit.
 
     Raises:
-        InvalidInput: Anything else, named after the kind of id.
+        InvalidInput: Anything else, named as parameters with such an id are.
     """
 
     __slots__ = ()
@@ -29,10 +29,11 @@ class Id(str):
     pattern: ClassVar[re.Pattern[str]] = ID_PATTERN
     advice: ClassVar[str] = "use 1 to 64 letters, digits, '_' or '-', beginning with a letter or digit."
     max_length: ClassVar[int] = 64
+    field: ClassVar[str] = "id"
 
     def __new__(cls, text: str) -> Self:
         if not isinstance(text, str) or cls.pattern.fullmatch(text) is None:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput(cls.__name__, text, cls.advice)
+            raise InvalidInput(cls.field, text, cls.advice)
         return super().__new__(cls, text)
 
     @classmethod
@@ -64,11 +65,15 @@ class AgentId(Id):
 
     __slots__ = ()
 
+    field = "agent_id"
+
 
 class ExecutionId(Id):
     """One execution: everything from a message to its answer."""
 
     __slots__ = ()
+
+    field = "execution_id"
 
 
 class AgentStepId(Id):
@@ -76,11 +81,15 @@ class AgentStepId(Id):
 
     __slots__ = ()
 
+    field = "step_id"
+
 
 class SessionId(Id):
     """The id of a session that a user may choose. A session is a conversation; executions follow each other in it."""
 
     __slots__ = ()
+
+    field = "session_id"
 
 
 class ChildSessionId(Id):
@@ -89,8 +98,12 @@ class ChildSessionId(Id):
     __slots__ = ()
 
     pattern = CHILD_ID_PATTERN
-    advice = "a child's id is its root's id, '.', and 32 hexadecimal digits; users choose no such ids."
+    advice = (
+        "use 1 to 64 letters, digits, '_' or '-'; behind a '.' come only the 32 hexadecimal digits of a child or a "
+        "fork, which callers do not choose."
+    )
     max_length = 128
+    field = "session_id"
 
     @classmethod
     def under(cls, root: SessionId) -> Self:
@@ -118,3 +131,5 @@ class ToolExecutionId(Id):
     """One execution of a tool, whatever id the model gave to its call."""
 
     __slots__ = ()
+
+    field = "tool_execution_id"
