@@ -5,7 +5,7 @@ import { page } from "./page_globals.mjs";
 
 const { makeAxis, unite } = await page("axis.js");
 const { countCalls, firstOpen, groupsOf, mergeSteps, rowsOf, sumUp } = await page("spans.js");
-const { entriesOf, stateOf, stepOf } = await page("conversation.js");
+const { entriesOf, stateOf, stepOf, whenItJoins } = await page("conversation.js");
 const { Transcript } = await page("live_text.js");
 const { differencesOf } = await page("seen.js");
 
@@ -138,6 +138,15 @@ test("results join their calls, and a message knows its step of the execution th
   assert.equal(stateOf(entries[1].calls), "1 failed, 1 no result yet");
   assert.equal(stepOf({ metadata: { step_id: "e0-3" } }, "e1"), null);
   assert.equal(stepOf({}, "e1"), null);
+});
+
+test("the box says what becomes of a message to a session that asks", () => {
+  const header = { session_id: "s", status: "waiting" };
+  const joins = (...requests) => whenItJoins({ header, timeline: null, steps: [], requests });
+  const asks = (session_id, while_waiting) => ({ session_id, while_waiting });
+  assert.match(joins(asks("s", "hold"), asks("s", "withdraw")), /takes the place of the answer/);
+  assert.match(joins(asks("s", "hold"), asks("s.1", "withdraw")), /is read after the answer/);
+  assert.match(joins(), /is read after the answer/);
 });
 
 const live = (text, more = {}) => ({ type: "live", data: { execution_id: "e", step: 1, attempt: "a", call: 1, part: "text", offset: 0, text, ...more } });

@@ -164,12 +164,16 @@ export function MessageBox({ view, feed, onSent, isChat }) {
 }
 
 /** When a message that is sent now becomes part of the conversation. */
-function whenItJoins({ header, timeline, steps }) {
+export function whenItJoins({ header, timeline, steps, requests }) {
   const running = steps.findLast((each) => each.status !== "committed");
   const step = running?.number ?? (timeline ? timeline.total_steps + 1 : header.step);
   if (header.session_status === "suspended") return "It is read when the session is resumed.";
   if (header.status === "parked") return "It is read when the session was retried.";
-  if (header.status === "waiting") return "It is read after the answer that the agent waits for.";
+  if (header.status === "waiting") {
+    const asked = requests.filter((each) => each.session_id === header.session_id); // not those of sessions below it
+    return asked.some((each) => each.while_waiting === "withdraw") ? "It takes the place of the answer."
+      : "It is read after the answer that the agent waits for.";
+  }
   if (header.status === "in_progress" && step) return `It joins after step ${step}.`;
   if (header.status === "pending") return "It joins before the first step.";
   return header.execution_id ? "It starts the next execution." : "It starts the first execution.";
