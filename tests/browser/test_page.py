@@ -240,6 +240,36 @@ def test_sessions_are_found_by_their_labels(
     assert watched.complaints == []
 
 
+def test_older_sessions_that_arrive_after_another_filter_was_chosen_are_left_out(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    for agent in ("support", "research"):
+        desk.client.submit(agent, f"Thanks, {agent}")
+    held: list[tuple[Route, APIResponse]] = []
+
+    def answer(route: Route) -> None:
+        url, _, cursor = route.request.url.partition("&cursor=")
+        response = route.fetch(url=url)
+        if cursor:
+            held.append((route, response))
+        else:
+            route.fulfill(response=response, json={**response.json(), "cursor": "older"})
+
+    page.route("**/v1/sessions?*", answer)
+    page.goto(f"{served.url}/sessions?agent=support")
+    older = page.get_by_role("button", name="Older sessions")
+    with page.expect_request("**/v1/sessions?*cursor=older*"):
+        older.click()
+    page.get_by_role("combobox", name="Agent").select_option("research")
+    expect(page.get_by_role("link", name="Thanks, research")).to_have_count(1)
+    [(route, response)] = held
+    route.fulfill(response=response)
+    expect(older).to_be_enabled()
+    expect(page.get_by_role("link", name="Thanks, support")).to_have_count(0)
+    assert watched.complaints == []
+
+
 def test_a_message_is_sent_and_its_answer_is_seen_while_it_is_written(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:

@@ -1,4 +1,4 @@
-"""What the page computes without a browser, run by Node.js: axis, rows, sums, conversation, live text, forms."""
+"""What the page computes without a browser, run by Node.js: axis, rows, sums, conversation, live text, forms, reads that overlap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 NODE = shutil.which("node")
 
 
-@pytest.mark.parametrize("tests", ["page_modules.mjs", "page_forms.mjs"])
+@pytest.mark.parametrize("tests", ["page_modules.mjs", "page_forms.mjs", "page_feed.mjs"])
 @pytest.mark.skipif(NODE is None, reason="there is no Node.js on PATH")
 def test_the_modules_of_the_page_compute_what_is_drawn(tmp_path: Path, tests: str) -> None:
     assert NODE is not None

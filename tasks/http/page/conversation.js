@@ -12,11 +12,12 @@ const ACTIVE = ["pending", "in_progress", "waiting"];
 export const isActive = (header) => ACTIVE.includes(header?.status);
 
 /**
- * Read messages that are new, at first the newest ones; null when nothing changed.
+ * Read messages that are new, at first the newest ones: changes of the view, or 0.
  *
  * @param read from a path below the session and a query to its reply
  */
-export async function readMessages(read, { first, messages, from, total }) {
+export async function readMessages(read, feed) {
+  const { first, messages, from, total } = feed.view; // earlier messages may come meanwhile
   if (total === null) return readNewest(read);
   const known = from + messages.length;
   const added = [];
@@ -26,22 +27,24 @@ export async function readMessages(read, { first, messages, from, total }) {
     added.push(...page.messages);
     if (offset + page.messages.length >= page.total || !page.messages.length) break;
   }
-  return added.length ? { first: first ?? added[0], messages: [...messages, ...added], total: known + added.length }
-    : null;
+  return added.length && { first: first ?? added[0], messages: [...feed.view.messages, ...added],
+    total: known + added.length };
 }
 
 async function readNewest(read) {
   const head = await read("/messages", { limit: 1 });
   const from = Math.max(0, head.total - PAGE);
   const { messages, total } = head.total > 1 ? await read("/messages", { offset: from, limit: PAGE }) : head;
-  return { first: head.messages[0] ?? null, messages, from, total };
+  return { first: head.messages[0], messages, from, total };
 }
 
-/** Read the page of messages before those that are known. */
-export async function readEarlier(read, { messages, from }) {
+/** Read the page of messages before those that are known: changes of the view, or false. */
+export async function readEarlier(read, feed) {
+  const { from } = feed.view;
   const begin = Math.max(0, from - PAGE);
   const page = await read("/messages", { offset: begin, limit: from - begin });
-  return { messages: [...page.messages, ...messages], from: begin };
+  // Others may have come meanwhile, and these as well.
+  return feed.view.from === from && { messages: [...page.messages, ...feed.view.messages], from: begin };
 }
 
 /**

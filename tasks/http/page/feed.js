@@ -21,8 +21,8 @@ const READ = ["messages", "timeline", "requests", "results", "line"];
  * With isChat the token allows the conversation alone, and nothing else is asked for.
  */
 export class Feed {
-  view = { header: null, problem: null, streamProblem: null, first: null, messages: [], from: 0, total: null, steps: [],
-    timeline: null, isPartial: true, requests: [], gone: [], results: null, result: null, tree: null, state: null,
+  view = { header: null, problem: null, messages: [], from: 0, total: null, steps: [],
+    timeline: null, isPartial: true, requests: [], gone: [], results: null, result: null, state: null,
     line: null, problems: {} };
   transcript = new Transcript();
   #id;
@@ -76,13 +76,13 @@ export class Feed {
     clearTimeout(this.#timer);
   }
 
-  /** Read these again soon: header, messages, timeline, requests, results, tree, state. */
+  /** Read these again soon: header, messages, timeline, requests, results, line, tree, state. */
   refresh(...names) {
     for (const each of this.#allowed(names)) this.#dirty.add(each);
     this.#schedule();
   }
 
-  readEarlier = async () => this.#set(await readEarlier(this.#get, this.view));
+  readEarlier = async () => this.#set(await readEarlier(this.#get, this));
 
   #allowed(names) {
     if (this.view.header?.status === "unreadable") return names.filter((each) => each === "header");
@@ -164,9 +164,9 @@ export class Feed {
       this.#set({ header, problem: null, result: this.#latest(header, this.view.results) });
     },
     messages: async () => {
-      const changes = await readMessages(this.#get, this.view);
-      this.transcript.settleCommitted();
-      if (changes) this.#set(changes);
+      const { pieces } = this.transcript; // those of commits from here on stay
+      this.#set(await readMessages(this.#get, this));
+      this.transcript.settleCommitted(pieces);
     },
     timeline: async () => {
       for await (const changes of readSteps(this.#get, this.view)) {

@@ -33,9 +33,9 @@ export class Transcript {
     this.#keep((piece) => piece.isCommitted || piece.execution !== execution || piece.step > step);
   }
 
-  /** Forget the texts of committed steps: the conversation has been read since. */
-  settleCommitted() {
-    this.#keep((piece) => !piece.isCommitted);
+  /** Forget the texts of committed steps among these pieces: the conversation has been read since. */
+  settleCommitted(pieces) {
+    this.#keep((piece) => !piece.isCommitted || !pieces.includes(piece));
   }
 
   #add({ execution_id: execution, step, attempt, call, part, text = "", data = null }) {

@@ -15,8 +15,7 @@ export function Saw({ view, feed, query }) {
   const [step, against] = ["step", "against"].map((name) => query.get(name) ?? "");
   const part = Object.hasOwn(PARTS, query.get("of") ?? "") ? query.get("of") : "request";
   const id = view.header.session_id;
-  const last = view.steps.at(-1)?.number ?? 0;
-  return html`<${Chosen} step=${step} against=${against} part=${part} last=${last} />
+  return html`<${Chosen} step=${step} against=${against} part=${part} last=${view.steps.at(-1)?.number} />
     ${!step ? html`<${Stored} view=${view} feed=${feed} />`
       : against ? html`<${Differences} id=${id} before=${against} after=${step} part=${part} />`
         : html`<${Request} id=${id} step=${step} />`}`;
@@ -24,7 +23,7 @@ export function Saw({ view, feed, query }) {
 
 /** The fields for a step and for another one that it is compared with; what they hold is part of the address. */
 function Chosen({ step, against, part, last }) {
-  const move = (to, name) => html`<button class="button" type="button" disabled=${to < 1 || (last && to > last)}
+  const move = (to, name) => html`<button class="button" type="button" disabled=${to < 1 || to > last}
     onClick=${() => setQuery({ step: `${to}` })}>${name}</button>`;
   return html`<form class="chosen" onSubmit=${(event) => event.preventDefault()}>
     <${StepField} label="Request of step" name="step" value=${step} hint="all messages" />

@@ -38,7 +38,6 @@ export function useSessions({ agent, status, label }) {
     });
   }, [polled.value]);
   const fresh = (polled.value?.sessions ?? []).map((each) => each.session_id);
-  const known = useMemo(() => new Set(kept.order), [kept]);
   const isRead = polled.value !== null && filter.current === wanted;
   const rows = useMemo(() => (isRead ? kept.order.map((id) => kept.byId.get(id)) : []), [kept, isRead]);
   const showNewer = () => setKept((before) => ({ ...before, order: [...new Set([...fresh, ...before.order])] }));
@@ -47,6 +46,7 @@ export function useSessions({ agent, status, label }) {
     try {
       const page = await get("v1/sessions", { ...query, limit: OLDER, cursor: kept.cursor });
       setOlderProblem(null);
+      if (filter.current !== wanted) return; // another list is shown
       setKept((before) => {
         const byId = new Map(before.byId);
         for (const each of page.sessions) byId.set(each.session_id, each);
@@ -64,7 +64,7 @@ export function useSessions({ agent, status, label }) {
   const isGone = (row) => row.updated_at > end && !fresh.includes(row.session_id);
   return {
     isGone, rows, isRead, isReadingOlder, showNewer, readOlder, refresh: polled.refresh,
-    newer: isRead ? fresh.filter((id) => !known.has(id)).length : 0,
+    newer: isRead ? fresh.filter((id) => !kept.order.includes(id)).length : 0,
     hasOlder: isRead && kept.cursor !== null,
     problem: polled.problem ?? olderProblem,
     retry: polled.problem ? polled.refresh : readOlder,

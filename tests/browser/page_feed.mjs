@@ -1,0 +1,106 @@
+// What the page of a session keeps while its reads are on their way: replies are held until the test lets them go.
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import { page } from "./page_globals.mjs";
+
+const { Feed } = await page("feed.js");
+
+let messages; // of the session, as the API has them
+let told; // the controller of its stream of events
+let held; // replies of GET …/messages that wait: {offset, limit, letGo}
+let isHolding;
+let feed;
+
+const messageOf = (number) => ({ role: "assistant", content: `said ${number}` });
+const until = async (isTrue) => {
+  for (const end = Date.now() + 5000; !isTrue(); ) {
+    assert.ok(Date.now() < end, `waited for ${isTrue}`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+};
+const contents = () => feed.view.messages.map((each) => each.content);
+const all = () => messages.map((each) => each.content);
+
+async function answer(url) {
+  if (url.pathname.endsWith("/events")) {
+    const body = new ReadableStream({ start: (controller) => (told = controller) });
+    return new Response(body);
+  }
+  if (url.pathname.endsWith("/requests")) return Response.json({ requests: [] });
+  if (!url.pathname.endsWith("/messages")) return Response.json({ session_id: "s", execution_id: "e", status: "in_progress" });
+  const [offset, limit] = ["offset", "limit"].map((name) => Number(url.searchParams.get(name) ?? 0));
+  const reply = Response.json({ messages: messages.slice(offset, offset + limit), total: messages.length });
+  if (isHolding) await new Promise((letGo) => held.push({ offset, limit, letGo }));
+  return reply;
+}
+
+function tell(type, data) {
+  const frame = `event: ${type}\ndata: ${JSON.stringify({ type, at: new Date(Date.now() + 60_000).toISOString(), ...data })}\n\n`;
+  told.enqueue(new TextEncoder().encode(frame));
+}
+
+async function open(count) {
+  messages = Array.from({ length: count }, (_, number) => messageOf(number));
+  feed = new Feed("s", true, () => {});
+  await feed.start();
+  await until(() => told);
+}
+
+beforeEach(() => {
+  [told, held, isHolding] = [null, [], false];
+  globalThis.fetch = answer;
+  globalThis.document = { hidden: false, addEventListener: () => {}, removeEventListener: () => {} };
+});
+
+afterEach(() => feed.stop());
+
+test("the text of a step that is committed while messages are read stays until they are read again", async () => {
+  await open(1);
+  isHolding = true;
+  feed.refresh("messages");
+  await until(() => held.length);
+  messages.push(messageOf(1));
+  tell("step_committed", { execution_id: "e", step: 1, text: "said 1", data: {} });
+  await until(() => feed.transcript.pieces.length);
+  held.pop().letGo();
+  await until(() => held.length);
+  assert.deepEqual(feed.transcript.pieces.map((each) => each.text), ["said 1"]);
+  held.pop().letGo();
+  await until(() => contents().length === 2);
+  assert.deepEqual(feed.transcript.pieces, []);
+});
+
+test("messages that arrive while earlier ones are read stay", async () => {
+  await open(250);
+  assert.equal(feed.view.from, 50);
+  isHolding = true;
+  const earlier = feed.readEarlier();
+  await until(() => held.length);
+  const { letGo } = held.pop();
+  isHolding = false;
+  messages.push(messageOf(250));
+  feed.refresh("messages");
+  await until(() => contents().at(-1) === "said 250");
+  letGo();
+  await earlier;
+  assert.deepEqual(contents(), all());
+});
+
+test("earlier messages that arrive while new ones are read stay", async () => {
+  await open(250);
+  isHolding = true;
+  messages.push(messageOf(250));
+  feed.refresh("messages");
+  await until(() => held.length);
+  isHolding = false;
+  await feed.readEarlier();
+  held.pop().letGo();
+  await until(() => contents().at(-1) === "said 250");
+  assert.deepEqual(contents(), all());
+});
+
+test("earlier messages that are asked for twice at once are there once", async () => {
+  await open(250);
+  await Promise.all([feed.readEarlier(), feed.readEarlier()]);
+  assert.deepEqual(contents(), all());
+});
