@@ -22,6 +22,8 @@ from celery_agents.worker.store.archiving.documents import Document
 from celery_agents.worker.store.archiving.moving import MoveOutcome
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.labels import sessions_range
+from celery_agents.worker.store.live.streams import StreamPosition
+from celery_agents.worker.store.requests.records import RequestFilter
 from celery_agents.worker.store.sessions.past_reads import StepAddress
 
 from support.archive_lab import ArchiveLab
@@ -157,10 +159,10 @@ def bench_message(bench: Bench) -> object:
     return bench.message("next")
 
 
-def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: ArchiveLab) -> None:
-    lab.end(labels={"customer": "42"})
+def reads_of(lab: ArchiveLab) -> dict[str, Callable[[], Any]]:
+    """Every read of one session, by a name."""
     sessions, name, execution = lab.store.sessions, lab.session, lab.bench.execution
-    reads: dict[str, Callable[[], Any]] = {
+    return {
         "header": lambda: sessions.header(name),
         "load": lambda: sessions.load(name),
         "record": lambda: sessions.record(name, execution),
@@ -169,6 +171,15 @@ def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: Archiv
         "joined": lambda: sessions.read_joined(name, "op-first"),
         "events": lambda: sessions.events(name),
         "latest": lambda: sessions.latest_events(name, 3),
+        "state": lambda: sessions.state_at(name, StepAddress(1)),
+        "parts": lambda: sessions.parts_at(name, StepAddress(1)),
+        "request": lambda: sessions.request_at(name, StepAddress(1)),
+        "rewind": lambda: sessions.find_rewind(name, "op-first", "asked"),
+        "requests": lambda: lab.store.requests.page(RequestFilter(session_id=name)),
+        "event": lambda: lab.store.live.event_at(name, sessions.events(name)[0].id),
+        "followed": lambda: lab.store.live.keep_followed(name),
+        "headers": lambda: sessions.headers_of([name]),
+        "follow": lambda: lab.store.live.follow({name: StreamPosition()}),
         "watch": lambda: sessions.watch(name, "0", 1),
         "waiting": lambda: sessions.read_waiting(name),
         "execution": lambda: replace(sessions.execution(name, 1, 10), now_ms=0),
@@ -180,15 +191,66 @@ def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: Archiv
         "link": lambda: lab.store.trees.link(name),
         "committed": lambda: lab.store.live.committed_texts(name, [(execution, 1)]),
     }
+
+
+def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: ArchiveLab) -> None:
+    lab.end(labels={"customer": "42"})
+    reads = reads_of(lab)
     before = {each: read() for each, read in reads.items()}
     assert lab.move() is MoveOutcome.MOVED
     after = {each: read() for each, read in reads.items()}
     assert after == before
     assert lab.bench.database("HGET", lab.names.session, "version") is None  # nothing was restored for it
-    (listed,) = sessions.headers_of([name])
+    (listed,) = lab.store.sessions.headers_of([lab.session])
     assert listed.is_archived
     assert listed.labels == {"customer": "42"}
     assert listed.agent == "agent"
+
+
+@pytest.mark.parametrize("is_moved", [False, True], ids=["restored", "moved"])
+def test_every_read_gives_what_it_gave_before_whenever_the_session_changes_its_place(
+    lab: ArchiveLab, is_moved: bool
+) -> None:
+    lab.end(labels={"customer": "42"})
+    reads, spy = reads_of(lab), lab.bench.spy
+    before = {each: read() for each, read in reads.items()}
+    wrong: dict[tuple[str, str], object] = {}
+
+    def place(*, in_archive: bool) -> None:
+        if in_archive:
+            assert lab.move() is MoveOutcome.MOVED
+        else:
+            lab.restore()
+
+    def read_meanwhile(name: str, trips: int) -> bool:
+        """Read, with the change before the round trip of this index; whether there was one."""
+        places: list[int] = []
+
+        def change() -> None:
+            place(in_archive=is_moved)
+            places.append(len(spy.sent))
+
+        place(in_archive=not is_moved)
+        spy.after(trips, change)
+        try:
+            after = reads[name]()
+        except SessionNotFound as error:
+            after = error
+        spy.after_trips = None
+        if places and after != before[name]:
+            wrong[name, spy.points[places[0]]] = after
+        if not places:
+            place(in_archive=is_moved)
+        return bool(places)
+
+    if is_moved:
+        place(in_archive=True)
+    for name in reads:
+        trips = 0
+        while read_meanwhile(name, trips):
+            trips += 1
+        assert trips > 0, name
+    assert wrong == {}
 
 
 def test_a_message_to_an_archived_session_restores_it_and_starts_an_execution(lab: ArchiveLab) -> None:

@@ -159,6 +159,16 @@ def test_a_session_whose_mark_is_gone_is_still_found_and_deleted(lab: ArchiveLab
     assert lab.row_state(key) is RowState.TOMBSTONE
 
 
+def test_a_session_that_is_restored_while_it_is_deleted_without_a_mark_is_deleted(lab: ArchiveLab) -> None:
+    lab.end()
+    lab.move()
+    lab.bench.database("DEL", lab.names.session)
+    lab.bench.spy.before("archive.there", lab.restore)
+    assert lab.store.sessions.delete(lab.session).outcome == "changed"
+    with pytest.raises(SessionDeleted):
+        lab.store.sessions.header(lab.session)
+
+
 def test_a_deletion_that_redis_may_still_lose_leaves_the_row(database: Database, tmp_path: Path) -> None:
     lab = ArchiveLab(database, f"sqlite:///{tmp_path}/history.db")
     lab.end()

@@ -6,7 +6,6 @@ where it equals the mark. A session that has been restored is as it was, byte fo
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -54,15 +53,19 @@ class ArchivedSessions:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, session_id: str, missing: SessionNotFound | None = None) -> StoreContext | None:
-        """Open a store in memory that holds an archived session alone; None where it is not in the archive.
+        """Open a store in memory that holds an archived session alone.
 
         Args:
             missing: Why it is not in Redis, where that is known.
+        Returns:
+            None: it is not in the archive, and was not. `context`: it was restored since Redis was asked.
         Raises:
             ArchiveUnavailable: The archive does not answer.
             StateUnreadable: Its document is damaged.
         """
-        return self._with_row(session_id, missing, lambda found: self._overlay(found).context)
+        return self._with_row(
+            session_id, missing, lambda found: self._overlay(found).context, restored=lambda: self.context
+        )
 
     def restore(self, session_id: str, missing: SessionNotFound | None = None) -> bool:
         """Write an archived session back to Redis; False where it is not in the archive."""
@@ -77,11 +80,17 @@ class ArchivedSessions:
             crash_points.at("a3")
             return True
 
-        return self._with_row(session_id, missing, restore) or False
+        return self._with_row(session_id, missing, restore, restored=lambda: True) or False
 
     def put_mark(self, session_id: str) -> bool:
-        """Put the mark of an archived session, whose life is over, back into Redis; False where there is no session."""
-        found = self._find(session_id, None)
+        """Put the mark of an archived session, whose life is over, back into Redis; False where there is no session.
+
+        A session that was restored meanwhile needs none.
+        """
+        try:
+            found = self._find(session_id, None)
+        except _Restored:
+            return True
         if found is None:
             return False
         scope = self.context.session(session_id)
@@ -102,8 +111,10 @@ class ArchivedSessions:
     def document(self, session_id: str) -> Document | None:
         """The document of a session, wherever it is; None where there is none."""
         scope = self.context.session(session_id)
-        stored = read_document(scope, self.context.database.pipeline)
-        return stored or self._with_row(session_id, None, lambda found: self._document(found)[0])
+        pipeline = self.context.database.pipeline
+        return read_document(scope, pipeline) or self._with_row(
+            session_id, None, lambda found: self._document(found)[0], restored=lambda: read_document(scope, pipeline)
+        )
 
     def search(self, wanted: Search) -> Iterator[FoundSession]:
         """Find sessions, newest first, by time and then by id; without those that Redis has, or that were deleted."""
@@ -150,16 +161,18 @@ class ArchivedSessions:
         return open_overlay(self.context, {key.session_id: Document.from_bytes(key.name, stored)})
 
     def below(self, root: str) -> list[FoundSession]:
-        """The sessions whose ids are made of the id of a root: its children, and forks; none that Redis has."""
-        return self._shown(self.archive.named(f"{root}."))
+        """The sessions whose ids are made of the id of a root: its children, and forks; also those restored since."""
+        return [each for found in self._placed(self.archive.named(f"{root}.")) for each in found]
 
     def matching(self, prefix: str, limit: int) -> list[str]:
-        """Ids that begin with this text; none that Redis has."""
-        return [each.session.key.session_id for each in self._shown(self.archive.named(prefix, limit=limit))]
+        """Ids that begin with this text; also those of sessions that were restored since."""
+        rows = self._placed(self.archive.named(prefix, limit=limit))
+        return [each.session.key.session_id for found in rows for each in found]
 
-    def rows(self, session_ids: Sequence[str]) -> list[FoundSession]:
-        """The rows of sessions by their ids; none that Redis has."""
-        return self._shown(self.archive.of_ids(session_ids)) if session_ids else []
+    def rows(self, session_ids: Sequence[str]) -> tuple[list[FoundSession], list[str]]:
+        """The rows of sessions by their ids, and the ids of those that were restored since Redis was asked."""
+        archived, restored = self._placed(self.archive.of_ids(session_ids) if session_ids else [])
+        return archived, [each.session.key.session_id for each in restored]
 
     def costs(self, by: CostBy, label: str, since_ms: int | None, until_ms: int | None) -> list[CostSum]:
         """Add up what the sessions in the archive have cost; without those that Redis has."""
@@ -179,19 +192,31 @@ class ArchivedSessions:
 
     def _shown(self, rows: Sequence[FoundSession]) -> list[FoundSession]:
         """Choose the rows that are shown: Redis holds their mark, or nothing."""
+        return self._placed(rows)[0]
+
+    def _placed(self, rows: Sequence[FoundSession]) -> tuple[list[FoundSession], list[FoundSession]]:
+        """Choose the rows of sessions that are in the archive, and of those that Redis has."""
         newest = [each for each in rows if each.is_newest]
         if not newest:
-            return []
+            return [], []
         names = [self.context.keys(each.session.key.session_id).session for each in newest]
         reads: list[Command] = [("HMGET", name, "version", MARK, ARCHIVED) for name in names]
-        marks = self.context.database.pipeline("archive.marks", reads)
-        return [each for each, mark in zip(newest, marks, strict=True) if _is_shown(each, mark)]
+        marked = list(zip(newest, self.context.database.pipeline("archive.marks", reads), strict=True))
+        shown = [each for each, mark in marked if _is_shown(each, mark)]
+        return shown, [each for each, (version, *_) in marked if version is not None]
 
     def _find(self, session_id: str, missing: SessionNotFound | None) -> _Found | None:
-        """The row of a session that Redis does not hold."""
+        """The row of a session that Redis does not hold.
+
+        Raises:
+            _Restored: Redis holds it, and did not some time before.
+        """
         if missing is None:
-            read: Command = ("HMGET", self.context.keys(session_id).session, "version")
-            if self.context.database.pipeline("archive.there", [read])[0][0] is not None:
+            read: Command = ("HMGET", self.context.keys(session_id).session, "version", ARCHIVED)
+            ((version, archived),) = self.context.database.pipeline("archive.there", [read])
+            if version is not None and archived is not None:
+                raise _Restored
+            if version is not None:
                 return None
             missing = missing_error(self.context, session_id)
         if isinstance(missing, SessionDeleted):
@@ -201,15 +226,27 @@ class ArchivedSessions:
         rows = self.archive.sessions_of(session_id, limit=1)
         return _Found(rows[0].session.key, rows[0].row.mark) if rows else None
 
-    def _with_row(self, session_id: str, missing: SessionNotFound | None, use: Callable[[_Found], Any]) -> Any:
-        """Use the row of a session, again where it was replaced; None where Redis has the session, or nobody has."""
+    def _with_row(
+        self,
+        session_id: str,
+        missing: SessionNotFound | None,
+        use: Callable[[_Found], Any],
+        *,
+        restored: Callable[[], Any],
+    ) -> Any:
+        """Use the row of a session, again where it was replaced; None where it never was in the archive.
+
+        Args:
+            restored: Called in place of `use` where Redis has the session again.
+        """
         for _ in range(_CHANGES):
-            found = self._find(session_id, missing)
-            if found is None:
-                return None
-            with contextlib.suppress(_Replaced):
-                return use(found)
-            missing = None
+            try:
+                found = self._find(session_id, missing)
+                return None if found is None else use(found)
+            except _Restored:
+                return restored()
+            except _Replaced:
+                missing = None
         if self.context.settings.archive_days is not None:
             raise SessionExpired(session_id)
         raise StateUnreadable(
@@ -247,6 +284,10 @@ class ArchivedSessions:
 
 def _note_of(key: SessionKey) -> str:
     return archive_note(key.session_id, key.created_ms)
+
+
+class _Restored(Exception):
+    """Redis has the session again."""
 
 
 class _Replaced(Exception):

@@ -80,9 +80,9 @@ class TreesThroughArchive(Trees):
         return [member or moved.get(name) for name, member in zip(names, found, strict=True)]
 
 
-def _verb_in(context: StoreContext, verb: Any) -> Verb:
-    """The same verb of the same part, on another store."""
-    return getattr(type(verb.__self__)(context), verb.__name__)
+def _verb_in(archived: ArchivedSessions, store: StoreContext, verb: Any) -> Verb:
+    """The same verb of the same part, on the store that has the session."""
+    return verb if store is archived.context else getattr(type(verb.__self__)(store), verb.__name__)
 
 
 def _read(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any) -> Any:
@@ -93,15 +93,19 @@ def _read(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, *
         moved = archived.read(session_id, missing)
         if moved is None:
             raise
-    return _verb_in(moved, verb)(session_id, *args, **options)
+    return _verb_in(archived, moved, verb)(session_id, *args, **options)
 
 
 def _header(archived: ArchivedSessions, verb: Verb, session_id: str) -> Header:
     """Read a header, which says where the session is."""
     try:
         return verb(session_id)
-    except SessionNotFound:
-        return replace(_read(archived, verb, session_id), is_archived=True)
+    except SessionNotFound as missing:
+        moved = archived.read(session_id, missing)
+        if moved is None:
+            raise
+    header = _verb_in(archived, moved, verb)(session_id)
+    return replace(header, is_archived=moved is not archived.context)
 
 
 def _look(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any) -> Any:
@@ -110,7 +114,7 @@ def _look(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, *
     if not _is_empty(found):
         return found
     moved = archived.read(session_id)
-    return found if moved is None else _verb_in(moved, verb)(session_id, *args, **options)
+    return found if moved is None else _verb_in(archived, moved, verb)(session_id, *args, **options)
 
 
 def _is_empty(found: object) -> bool:
@@ -152,14 +156,16 @@ def _follow(
         return found
     moved = {each: store for each in positions if (store := archived.read(each)) is not None}
     for each, store in moved.items():
-        found |= _verb_in(store, verb)({each: positions[each]})
+        found |= _verb_in(archived, store, verb)({each: positions[each]})
     return found
 
 
 def _summaries(archived: ArchivedSessions, verb: Verb, session_ids: Sequence[str]) -> dict[str, SessionSummary]:
     found: dict[str, SessionSummary] = verb(session_ids)
     missing = [each for each in session_ids if each not in found or not found[each].steps]
-    return found | {row.session.key.session_id: summary_of(row) for row in archived.rows(missing)}
+    rows, restored = archived.rows(missing)
+    found |= {row.session.key.session_id: summary_of(row) for row in rows}
+    return found | verb(restored) if restored else found
 
 
 def _page(archived: ArchivedSessions, verb: Verb, wanted: RequestFilter, **options: Any) -> RequestPage:
@@ -170,13 +176,14 @@ def _page(archived: ArchivedSessions, verb: Verb, wanted: RequestFilter, **optio
         moved = archived.read(wanted.session_id or "", missing)
         if moved is None:
             raise
-    return _verb_in(moved, verb)(wanted, **options)
+    return _verb_in(archived, moved, verb)(wanted, **options)
 
 
 def _headers_of(archived: ArchivedSessions, verb: Verb, session_ids: Sequence[str]) -> list[Header]:
     found: dict[str, Header] = {each.session_id: each for each in verb(session_ids)}
-    rows = archived.rows([each for each in session_ids if each not in found])
+    rows, restored = archived.rows([each for each in session_ids if each not in found])
     found |= {row.session.key.session_id: header_of(row) for row in rows}
+    found |= {each.session_id: each for each in verb(restored)} if restored else {}
     return [found[each] for each in session_ids if each in found]
 
 

@@ -122,11 +122,11 @@ class Trees(StorePart):
     def _read(self, names: Sequence[str]) -> list[Member | None]:
         all_keys = [self._context.keys(name) for name in names]
         headers = read_headers(self._context, all_keys)
-        commands: list[Command] = [("HMGET", keys.session, "parent", "head") for keys in all_keys]
+        commands: list[Command] = [("HMGET", keys.session, "version", "parent", "head") for keys in all_keys]
         replies = self._context.database.pipeline("tree.read", commands)
         members: list[Member | None] = []
-        for header, (parent, head) in zip(headers, replies, strict=True):
-            if header is None:
+        for header, (version, parent, head) in zip(headers, replies, strict=True):
+            if header is None or version is None:  # a session may go between the two reads
                 members.append(None)
                 continue
             try:

@@ -44,8 +44,10 @@ class ReadVerbs(StorePart):
         names = [f"e:{execution_id}" for execution_id in fields.strings(named)]
         if not names:
             return []
-        read: Command = ("HMGET", self._context.keys(session_id).session, *names)
-        (stored,) = self._context.database.pipeline("records.read", [read])
+        read: Command = ("HMGET", self._context.keys(session_id).session, "version", *names)
+        ((version, *stored),) = self._context.database.pipeline("records.read", [read])
+        if version is None:  # it went between the two reads
+            raise missing_error(self._context, session_id)
         return [found for each in stored if (found := read_result(session_id, each)) is not None]
 
     def read_joined(self, session_id: str, operation_id: str) -> str:
