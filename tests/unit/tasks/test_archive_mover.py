@@ -75,16 +75,19 @@ def test_a_mover_rests_nineteen_times_as_long_as_it_works_beside_steps_that_neve
             burn(0.01)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
-    load = StepLoad()
+    load, began, own, used = StepLoad(), time.monotonic(), time.thread_time(), time.process_time()
     for each in threads:
         each.start()
     burn(0.02)
     time.sleep(0.5)
     rest = load.rest_seconds(0.05)
+    passed, own, used = time.monotonic() - began, time.thread_time() - own, time.process_time() - used
     is_over.set()
     for each in threads:
         each.join()
-    assert 0.07 < rest < 0.5  # a machine that has other work gives the threads less of a core
+    busy = min(1.0, (used - own) / passed)  # less than one core where the machine has other work
+    assert busy > 0
+    assert rest == pytest.approx(19 * own * busy, rel=0.25)
 
 
 def test_a_mover_goes_on_from_one_pass_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
