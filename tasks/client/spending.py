@@ -75,27 +75,29 @@ class SpendingVerbs(ClientConnection):
         oldest, newest = (read_time_ms(n, t, may_be_far=True) for n, t in (("since", since), ("until", until)))
         costs, unread = list[tuple[ExecutionCost, Mapping[str, str]]](), list[str]()
         found_sessions = iterate_headers(self.store, Filter(oldest_ms=oldest))
+        counted = set[str]()
         while headers := list(islice(found_sessions, _BATCH)):
             labels = self._labels_of(headers) if is_by_label else {}
             found, damaged = self.store.sessions.costs(headers)
+            counted |= {each.session_id for each in found}
             unread += damaged
             costs += [
                 (each, labels.get(each.session_id, {}))
                 for each in found
                 if (oldest is None or each.ended_ms >= oldest) and (newest is None or each.ended_ms <= newest)
             ]
-        archived = self._archived_sums(by, oldest, newest)
+        archived = self._archived_sums(by, oldest, newest, counted)
         sums = join_sums([*add_up((each, name_of(each, labels)) for each, labels in costs), *archived])
         (total,) = join_sums([sum_of("", [each for each, _ in costs]), *(replace(each, name="") for each in archived)])
         if by == CostBy.DAY:
             sums.sort(key=lambda each: each.name)
         return CostReport(sums=tuple(sums), total=total, unread=tuple(unread))
 
-    def _archived_sums(self, by: str, since_ms: int | None, until_ms: int | None) -> list[CostSum]:
+    def _archived_sums(self, by: str, since_ms: int | None, until_ms: int | None, counted: set[str]) -> list[CostSum]:
         if self.store.archived is None:
             return []
         kind, _, label = by.partition(":")
-        return self.store.archived.costs(CostBy(kind), label, since_ms, until_ms)
+        return self.store.archived.costs(CostBy(kind), label, since_ms, until_ms, counted=counted)
 
     def _labels_of(self, headers: Sequence[Header]) -> dict[str, Mapping[str, str]]:
         """The labels of sessions; those of a child are its root's."""

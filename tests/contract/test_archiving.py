@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.tasks.client.spending import SpendingVerbs
 from celery_agents.worker.archive.rows import RowState, Search
 from celery_agents.worker.engine import operation_transition, retry_transition
 from celery_agents.worker.errors import (
@@ -25,6 +26,7 @@ from celery_agents.worker.store.labels import sessions_range
 from celery_agents.worker.store.live.streams import StreamPosition
 from celery_agents.worker.store.requests.records import RequestFilter
 from celery_agents.worker.store.sessions.past_reads import StepAddress
+from celery_agents.worker.store.store import Store
 
 from support.archive_lab import ArchiveLab
 from support.points import Points
@@ -207,14 +209,14 @@ def test_every_read_of_an_archived_session_gives_what_it_gave_before(lab: Archiv
     assert listed.agent == "agent"
 
 
-@pytest.mark.parametrize("is_moved", [False, True], ids=["restored", "moved"])
-def test_every_read_gives_what_it_gave_before_whenever_the_session_changes_its_place(
-    lab: ArchiveLab, is_moved: bool
-) -> None:
-    lab.end(labels={"customer": "42"})
-    reads, spy = reads_of(lab), lab.bench.spy
-    before = {each: read() for each, read in reads.items()}
-    wrong: dict[tuple[str, str], object] = {}
+def read_on_the_way(lab: ArchiveLab, read: Callable[[], Any], *, is_moved: bool) -> dict[str, Any]:
+    """Read again and again, with the session moved or restored meanwhile: before each of the round trips once.
+
+    Returns:
+        What was read otherwise than before, or the error, by the name of the round trip.
+    """
+    spy, wrong = lab.bench.spy, dict[str, Any]()
+    before = read()
 
     def place(*, in_archive: bool) -> None:
         if in_archive:
@@ -222,35 +224,53 @@ def test_every_read_gives_what_it_gave_before_whenever_the_session_changes_its_p
         else:
             lab.restore()
 
-    def read_meanwhile(name: str, trips: int) -> bool:
-        """Read, with the change before the round trip of this index; whether there was one."""
+    for trips in range(100):
         places: list[int] = []
 
-        def change() -> None:
+        def change(places: list[int] = places) -> None:
             place(in_archive=is_moved)
             places.append(len(spy.sent))
 
-        place(in_archive=not is_moved)
+        if is_moved == (lab.bench.database("HGET", lab.names.session, "version") is None):
+            place(in_archive=not is_moved)
         spy.after(trips, change)
         try:
-            after = reads[name]()
+            after = read()
         except SessionNotFound as error:
             after = error
         spy.after_trips = None
-        if places and after != before[name]:
-            wrong[name, spy.points[places[0]]] = after
         if not places:
-            place(in_archive=is_moved)
-        return bool(places)
+            assert trips > 0
+            return wrong
+        if after != before:
+            wrong[spy.points[places[0]]] = after
+    raise AssertionError("it has no end")
 
-    if is_moved:
-        place(in_archive=True)
-    for name in reads:
-        trips = 0
-        while read_meanwhile(name, trips):
-            trips += 1
-        assert trips > 0, name
-    assert wrong == {}
+
+@pytest.mark.parametrize("is_moved", [False, True], ids=["restored", "moved"])
+def test_every_read_gives_what_it_gave_before_whenever_the_session_changes_its_place(
+    lab: ArchiveLab, is_moved: bool
+) -> None:
+    lab.end(labels={"customer": "42"})
+    for name, read in reads_of(lab).items():
+        assert read_on_the_way(lab, read, is_moved=is_moved) == {}, name
+
+
+@pytest.mark.parametrize("is_moved", [False, True], ids=["restored", "moved"])
+def test_costs_count_each_session_once_whenever_one_changes_its_place(lab: ArchiveLab, is_moved: bool) -> None:
+    lab.end(labels={"customer": "42"})
+    client = Costs(lab.store)
+    assert client.costs().total.executions == 1
+    for by in ("agent", "label:customer"):
+        assert read_on_the_way(lab, lambda by=by: client.costs(by=by), is_moved=is_moved) == {}
+
+
+class Costs(SpendingVerbs):
+    """The verb of the client, on a store of the test."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shards_checked = True
 
 
 def test_a_message_to_an_archived_session_restores_it_and_starts_an_execution(lab: ArchiveLab) -> None:

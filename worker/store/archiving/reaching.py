@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -174,14 +174,44 @@ class ArchivedSessions:
         archived, restored = self._placed(self.archive.of_ids(session_ids) if session_ids else [])
         return archived, [each.session.key.session_id for each in restored]
 
-    def costs(self, by: CostBy, label: str, since_ms: int | None, until_ms: int | None) -> list[CostSum]:
-        """Add up what the sessions in the archive have cost; without those that Redis has."""
+    def costs(
+        self, by: CostBy, label: str, since_ms: int | None, until_ms: int | None, *, counted: Set[str]
+    ) -> list[CostSum]:
+        """Add up what the sessions in the archive have cost.
+
+        Args:
+            counted: Ids of the sessions that were in Redis: they do not count, although they may have moved since.
+                Others count, although they may have been restored since.
+        """
+        moved = self._moved(counted)
+        while True:
+            before = moved
+            without = self._pending_without(counted) + [each.place for each in self.archive.of_ids(moved)]
+            sums = self.archive.costs(by, label=label, since_ms=since_ms, until_ms=until_ms, without=without)
+            moved = self._moved(counted)
+            if moved == before:
+                return sums
+
+    def _moved(self, session_ids: Set[str]) -> list[str]:
+        """Choose those that Redis does not have any more."""
+        moved, names = list[str](), sorted(session_ids)
+        for first in range(0, len(names), _PENDING):
+            part = names[first : first + _PENDING]
+            reads: list[Command] = [("HGET", self.context.keys(each).session, "version") for each in part]
+            versions = self.context.database.pipeline("archive.counted", reads)
+            moved += [name for name, version in zip(part, versions, strict=True) if version is None]
+        return moved
+
+    def _pending_without(self, counted: Set[str]) -> list[int]:
+        """Places of the pending rows of these sessions, and of those that were deleted."""
         hidden, place = list[int](), 0
         while pending := self.archive.pending(limit=_PENDING, after=place):
-            shown = {each.place for each in self._shown(pending)}
-            hidden += [each.place for each in pending if each.place not in shown]
+            placed = {each.place for found in self._placed(pending) for each in found}
+            hidden += [
+                each.place for each in pending if each.place not in placed or each.session.key.session_id in counted
+            ]
             place = pending[-1].place
-        return self.archive.costs(by, label=label, since_ms=since_ms, until_ms=until_ms, without=hidden)
+        return hidden
 
     def _pages(self, wanted: Search) -> Iterator[list[FoundSession]]:
         page = self.archive.search(wanted)

@@ -44,7 +44,10 @@ class SpendingVerbs(StorePart):
     """Reads what sessions have spent."""
 
     def costs(self, headers: Sequence[Header]) -> tuple[list[ExecutionCost], list[str]]:
-        """Read the costs of the executions that are kept, and the ids of the sessions that cannot be read."""
+        """Read the costs of the executions that are kept, and the ids of the sessions that cannot be read.
+
+        A session that goes while it is read, since it moves to the archive or is deleted, has none.
+        """
         all_keys = [self._context.keys(each.session_id) for each in headers]
         heads: list[list[Command]] = [[("HMGET", keys.session, "executions", "head", "first")] for keys in all_keys]
         found, unread = list[ExecutionCost](), list[str]()
@@ -55,7 +58,10 @@ class SpendingVerbs(StorePart):
                 found += self._costs_of(header, *replies[0])
             except (StateUnreadable, AttributeError, KeyError, TypeError, ValueError):
                 unread.append(header.session_id)
-        return found, unread
+        there: list[Command] = [("HGET", keys.session, "version") for keys in all_keys]
+        versions = self._context.database.pipeline("costs.there", there)
+        gone = {each.session_id for each, version in zip(headers, versions, strict=True) if version is None}
+        return [each for each in found if each.session_id not in gone], [each for each in unread if each not in gone]
 
     def _costs_of(
         self, header: Header, executions: bytes | None, head: bytes | None, first: bytes | None
