@@ -31,6 +31,7 @@ from .options import (
     client_for,
     find_session,
     login,
+    moment_option,
     time_option,
 )
 from .views import as_json, clean, plural, print_table, print_values, say_unread
@@ -104,7 +105,7 @@ def submit(
         session_id=session,
         idempotency_key=idempotency_key,
         budget=read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds),
-        start_at=None if start_at is None else start_at.astimezone(),
+        start_at=moment_option(start_at),
         delay=delay,
         expires_in=expires_in,
         debounce=_read_debounce(debounce, quiet, at_most),
@@ -418,7 +419,7 @@ def budget(
     found = client.store.sessions.outline(session).execution
     given = read_budget(
         max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds,
-        deadline=None if deadline is None else deadline.astimezone(),
+        deadline=moment_option(deadline),
     )  # fmt: skip
     if given is None and not replace:
         print_budget(session, found, json)

@@ -57,11 +57,15 @@ def login() -> str | None:
         return None
 
 
+_LONGEST = timedelta(days=18_250)
+"""So long ago is behind 1970, before which no session was changed."""
+
+
 def duration(text: str) -> timedelta:
     """Parse a duration like `90s`, `30m`, `1h`, `7d` or `2w`; several add up, like `1h30m`.
 
     Raises:
-        typer.BadParameter: The text is no duration, or it is zero.
+        typer.BadParameter: The text is no duration, or it is zero, or so long that no calendar has its end.
     """
     parts = _AGE.findall(text)
     if not parts or _AGE.sub("", text).strip():
@@ -69,7 +73,9 @@ def duration(text: str) -> timedelta:
     try:
         total = sum((timedelta(**{_UNITS[unit.lower()]: float(number)}) for number, unit in parts), timedelta())
     except OverflowError:
-        raise typer.BadParameter(f"{text!r} is too long") from None
+        total = timedelta.max
+    if total > _LONGEST:
+        raise typer.BadParameter(f"{text!r} is too long; give {_LONGEST.days} days at most")
     if not total:
         raise typer.BadParameter("a duration must be more than zero")
     return total
@@ -87,6 +93,20 @@ def time_option(text: str, *names: str) -> Any:
 
 Since = Annotated[timedelta | None, time_option("Changed within the last 1h, 7d, …")]
 Until = Annotated[timedelta | None, time_option("Not changed within the last 1h, 7d, …")]
+
+
+def moment_option(value: datetime | None) -> datetime | None:
+    """A time as it was typed, with its offset; without one it is local time.
+
+    Raises:
+        typer.BadParameter: It is of no year that a calendar has, here or in UTC.
+    """
+    if value is None:
+        return None
+    try:
+        return value.astimezone(UTC).astimezone()
+    except (OverflowError, ValueError):
+        raise typer.BadParameter(f"{value.isoformat()!r}: give a time from 1970 to the year 9999") from None
 
 
 def ago(age: timedelta | None) -> datetime | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import timedelta
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_agents.tasks.cli.options import duration
+from celery_agents.tasks.cli.options import duration, moment_option
 
 
 @pytest.mark.parametrize(
@@ -29,10 +32,49 @@ def test_units_are_understood(text: str, expected: timedelta) -> None:
     assert duration(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "5", "h", "-1h", "1y", "1h later", "0s", "nan s", "1e9d", "９９９９９９９９９w"])
+@pytest.mark.parametrize(
+    "text", ["", "5", "h", "-1h", "1y", "1h later", "0s", "nan s", "1e9d", "９９９９９９９９９w", "900000d", "999999w"]
+)
 def test_anything_else_is_a_usage_error(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         duration(text)
+
+
+@pytest.fixture
+def set_zone() -> Iterator[Callable[[str], None]]:
+    """Sets the time zone of the process for one test."""
+    before = os.environ.get("TZ")
+
+    def set_to(zone: str | None) -> None:
+        os.environ.pop("TZ", None)
+        if zone is not None:
+            os.environ["TZ"] = zone
+        time.tzset()
+
+    yield set_to
+    set_to(before)
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [
+        ("Asia/Tokyo", "9999-12-31T23:00:00+00:00"),
+        ("Asia/Tokyo", "0001-01-01T00:00"),
+        ("Asia/Tokyo", "9999-12-31T23:59"),
+        ("America/New_York", "0001-01-01T00:00"),
+        ("America/New_York", "9999-12-31T23:59"),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_a_usage_error(zone: str, text: str, set_zone: Callable[[str], None]) -> None:
+    set_zone(zone)
+    with pytest.raises(typer.BadParameter, match="give a time from 1970 to the year 9999"):
+        moment_option(datetime.fromisoformat(text))
+
+
+def test_a_time_without_an_offset_is_local_time(set_zone: Callable[[str], None]) -> None:
+    set_zone("Asia/Tokyo")
+    assert moment_option(datetime.fromisoformat("2030-01-31T06:00")) == datetime(2030, 1, 30, 21, tzinfo=UTC)
+    assert moment_option(None) is None
 
 
 @given(st.text())
