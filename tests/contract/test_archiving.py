@@ -19,6 +19,7 @@ from celery_agents.worker.errors import (
     SessionNotFound,
     StateUnreadable,
 )
+from celery_agents.worker.store import fields
 from celery_agents.worker.store.archiving.documents import Document
 from celery_agents.worker.store.archiving.moving import MoveOutcome
 from celery_agents.worker.store.database import Database
@@ -440,6 +441,7 @@ def test_the_archive_forgets_after_its_days(database: Database, tmp_path: Path) 
         ({"session_definition": '{"name":"agent","archive_days":2.5}'}, 2.5),
         ({"definition": '{"archive_days":3}', "session_definition": '{"name":"agent","archive_days":2.5}'}, 2.5),
         ({"definition": '{"archive_days":3}', "session_definition": '{"name":"agent","archive_days":null}'}, 3),
+        ({"definition": '{"name":"agent","archive_days":1e12}'}, 1e12),  # no database has such a number of milliseconds
     ],
 )
 def test_an_agent_says_after_how_many_days_its_sessions_are_forgotten(
@@ -452,7 +454,7 @@ def test_an_agent_says_after_how_many_days_its_sessions_are_forgotten(
     updated_ms = int(lab.bench.database("HGET", lab.names.session, "updated"))
     lab.move()
     (row,) = lab.archive.sessions_of(lab.session)
-    assert row.session.expires_ms == updated_ms + round(days * 86_400_000)
+    assert row.session.expires_ms == min(updated_ms + round(days * 86_400_000), fields.LAST_MS)
     life_ms = lab.bench.database("PTTL", lab.names.session)
     assert 0 < life_ms <= min(days, 7) * 86_400_000  # the mark goes with the row
 

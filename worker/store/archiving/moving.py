@@ -317,7 +317,7 @@ class Archiver:
     def _forgotten_at(self, document: Document) -> int | None:
         days = _days_of(document) or self.context.settings.archive_days
         updated_ms = fields.milliseconds(document.session.get(b"updated"))
-        return None if days is None else updated_ms + round(days * _DAY_MS)
+        return None if days is None else min(updated_ms + round(days * _DAY_MS), fields.LAST_MS)
 
 
 def _mark_of(document: Document, stored: bytes) -> ArchiveMark:
