@@ -145,11 +145,6 @@ class Journal:
         return self.holds_something or bool(self.auxiliary) or bool(self.rejected) or bool(self.jobs)
 
     @property
-    def open_job(self) -> JournaledJob | None:
-        """The job at a provider that the step waits for; None without one."""
-        return self.jobs[-1] if self.jobs and self.jobs[-1].ended_ms is None else None
-
-    @property
     def holds_something(self) -> bool:
         """Whether the step has obtained anything that its commit must keep."""
         return self.answer is not None or bool(self.begun) or bool(self.results)

@@ -122,10 +122,6 @@ class Section(Value):
         """Append messages."""
         return self._with(messages=self.messages + messages)
 
-    def with_stored(self, messages: tuple[Message, ...]) -> Section:
-        """Other messages of the same generation; for a session that was not stored yet."""
-        return self._with(messages=messages)
-
     def with_messages_replaced(self, messages: tuple[Message, ...]) -> Section:
         """Replace all messages and begin a new generation."""
         return Section(generation=self.generation + 1, messages=messages)
