@@ -37,7 +37,7 @@ export function Chat({ view, feed, isChat }) {
     const isAsked = place.current?.querySelector(".asked");
     if (isAtEnd.current && place.current && !isAsked) place.current.scrollTop = place.current.scrollHeight;
   };
-  const first = asked[0]?.id ?? "";
+  const first = asked[0]?.id;
   useLayoutEffect(() => {
     const element = place.current;
     if (before.current !== null) element.scrollTop += element.scrollHeight - before.current;
@@ -74,7 +74,7 @@ export function Chat({ view, feed, isChat }) {
       <${Problem} of=${problems.messages} />
       ${total === 0 && !asked.length && html`<p class="dim">Nothing was said yet.</p>`}
       ${entries.map((each) => html`<${Entry} ...${each} agent=${header.agent}
-        answered=${answered.get(each.step) ?? null} />`)}
+        answered=${answered.get(each.step)} />`)}
       ${["failed", "stopped"].includes(header.status) && html`<p class="end-note"><${Status} status=${header.status} />
         <span dir="auto"> ${reasonOf(view)}</span></p>`}
       <${LiveText} transcript=${feed.transcript} agent=${header.agent} isQuiet=${isChat} />

@@ -21,9 +21,7 @@ const READ = ["messages", "timeline", "requests", "results", "line"];
  * With isChat the token allows the conversation alone, and nothing else is asked for.
  */
 export class Feed {
-  view = { header: null, problem: null, messages: [], from: 0, total: null, steps: [],
-    timeline: null, isPartial: true, requests: [], gone: [], results: null, result: null, state: null,
-    line: null, problems: {} };
+  view = { messages: [], from: 0, total: null, steps: [], isPartial: true, requests: [], gone: [], problems: {} };
   transcript = new Transcript();
   #id;
   #isChat;
@@ -160,7 +158,7 @@ export class Feed {
 
   #readers = {
     header: async () => {
-      const header = await this.#get("", {});
+      const header = await this.#get("");
       this.#set({ header, problem: null, result: this.#latest(header, this.view.results) });
     },
     messages: async () => {
@@ -184,16 +182,16 @@ export class Feed {
       this.#set({ requests, gone });
     },
     results: async () => {
-      const { executions } = await this.#get("/executions", {});
+      const { executions } = await this.#get("/executions");
       this.#set({ results: executions, result: this.#latest(this.view.header, executions) });
     },
-    line: async () => this.#set({ line: await this.#get("/queue", {}) }),
-    tree: async () => callsChildren(this.view.steps) && this.#set({ tree: await this.#get("/tree", {}) }),
+    line: async () => this.#set({ line: await this.#get("/queue") }),
+    tree: async () => callsChildren(this.view.steps) && this.#set({ tree: await this.#get("/tree") }),
     state: async () => {
       const { context, execution, parts } = (await this.#get("/state", { whole: "false" })).state;
       this.#set({ state: { execution, metadata: context?.metadata, prompt: context?.system_prompt, parts } });
     },
   };
 
-  #latest = (header, results) => results?.findLast((each) => each.execution_id === header?.execution_id) ?? null;
+  #latest = (header, results) => results?.findLast((each) => each.execution_id === header?.execution_id);
 }

@@ -42,7 +42,7 @@ export function Inbox({ query }) {
   const entries = groups.flatMap(([, each]) => each);
   const putAway = shown.filter((each) => isForPeople(each) && away.has(keyOf(each)));
   const others = shown.filter((each) => !isForPeople(each));
-  const chosen = entries.find((entry) => entry.some((each) => keyOf(each) === open)) ?? null;
+  const chosen = entries.find((entry) => entry.some((each) => keyOf(each) === open));
   const first = entries.length ? keyOf(entries[0][0]) : "";
   useEffect(() => {
     if (isWide && !open && first) setQuery({ open: first }); // it stays, whatever becomes of the list
@@ -77,7 +77,7 @@ export function Inbox({ query }) {
   useMoves(list);
 
   const slash = open.lastIndexOf("/");
-  const inbox = { equal: chosen ?? [], focus, onPutAway: chosen ? putOff : null };
+  const inbox = { equal: chosen ?? [], focus, onPutAway: chosen && putOff };
   const form = open && html`<${RequestForm} key=${open} session=${open.slice(0, slash)} request=${open.slice(slash + 1)}
     ...${{ onDone, inbox }} />`;
   const isListed = shown.some((each) => keyOf(each) === open);

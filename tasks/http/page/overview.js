@@ -25,7 +25,7 @@ const ADVICE = [
 export function Overview({ view, feed }) {
   const { header, state, results, problems, timeline } = view;
   const now = useNow();
-  const execution = state?.execution ?? null;
+  const execution = state?.execution;
   const parts = { ...state?.parts?.values, ...execution?.parts?.values, ...listsOf(state?.parts),
     ...listsOf(execution?.parts) };
   const { metadata, prompt } = state ?? {};
@@ -63,8 +63,8 @@ function Why({ reason }) {
 
 function Budget({ execution, view, feed, now }) {
   const { budget = {}, usage = {}, cost = null, waited_seconds: waited = 0 } = execution;
-  const begin = Date.parse(execution.started_at ?? "");
-  const end = Date.parse(execution.completed_at ?? execution.waiting_since ?? "") || now;
+  const begin = Date.parse(execution.started_at);
+  const end = Date.parse(execution.completed_at ?? execution.waiting_since) || now;
   const children = execution.child_steps ?? 0;
   const lines = [
     ["steps", (execution.step_count ?? 0) + children, budget.max_steps ?? (execution.default_steps || null), count],
@@ -93,7 +93,6 @@ function Limits({ budget, id, feed }) {
     const given = new FormData(event.target);
     const limits = Object.fromEntries(LIMITS.map(([name]) => [name, given.get(name) === "" ? null
       : Number(given.get(name))]));
-    const isBeyond = given.has("beyond_agent");
     try {
       await post(sessionPath(id, "/budget"), { budget: { ...limits, deadline: budget.deadline ?? null },
         beyond_agent: given.has("beyond_agent"), ...actor() });

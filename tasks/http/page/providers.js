@@ -166,7 +166,7 @@ function PauseForm({ act }) {
     event.preventDefault();
     const form = event.target;
     const { kind, name, reason, seconds, tell } = valuesOf(form);
-    const until = seconds && new Date(serverNow() + 1000 * Number(seconds)).toISOString();
+    const until = seconds && new Date(serverNow() + 1000 * seconds).toISOString();
     const body = { [kind]: name, reason, until: until || undefined, tell: tell ? true : undefined, ...actor() };
     if (await act("POST", "v1/pauses", { body })) form.reset();
   };

@@ -148,7 +148,7 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
     ${isOpen && found.kind !== "external" && html`<${Decision} request=${found} ...${{ draft, change, sending }}
       changes=${filled.changes} number=${targets.length} wrong=${filled.isWrong ? filled.shown.size : 0}
       pressed=${inbox ? pressed : null} onApprove=${approve} onDeny=${() => send({ deny: draft.reason }, "call")}
-      onPutAway=${inbox?.onPutAway ?? null} />`}</div>`;
+      onPutAway=${inbox?.onPutAway} />`}</div>`;
 }
 
 /** The value of a draft, the number of changed arguments, and what is wrong: `shown` as soon as it is of use. */

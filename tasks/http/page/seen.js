@@ -13,7 +13,7 @@ const PARTS = { request: "the request", state: "the state after it" };
 
 export function Saw({ view, feed, query }) {
   const [step, against] = ["step", "against"].map((name) => query.get(name) ?? "");
-  const part = Object.hasOwn(PARTS, query.get("of") ?? "") ? query.get("of") : "request";
+  const part = Object.hasOwn(PARTS, query.get("of")) ? query.get("of") : "request";
   const id = view.header.session_id;
   return html`<${Chosen} step=${step} against=${against} part=${part} last=${view.steps.at(-1)?.number} />
     ${!step ? html`<${Stored} view=${view} feed=${feed} />`

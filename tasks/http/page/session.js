@@ -50,7 +50,7 @@ export function Session({ id, query }) {
 function Body({ view, feed, query }) {
   const isNarrow = useMedia(NARROW);
   const tabs = isNarrow ? { conversation: "Conversation", ...TABS } : TABS;
-  const wanted = query.get("tab") ?? "";
+  const wanted = query.get("tab");
   const initial = isNarrow && !/^#\d/.test(location.hash) ? "conversation" : "timeline";
   const tab = Object.hasOwn(tabs, wanted) ? wanted : initial;
   useEffect(() => {

@@ -22,7 +22,7 @@ export function Timeline({ view }) {
   const [open, setOpen] = useState(new Map()); // number of a step to the keys of what is open in it
   const children = useChildren(steps, open);
   const second = useNow();
-  const isOpen = timeline !== null && timeline.ended_at === null && steps.some((each) => each.status !== "committed");
+  const isOpen = timeline?.ended_at === null && steps.some((each) => each.status !== "committed");
   const now = isOpen ? second + timeline.skew : Date.parse(timeline?.ended_at ?? steps.at(-1)?.ended_at ?? 0);
   const chunks = useMemo(() => cut(steps), [steps]);
   const axis = useAxis({ steps, children, timeline, now, isOpen, isUnfolded });

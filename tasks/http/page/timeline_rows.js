@@ -116,7 +116,7 @@ function GroupRow({ id, kind, name, spans, depth, axis, skew }) {
 
 /** The words of a span: its name, a note, whether it is an exception, and why. */
 function wordsOf(span, tool, step) {
-  const isTrouble = Object.hasOwn(TROUBLE, span.outcome ?? "");
+  const isTrouble = Object.hasOwn(TROUBLE, span.outcome);
   const own = firstLine(span.name, 120);
   const error = isTrouble && span.kind === "model" ? step?.error : null;
   const why = firstLine(span.note || (error?.message ?? error), 120);
