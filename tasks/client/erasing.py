@@ -71,12 +71,11 @@ class ErasingVerbs(DeletingVerbs):
             raise InvalidInput("label", label, "name at least one; without a label there is nothing to erase.")
         check_caller(by)
         check_seconds(timeout)
-        erased, left = dict[str, None](), dict[str, str]()
-        while True:
+        erased, left, empty_looks = dict[str, None](), dict[str, str](), 0
+        while empty_looks < 2:  # the first may have missed a session that was restored while it looked
             found = [each.session_id for each in iterate_all(self.store, Filter(labels=labels))]
             ids = [each for name in found if name not in left for each in (name, *self._forks_of(name))]
-            if not ids:
-                break
+            empty_looks = 0 if ids else empty_looks + 1
             for name in reversed(ids):
                 members = [*self._members_below(name), name]
                 try:

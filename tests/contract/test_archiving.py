@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.tasks.client.erasing import ErasingVerbs
 from celery_agents.tasks.client.spending import SpendingVerbs
 from celery_agents.worker.archive.rows import RowState, Search
 from celery_agents.worker.engine import operation_transition, retry_transition
@@ -264,6 +265,31 @@ def test_costs_count_each_session_once_whenever_one_changes_its_place(lab: Archi
     assert client.costs().total.executions == 1
     for by in ("agent", "label:customer"):
         assert read_on_the_way(lab, lambda by=by: client.costs(by=by), is_moved=is_moved) == {}
+
+
+def test_a_session_that_is_restored_while_its_label_is_erased_is_erased_too(lab: ArchiveLab) -> None:
+    name = lab.session
+    for trips in range(100):
+        lab.bench.session = f"{name}-{trips}"
+        lab.end(labels={"customer": "42"})
+        assert lab.move() is MoveOutcome.MOVED
+        lab.bench.spy.after(trips, lambda: lab.store.archived and lab.store.archived.restore(lab.session))
+        Erasing(lab.store).erase(label={"customer": "42"})
+        was_restored, lab.bench.spy.after_trips = lab.bench.spy.after_trips is None, None
+        with pytest.raises(SessionNotFound):
+            lab.store.sessions.header(lab.session)
+        if not was_restored:
+            assert trips > 5
+            return
+    raise AssertionError("it has no end")
+
+
+class Erasing(ErasingVerbs):
+    """The verb of the client, on a store of the test."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shards_checked = True
 
 
 class Costs(SpendingVerbs):
