@@ -215,6 +215,8 @@ ALERTED: dict[str, str | None] = {
     "check_shares": None,
     # The other tools of the server work, and the log of each worker has a warning.
     "check_tools": None,
+    # Receivers belong to others; what they have refused thirty times is in the dead list.
+    "check_callbacks": None,
     # A sweep takes such entries out.
     "check_entries": None,
     # An operator has paused it on purpose.

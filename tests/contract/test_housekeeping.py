@@ -74,6 +74,11 @@ def _end_retried(bench: Bench) -> None:
     bench.commit(bench.claim(2), final=True)
 
 
+def _failing_callbacks(bench: Bench) -> list[tuple[str, int]]:
+    found = bench.store.housekeeping.failing_callbacks()
+    return [(each.kind, each.attempts) for each in found if each.session_id == bench.session]
+
+
 def _due_callbacks(bench: Bench) -> list[Callback]:
     found = bench.store.housekeeping.due_callbacks(limit=100_000, hold_ms=60_000)
     return [callback for callback in found if callback.session_id == bench.session]
@@ -86,11 +91,13 @@ def test_an_end_is_told_until_it_was_heard(told: Bench) -> None:
         "https://example.com/ended",
         "failed",
     )
+    assert _failing_callbacks(told) == []
     told.store.housekeeping.fail_callback(callback, delay_ms=0, reason="nobody there")
+    assert _failing_callbacks(told) == [(callback.kind, 1)]
     (again,) = _due_callbacks(told)
     assert (again.about, again.attempts) == (callback.about, 1)
     told.store.housekeeping.finish_callback(again)
-    assert _due_callbacks(told) == []
+    assert _due_callbacks(told) == _failing_callbacks(told) == []
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -129,6 +136,7 @@ def test_a_callback_is_delayed_although_its_session_is_saved_at_that_moment(told
 def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench) -> None:
     outbox = told.store.context.keys(told.session).shard.callbacks
     told.database("ZADD", outbox, 1, "gibberish")
+    assert _failing_callbacks(told) == []
     assert len(_due_callbacks(told)) == 1
     assert b"gibberish" not in told.database("ZRANGEBYSCORE", outbox, "-inf", "+inf")
     assert told.store.housekeeping.list_dead()[0]["kind"] == "callback"

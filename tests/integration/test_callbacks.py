@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from celery_agents import AgentClient
+from celery_agents.config.settings import Settings
+from celery_agents.tasks.observability.doctor.checks import examine
 from celery_agents.worker.errors import InvalidInput
 
 from support.agents import plan
@@ -45,20 +47,29 @@ def receiver() -> Iterator[Receiver]:
 def test_a_webhook_is_signed_and_repeated_until_it_is_heard(
     redis_url: str, redis_client: Any, new_worker: Any, ledger: Any, receiver: Receiver
 ) -> None:
-    receiver.refusals = 1
+    receiver.refusals = 2
     new_worker(env={**ledger.env, "CELERY_AGENTS_WEBHOOK_SECRET": SECRET, "CELERY_AGENTS_WEBHOOK_ALLOW": "127.0.0.1"})
     job = AgentClient(redis_url).submit("planned", plan(answer="told"), webhook=f"{receiver.url}/ended")
     assert job.result(timeout=30).status == "completed"
-    wait_until(lambda: len(receiver.posts) == 2, "the webhook comes again after a refusal", timeout=15)
+    said = f"1; the webhook of session {job.session_id} has failed 2 times, and comes again in "
+    wait_until(lambda: said in _failing(redis_url), "doctor tells of it", timeout=15)
+    wait_until(lambda: len(receiver.posts) == 3, "the webhook comes again after each refusal", timeout=15)
     wait_until(lambda: count_entries(redis_client, "callbacks") == [0], "the note of the callback is gone")
-    assert len(receiver.posts) == 2
-    headers, body = receiver.posts[1]
+    assert _failing(redis_url) == "none"
+    assert len(receiver.posts) == 3
+    headers, body = receiver.posts[2]
     told = json.loads(body)
     assert (told["status"], told["final_response"], told["session_id"]) == ("completed", "told", job.session_id)
     assert headers["X-Celery-Agents-Id"] == job.execution_id
     timestamp, given = (part.split("=")[1] for part in headers["X-Celery-Agents-Signature"].split(","))
     expected = hmac.new(SECRET.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
     assert hmac.compare_digest(given, expected)
+
+
+def _failing(redis_url: str) -> str:
+    """The finding of `doctor` about callbacks that fail."""
+    found = examine(Settings.build(redis_url=redis_url))
+    return next(each.what for each in found if each.name == "failed callbacks")
 
 
 def test_a_task_of_another_service_gets_the_result_once(

@@ -56,6 +56,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     providers.check_jobs,
     schedules.check_schedules,
     workers.check_requests,
+    workers.check_callbacks,
     workers.check_queue,
     workers.check_dead,
     stored_data.check_unacked,

@@ -166,6 +166,20 @@ def check_requests(installation: Installation) -> Iterator[Finding]:
         yield Finding.ok("open requests", what)
 
 
+def check_callbacks(installation: Installation) -> Iterator[Finding]:
+    """No receiver refuses its callbacks again and again."""
+    store = installation.store
+    failing = [each for each in store.housekeeping.failing_callbacks() if each.attempts > 1]  # once may be chance
+    if not failing:
+        yield Finding.ok("failed callbacks", "none")
+        return
+    most = failing[0]
+    seconds = max(0, most.next_try_ms - store.housekeeping.now_ms(most.session_id)) / 1000
+    one = f"{most.kind.replace('_', ' ')} of session {most.session_id}"
+    what = f"{len(failing)}; the {one} has failed {most.attempts} times, and comes again in {seconds:.0f} s"
+    yield Finding.warn("failed callbacks", what, "the reason is in the workers' log; mend it or the receiver")
+
+
 def check_unoffered(installation: Installation) -> Iterator[Finding]:
     """No session waits for a worker that offers its agent."""
     for agent, count in sorted(installation.store.housekeeping.count_unoffered().items()):

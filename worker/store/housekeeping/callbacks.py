@@ -14,7 +14,7 @@ from ...errors import InvalidInput, SessionNotFound, StateUnreadable, StoreForbi
 from ...state.execution.requests import Request, RequestStatus
 from .. import fields
 from ..context import SessionScope, StoreContext, StorePart
-from ..database import Command
+from ..database import Command, Word
 from ..events import DeadEntry
 from ..keys import ShardKeys
 from ..requests.listing import StoredRequests
@@ -96,7 +96,7 @@ class CallbackVerbs(StorePart):
             "callbacks.made",
             [
                 ("ZREM", keys.shard.callbacks, callback.note),
-                ("HDEL", keys.session, _attempts_field(callback.about, callback.kind)),
+                ("HDEL", keys.session, _attempts_field(callback.note)),
             ],
         )
 
@@ -114,6 +114,50 @@ class CallbackVerbs(StorePart):
         due_ms = self._context.now_ms("callbacks.now") + delay_ms
         scope = self._context.session(callback.session_id)
         scope.retry(lambda: _delay(scope, callback, due_ms), "delay a callback")
+
+    def failing_callbacks(self, limit: int = 1000) -> list[FailingCallback]:
+        """Read the callbacks that have failed and come again, those that failed most often first.
+
+        Args:
+            limit: Most that are looked at in each shard; those whose next attempt is the furthest.
+        """
+        context = self._context
+        window: list[Word] = ["+inf", "-inf", "WITHSCORES", "LIMIT", 0, limit]
+        read = context.read_shards("callbacks.waiting", lambda shard: [("ZREVRANGEBYSCORE", shard.callbacks, *window)])
+        waiting = {
+            fields.name(member): fields.score_ms(score)
+            for (flat,) in read.values()
+            for member, score in zip(flat[::2], flat[1::2], strict=True)
+        }
+        notes = [(name, note) for name in waiting if (note := read_note(name)) is not None]
+        counts = context.read_apart(
+            "callbacks.attempts",
+            [[("HGET", context.keys(note.session_id).session, _attempts_field(name))] for name, note in notes],
+        )
+        found = [
+            FailingCallback(
+                session_id=note.session_id, kind=note.kind, attempts=int(replies[0]), next_try_ms=waiting[name]
+            )
+            for (name, note), replies in zip(notes, counts, strict=True)
+            if not isinstance(replies, StateUnreadable) and (replies[0] or b"").isdigit()
+        ]
+        return sorted(found, key=lambda each: each.attempts, reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FailingCallback:
+    """A callback that has failed and comes again.
+
+    Attributes:
+        kind: See `Callback`.
+        attempts: How often it has failed, from 1.
+        next_try_ms: Redis time.
+    """
+
+    session_id: str
+    kind: str
+    attempts: int
+    next_try_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +201,7 @@ def _read_callback(context: StoreContext, note: str) -> Callback | None:
         return None
     keys = context.keys(session_id)
     notify, attempts = context.database.pipeline(
-        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, _attempts_field(about, kind))]
+        "callbacks.read", [("HGET", keys.session, "notify"), ("HGET", keys.session, _attempts_field(note))]
     )
     wanted: Any = fields.read_json(notify or b"{}", "notify")
     try:
@@ -209,7 +253,7 @@ def _give_up(context: StoreContext, callback: Callback, reason: str) -> None:
 
 def _delay(scope: SessionScope, callback: Callback, due_ms: int) -> None:
     session = scope.keys.session
-    count: Command = ("HSET", session, _attempts_field(callback.about, callback.kind), callback.attempts + 1)
+    count: Command = ("HSET", session, _attempts_field(callback.note), callback.attempts + 1)
     # The session may expire or be deleted at this very moment; a count must not bring its hash back to life.
     with scope.database.watch("callbacks.session", (session,), [("HGET", session, "version")]) as watched:
         commands: list[Command] = [("ZADD", scope.keys.shard.callbacks, "XX", due_ms, callback.note)]
@@ -218,7 +262,7 @@ def _delay(scope: SessionScope, callback: Callback, due_ms: int) -> None:
         watched.commit("callbacks.later", commands)
 
 
-def _attempts_field(about: Result | Request, kind: str) -> str:
+def _attempts_field(note: str) -> str:
     """The field of the session's hash that counts the failed attempts of a callback."""
-    name = about.id if isinstance(about, Request) else about.retries
-    return f"told:{about.execution_id}:{kind}:{name}"
+    _, execution_id, kind, about, *_ = note.split(" ")
+    return f"told:{execution_id}:{kind}:{about}"
