@@ -107,13 +107,13 @@ def test_fifty_customers_one_of_which_has_a_thousand_jobs_get_the_same_and_a_lig
         workers = [lab.worker(), lab.worker()]
         wait_until(lambda: len(lab.ledger.entries()) > 100, "steps run", 60)
         began, sent = time.time(), dict[str, float]()
-        for turn in range(60):
+        for turn in range(100):
             sent[f"light-{turn}"] = time.time()
             lab.client.submit("shared", work(f"light-{turn}", seconds=0.1), labels={"customer": "light"})
-            if turn % 20 == 19:
+            if turn % 30 == 29:
                 workers.pop(0).kill()
                 workers.append(lab.worker())
-            time.sleep(0.4)
+            time.sleep(0.25)
         ended = time.time()
         assert len(lab.client.shares.get().waiting) >= 50, "all of them had work all the time"
         for job in jobs:
@@ -122,13 +122,13 @@ def test_fifty_customers_one_of_which_has_a_thousand_jobs_get_the_same_and_a_lig
         began_at = {each["customer"]: each["began"] for each in entries if each["customer"] in sent}
         waits = sorted(began_at[name] - at for name, at in sent.items())
         seconds = used([each for each in entries if each["customer"] not in sent], began, ended)
-        index, most = jain([*seconds.values()]), waits[int(0.95 * len(waits))]
+        index, most = jain([*seconds.values()]), waits[int(0.99 * len(waits)) - 1]
         busy = sum(seconds.values()) / (ended - began) / 32
         print(
-            f"Jain {index:.4f}; a light one waits {waits[len(waits) // 2]:.3f} s, {most:.3f} s at most of 95 %; {busy:.2f}"
+            f"Jain {index:.4f}; a light one waits {waits[len(waits) // 2]:.3f} s, {most:.3f} s at most of 99 %; {busy:.2f}"
         )
         assert index >= 0.95
-        assert most <= 0.15
+        assert most <= 0.15, "a step and a half"
 
 
 def test_a_session_keeps_its_share_and_one_from_before_gets_one(lab: Lab, client: AgentClient) -> None:
