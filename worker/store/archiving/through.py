@@ -87,25 +87,26 @@ def _verb_in(archived: ArchivedSessions, store: StoreContext, verb: Any) -> Verb
 
 def _read(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any) -> Any:
     """Read of a session that Redis says it does not have."""
+    return _read_where_it_is(archived, verb, session_id, session_id, *args, **options)[0]
+
+
+def _read_where_it_is(
+    archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any
+) -> tuple[Any, StoreContext]:
+    """Read of the store that has a session, and that store."""
     try:
-        return verb(session_id, *args, **options)
+        return verb(*args, **options), archived.context
     except SessionNotFound as missing:
         moved = archived.read(session_id, missing)
         if moved is None:
             raise
-    return _verb_in(archived, moved, verb)(session_id, *args, **options)
+    return _verb_in(archived, moved, verb)(*args, **options), moved
 
 
 def _header(archived: ArchivedSessions, verb: Verb, session_id: str) -> Header:
     """Read a header, which says where the session is."""
-    try:
-        return verb(session_id)
-    except SessionNotFound as missing:
-        moved = archived.read(session_id, missing)
-        if moved is None:
-            raise
-    header = _verb_in(archived, moved, verb)(session_id)
-    return replace(header, is_archived=moved is not archived.context)
+    header, store = _read_where_it_is(archived, verb, session_id, session_id)
+    return header if store is archived.context else replace(header, is_archived=True)
 
 
 def _look(archived: ArchivedSessions, verb: Verb, session_id: str, *args: Any, **options: Any) -> Any:
@@ -170,13 +171,7 @@ def _summaries(archived: ArchivedSessions, verb: Verb, session_ids: Sequence[str
 
 def _page(archived: ArchivedSessions, verb: Verb, wanted: RequestFilter, **options: Any) -> RequestPage:
     """List requests; those of one session where it is."""
-    try:
-        return verb(wanted, **options)
-    except SessionNotFound as missing:
-        moved = archived.read(wanted.session_id or "", missing)
-        if moved is None:
-            raise
-    return _verb_in(archived, moved, verb)(wanted, **options)
+    return _read_where_it_is(archived, verb, wanted.session_id or "", wanted, **options)[0]
 
 
 def _headers_of(archived: ArchivedSessions, verb: Verb, session_ids: Sequence[str]) -> list[Header]:
