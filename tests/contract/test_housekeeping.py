@@ -133,6 +133,16 @@ def test_a_callback_is_delayed_although_its_session_is_saved_at_that_moment(told
     assert again.attempts == 1
 
 
+def test_a_count_of_failures_that_is_none_hides_no_other_finding(told: Bench) -> None:
+    (callback,) = _due_callbacks(told)
+    told.store.housekeeping.fail_callback(callback, delay_ms=0, reason="nobody there")
+    session = told.store.context.keys(told.session).session
+    (name,) = (each for each in told.database("HGETALL", session)[::2] if each.startswith(b"told:"))
+    for value in ("9" * 5000, "-1", "many"):
+        told.database("HSET", session, name, value)
+        assert _failing_callbacks(told) == []
+
+
 def test_what_is_no_callback_is_put_to_the_dead_and_others_are_made(told: Bench) -> None:
     outbox = told.store.context.keys(told.session).shard.callbacks
     told.database("ZADD", outbox, 1, "gibberish")

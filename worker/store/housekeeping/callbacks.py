@@ -14,7 +14,7 @@ from ...errors import InvalidInput, SessionNotFound, StateUnreadable, StoreForbi
 from ...state.execution.requests import Request, RequestStatus
 from .. import fields
 from ..context import SessionScope, StoreContext, StorePart
-from ..database import Command, Word
+from ..database import Command, Reply, Word
 from ..events import DeadEntry
 from ..keys import ShardKeys
 from ..requests.listing import StoredRequests
@@ -135,11 +135,9 @@ class CallbackVerbs(StorePart):
             [[("HGET", context.keys(note.session_id).session, _attempts_field(name))] for name, note in notes],
         )
         found = [
-            FailingCallback(
-                session_id=note.session_id, kind=note.kind, attempts=int(replies[0]), next_try_ms=waiting[name]
-            )
+            FailingCallback(session_id=note.session_id, kind=note.kind, attempts=failed, next_try_ms=waiting[name])
             for (name, note), replies in zip(notes, counts, strict=True)
-            if not isinstance(replies, StateUnreadable) and (replies[0] or b"").isdigit()
+            if (failed := _attempts(replies)) > 0
         ]
         return sorted(found, key=lambda each: each.attempts, reverse=True)
 
@@ -214,6 +212,14 @@ def _read_callback(context: StoreContext, note: str) -> Callback | None:
     if not 0 <= failed <= _MOST_ATTEMPTS:  # the delay doubles with each
         raise StateUnreadable("callbacks", "its number of attempts is none")
     return Callback(kind=kind, target=target, about=about, attempts=failed, note=note)
+
+
+def _attempts(replies: Sequence[Reply] | StateUnreadable) -> int:
+    """How often a callback has failed; 0 where that cannot be read."""
+    try:
+        return 0 if isinstance(replies, StateUnreadable) else fields.number(replies[0])
+    except StateUnreadable:
+        return 0
 
 
 def _read_end(context: StoreContext, session_id: str, execution_id: str, retries: str) -> Result | None:
