@@ -255,17 +255,16 @@ class SessionSave:
     def _control_fields(self, due: StepRef | None) -> Command:
         before, after = self.before, self.next_state.state
         execution = after.execution
-        started = unix_ms(execution.started_at) if execution and execution.started_at else 0
         not_before = self.not_before_ms
         if due is not None:
-            place: list[Word] = ["execution", due.execution_id, "step", due.step, "phase", "run"]
+            place: list[Word] = ["step", due.step, "phase", "run"]
         elif execution is not None and is_active(after):  # a hook let it wait for nothing that is known
-            place = ["execution", execution.execution_id, "step", execution.step_count + 1, "phase", "wait"]
+            place = ["step", execution.step_count + 1, "phase", "wait"]
             not_before = self.now_ms + LONGEST_WAIT_MS
         else:
             place = ["phase", "end"]
         words: list[Word] = ["attempts", int(self.carried), "delays", 0, "delayed", 0, "not_before", not_before]
-        words += ["started", started, "published", 0 if self._later_ms else self.now_ms, "nudges", 0]
+        words += ["published", 0 if self._later_ms else self.now_ms, "nudges", 0]
         words += ["retries", execution.retries if execution else 0, *place]
         if self.queue or (self.next_state.agent is not None and self.queue is not None):
             words += ["queue", self.queue]
@@ -276,9 +275,19 @@ class SessionSave:
         link = self.bookkeeping.link if before is None else None
         if link is not None:
             words += ["tasks", tasks_above(link.root_task_id, link.task_id)]
-        if due is None or before is None or not is_active(before) or due.step == 1:
-            words += ["cancel", ""]
+        if not self._goes_on(due):
+            started = unix_ms(execution.started_at) if execution and execution.started_at else 0
+            words += ["cancel", "", "started", started]
+            if execution is not None and is_active(after):
+                words += ["execution", execution.execution_id]
         return ("HSET", self.scope.keys.ctl, *words)
+
+    def _goes_on(self, due: StepRef | None) -> bool:
+        """Whether the execution was active before, so that its control fields hold its id, its start and its stop."""
+        before = self.before
+        if due is None or due.step == 1 or before is None or before.execution is None:
+            return False
+        return is_active(before) and before.execution.execution_id == due.execution_id
 
     def _due_entry(self, due: StepRef | None) -> Command:
         """Have the sweep look at the session, as long as its execution has not ended."""

@@ -190,13 +190,13 @@ class JournalVerbs(StorePart):
         again: Collection[int],
         looked_up: Collection[int],
     ) -> BeginResult:
-        claim = journal.claim
-        wanted = sorted(timeouts_ms)
+        claim, wanted = journal.claim, sorted(timeouts_ms)
         records = {i: _begin_record(claim, at_ms, timeouts_ms[i]) for i in wanted}
         commands = _begin_commands(journal, records, again)
         marks = primaries.BeginMarks(journal.key, sorted(looked_up), journal.scope.context.known[journal.scope.place])
         replies = _begin(journal, [*commands, *marks.commands()], again)
-        (*place, holder, stop, interrupt), results, *written, begun = replies[: len(commands)]
+        (*place, holder, stop, interrupt), *written, found = replies[: len(commands)]
+        results, begun = found[: len(wanted)], found[len(wanted) :]
         if not journal.is_held(holder):
             # A record that stays reads as a call that may have happened, which is the safe way to be wrong.
             journal.expire_if_past(place)
@@ -253,9 +253,8 @@ def _begin_record(claim: Claim, at_ms: int, timeout_ms: int) -> str:
 def _begin_commands(journal: StepJournal, records: Mapping[int, str], again: Collection[int]) -> list[Command]:
     return [
         ("HMGET", journal.scope.keys.ctl, *_PLACE, "claim", "cancel", "interrupt"),
-        ("HMGET", journal.key, *(f"t{i}:r" for i in records)),
         *(("HSET" if i in again else "HSETNX", journal.key, f"t{i}:s", record) for i, record in records.items()),
-        ("HMGET", journal.key, *(f"t{i}:s" for i in records)),
+        ("HMGET", journal.key, *(f"t{i}:r" for i in records), *(f"t{i}:s" for i in records)),
     ]
 
 

@@ -1,11 +1,15 @@
 -- Does what WATCH, reads and MULTI … EXEC do in two round trips, where the caller knows beforehand what it will read.
 -- A missing reply counts as "". False: a guard did not hold, and nothing was written.
 -- ARGV: number of guards; for each guard: number of words, number of answers, words, answers; then for each command:
--- number of words, words
+-- number of words, words. The second word, if there is one, is the place of the command's key in KEYS.
+local function call(at, words)
+  if words > 1 then ARGV[at + 1] = KEYS[tonumber(ARGV[at + 1])] end
+  return redis.call(unpack(ARGV, at, at + words - 1))
+end
 local at = 2
 for _ = 1, tonumber(ARGV[1]) do
   local words, answers = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
-  local reply = redis.call(unpack(ARGV, at + 2, at + 1 + words))
+  local reply = call(at + 2, words)
   if type(reply) ~= 'table' then reply = {reply} end
   at = at + 2 + words
   for i = 1, answers do
@@ -18,7 +22,7 @@ end
 local replies = {}
 while at <= #ARGV do
   local words = tonumber(ARGV[at])
-  replies[#replies + 1] = redis.call(unpack(ARGV, at + 1, at + words))
+  replies[#replies + 1] = call(at + 1, words)
   at = at + 1 + words
 end
 return replies
