@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -53,20 +54,23 @@ class Fork(ChildSessionId):
     Attributes:
         effects_after: The calls with effects that its source has made behind the step that the fork was made of: they
             have happened, nothing undoes them, and the fork knows nothing of them. Empty without `at`.
+        notice: A sentence where no worker has registered the agent that goes on with it; "" otherwise.
     """
 
     effects_after: tuple[CallEffect, ...]
+    notice: str
 
     @classmethod
-    def with_effects(cls, fork_id: str, effects_after: tuple[CallEffect, ...]) -> Fork:
-        """The id with the effects."""
+    def telling(cls, fork_id: str, effects_after: tuple[CallEffect, ...], notice: str) -> Fork:
+        """The id with what its maker should know."""
         fork = cls(fork_id)
-        fork.effects_after = effects_after
+        fork.effects_after, fork.notice = effects_after, notice
         return fork
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values."""
-        return {"session_id": str(self), "effects_after": [asdict(each) for each in self.effects_after]}
+        effects = [asdict(each) for each in self.effects_after]
+        return {"session_id": str(self), "effects_after": effects, "notice": self.notice or None}
 
 
 class ForkingVerbs(ClientConnection):
@@ -120,7 +124,8 @@ class ForkingVerbs(ClientConnection):
             idempotency_key: The same key makes one fork of this session, however often it is asked for.
             expected_version: The version that the session must have. None: any.
         Returns:
-            The id of the fork, `<root>.<32 hexadecimal digits>`, with the effects that it leaves as they are.
+            The id of the fork, `<root>.<32 hexadecimal digits>`, with the effects that it leaves as they are, and with
+            a notice, which is also a warning, where no worker has registered `agent`.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             SessionConflict: It has another version.
@@ -153,7 +158,10 @@ class ForkingVerbs(ClientConnection):
                     f"idempotency_key {idempotency_key!r} was used for another fork of session {source}; take another"
                 ) from None
             raise
-        return Fork.with_effects(fork_id, tuple(self._effects_after(source, wanted.at)))
+        notice = "" if copy.queue is not None else self._queues.describe_unknown(str(agent))
+        if notice:
+            warnings.warn(notice, stacklevel=2)
+        return Fork.telling(fork_id, tuple(self._effects_after(source, wanted.at)), notice)
 
     def _effects_after(self, session: str, at: StepAddress | None) -> Iterator[CallEffect]:
         """The calls with effects of the steps that come after one."""

@@ -218,6 +218,7 @@ class ForkReply(Reply):
     effects_after: list[CallEffectReply] = Field(
         description="Calls with effects that its source has made behind the step that it was made of."
     )
+    notice: str | None = Field(description="Why it cannot go on yet: no worker has the agent.")
 
 
 class SnapshotReply(Reply):

@@ -80,7 +80,7 @@ def test_a_fork_of_each_step_goes_on_as_its_source_did_and_makes_its_own_effects
         assert seen(client, fork, step + 1) == seen(client, job.session_id, step + 1)
         left = [each.tool for each in fork.effects_after]
         assert left == [tool for tool in STEPS[step:] if tool != "pure"]
-    assert fork.effects_after == ()
+    assert (fork.effects_after, fork.notice) == ((), "")
     # Each fork repeats what comes behind its step, under keys of its own, and nothing before it.
     assert effects(lab, "each") == {"each 1": 1, "each 3": 3, "each 4": 4}
     assert client.show(job.session_id) == before
@@ -93,6 +93,15 @@ def test_an_effect_that_is_left_is_named_with_its_place(lab: Lab) -> None:
     assert (unsafe.tool, unsafe.effect, unsafe.step, unsafe.outcome) == ("unsafe", "unsafe", 3, "ok")
     assert (keyed.effect, keyed.step, keyed.execution_id) == ("keyed", 4, job.execution_id)
     assert (later.effect, later.step, later.execution_id == job.execution_id) == ("keyed", 1, False)
+
+
+def test_a_fork_for_an_agent_that_nobody_offers_says_that_it_waits(lab: Lab) -> None:
+    job = ended(lab, "misspelt")
+    with pytest.warns(UserWarning, match=r"'planed' \(registered: .*planned"):
+        fork = lab.client.fork(job.session_id, at=2, go_on=True, agent="planed")
+    assert "the job waits until one does" in fork.notice
+    assert fork.to_dict()["notice"] == fork.notice
+    lab.client.stop(fork)
 
 
 def test_another_result_and_another_text_are_what_the_model_reads(lab: Lab) -> None:
