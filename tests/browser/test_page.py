@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.timeout(300)]
 
 expect.set_options(timeout=30_000)
 A_REQUEST = "**/v1/sessions/*/requests/*"
+AN_ANSWER = "**/v1/sessions/*/answers"
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
@@ -317,6 +318,54 @@ def test_the_inbox_is_worked_through_by_keyboard(
     page.keyboard.press("Enter")
     for job in jobs:
         wait_for(desk, job, "completed")
+    assert watched.complaints == []
+
+
+def test_what_is_pressed_and_typed_while_an_answer_is_on_its_way_is_for_what_comes_next(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    jobs: dict[str, Job] = {}
+    for number in ("4921", "4922", "4923"):
+        jobs[number] = submit(desk, f"My pot, order {number}, is cracked")
+        wait_for_request(desk, jobs[number])
+    page.goto(f"{served.url}/requests")
+    heading, order = page.get_by_role("heading", name="Approve a refund?"), page.get_by_label("order")
+    reason = page.get_by_label("Reason, which the agent reads")
+    held: list[Route] = []
+    page.route(AN_ANSWER, lambda route: held.append(route))
+
+    page.locator(".ask-entry").filter(has_text="4921").click()
+    expect(order).to_have_value("4921")
+    expect(heading).to_be_focused()
+    with page.expect_request(AN_ANSWER):
+        page.keyboard.press("a")
+        page.keyboard.press("Enter")
+    page.locator(".ask-entry").filter(has_text="4923").click()  # somebody goes on meanwhile
+    expect(order).to_have_value("4923")
+    expect(heading).to_be_focused()
+    page.keyboard.type("dNo ")
+    held.pop().continue_()
+    expect(page.get_by_text("Approved:")).to_be_visible()
+    page.keyboard.type("receipt.")
+    expect(reason).to_have_value("No receipt.")
+
+    page.keyboard.press("Tab")
+    with page.expect_request(AN_ANSWER):
+        page.keyboard.press("Enter")
+    page.keyboard.type("da ")  # or presses the key of the next one, and more
+    expect(page.get_by_label("Note, kept with the answer")).not_to_be_editable()
+    held.pop().continue_()
+    expect(order).to_have_value("4922")
+    expect(reason).to_be_focused()
+    page.keyboard.type("Nor here.")
+    page.unroute(AN_ANSWER)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    for job in jobs.values():
+        wait_for(desk, job, "completed")
+    for number, said in (("4923", "No receipt."), ("4922", "Nor here.")):
+        assert any(said in each.content for each in desk.client.show(jobs[number].session_id).state.messages)
     assert watched.complaints == []
 
 

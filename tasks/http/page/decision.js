@@ -12,13 +12,16 @@ import { ActingAs, actor } from "./state.js";
 const LONGEST = 10_000;
 const REMEMBER = [["call", "this call"], ["execution", "the execution"], ["session", "the session"]];
 
-/** The keys of a decision, and what they do. */
-export const DECISION_KEYS = [
+const DECISION_KEYS = [
   ["a", "Go to Approve or Answer; Enter gives it"],
   ["d", "Deny or decline, with a reason"],
   ["n", "Write a note"],
   ["l", "Not now: put it away"],
 ];
+
+/** Take the keys of a decision. Without `acts` there is nothing to decide now: the first that is pressed is kept. */
+export const useDecisionKeys = (pressed, acts) => useKeys(pressed ? DECISION_KEYS.map(([key, text]) =>
+  [key, text, acts ? acts[key] : () => (pressed.current ||= key)]) : []);
 
 /** The word on the button that says yes. */
 function wordOf({ request, changes, number }) {
@@ -34,8 +37,8 @@ function wordOf({ request, changes, number }) {
  * @param number of requests that are answered together
  * @param sending {done, of} while the answer is on its way; null otherwise
  * @param wrong number of fields that must be changed first
- * @param pressed a ref of the key that was pressed before this was shown; null where keys are not taken
- * @param onPutAway null where it cannot be put away
+ * @param pressed a ref of the key that was pressed before this; none where keys are not taken
+ * @param onPutAway none where it cannot be put away
  */
 export function Decision(props) {
   const { request, draft, change, changes, number, sending, wrong, pressed, onApprove, onDeny, onPutAway } = props;
@@ -54,11 +57,12 @@ export function Decision(props) {
     n: () => show(note.current),
     l: () => onPutAway?.(),
   };
-  useKeys(pressed ? DECISION_KEYS.map(([key, text]) => [key, text, acts[key]]) : []);
+  useDecisionKeys(pressed, isBusy ? null : acts);
   useLayoutEffect(() => {
-    if (pressed?.current) acts[pressed.current](); // while the request was being read
-    if (pressed) pressed.current = "";
-  }, []);
+    if (isBusy || !pressed?.current) return;
+    acts[pressed.current](); // while the request was being read, or its answer sent and refused
+    pressed.current = "";
+  }, [isBusy]);
   const send = (event) => {
     event.preventDefault();
     if (!isBusy) (draft.isDenying ? onDeny : onApprove)();
@@ -66,12 +70,12 @@ export function Decision(props) {
   return html`<form class="ask-decide" onSubmit=${send} noValidate>
     <div class="fields">
       <label class="field"><span class="label">Note, kept with the answer</span>
-        <input ref=${note} value=${draft.note} maxlength=${LONGEST} dir="auto" autocomplete="off"
+        <input ref=${note} value=${draft.note} readonly=${isBusy} maxlength=${LONGEST} dir="auto" autocomplete="off"
         onInput=${(event) => change({ note: event.target.value })} /></label>
       ${!isQuestion && !isTimer(request) && !draft.isDenying && html`<${Memory} ...${{ request, draft, change }} />`}
     </div>
     ${draft.isDenying && html`<label class="field"><span class="label">Reason, which the agent reads</span>
-      <textarea ref=${no} value=${draft.reason} maxlength=${LONGEST} dir="auto"
+      <textarea ref=${no} value=${draft.reason} readonly=${isBusy} maxlength=${LONGEST} dir="auto"
         onInput=${(event) => change({ reason: event.target.value })} /></label>`}
     <div class="actions">
       ${draft.isDenying

@@ -28,6 +28,7 @@ export function Inbox({ query }) {
   const [told, setTold] = useState("");
   const [focus, setFocus] = useState(0);
   const list = useRef(null);
+  const pressed = useRef("");
   const isWide = useMedia("(min-width: 901px)");
   const now = useNow(10);
   const { value, problem, refresh } = usePolled((signal) => readInbox(to, most, signal), [to, most], 3);
@@ -48,23 +49,24 @@ export function Inbox({ query }) {
     if (isWide && !open && first) setQuery({ open: first }); // it stays, whatever becomes of the list
   }, [isWide, open, first]);
 
-  const select = (key) => {
+  const select = (key, kept) => {
+    pressed.current = kept;
     setQuery({ open: key });
     setFocus((times) => times + 1);
   };
-  /** Select the entry behind the one that is left, else with the one before it. */
-  const goOn = (left) => {
-    const rest = entries.filter((entry) => !entry.some((each) => left.has(keyOf(each))) && !gone.has(keyOf(entry[0])));
-    const place = entries.indexOf(chosen);
-    const next = entries.slice(place + 1).find((each) => rest.includes(each)) ?? rest.at(-1);
-    if (next) select(keyOf(next[0]));
-    else setQuery({ open: "" });
+  /** Select the entry behind the one that is left, else the one before it, unless another was opened since. */
+  const goOn = useRef(null);
+  goOn.current = (left) => {
+    const isLeft = (each) => left.includes(keyOf(each));
+    if (chosen ? !chosen.every(isLeft) : !left.includes(open)) return;
+    const stays = (entry) => !entry.some(isLeft) && !gone.has(keyOf(entry[0]));
+    const next = entries.slice(entries.indexOf(chosen) + 1).find(stays) ?? entries.findLast(stays);
+    select(next ? keyOf(next[0]) : "", next && pressed.current);
   };
   const onDone = ({ done, text }) => {
     setTold(text);
     refresh();
-    const answered = new Set(done.map(keyOf));
-    if (!chosen || chosen.every((each) => answered.has(keyOf(each)))) goOn(answered);
+    goOn.current(done.map(keyOf));
   };
   const putOff = async () => {
     const keys = chosen.map(keyOf);
@@ -72,12 +74,12 @@ export function Inbox({ query }) {
     if (until === null) return;
     put(keys, until);
     setTold("Put away in this browser.");
-    goOn(new Set(keys));
+    goOn.current(keys);
   };
   useMoves(list);
 
   const slash = open.lastIndexOf("/");
-  const inbox = { equal: chosen ?? [], focus, onPutAway: chosen && putOff };
+  const inbox = { equal: chosen ?? [], focus, pressed, onPutAway: chosen && putOff };
   const form = open && html`<${RequestForm} key=${open} session=${open.slice(0, slash)} request=${open.slice(slash + 1)}
     ...${{ onDone, inbox }} />`;
   const isListed = shown.some((each) => keyOf(each) === open);

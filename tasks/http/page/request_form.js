@@ -1,7 +1,6 @@
 // One open request in full: what is asked, its form, and the decision. The inbox and the place of a session show it.
 import { get, Refusal, sessionPath } from "./api.js";
-import { answerAll, Decision, DECISION_KEYS, fieldErrors, questionErrors } from "./decision.js";
-import { useKeys } from "./dialog.js";
+import { answerAll, Decision, fieldErrors, questionErrors, useDecisionKeys } from "./decision.js";
 import { inert, plural } from "./format.js";
 import { html, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
@@ -22,32 +21,30 @@ const NOT_SENT = "It was not sent, since the one before was refused.";
  * @param session the session that asks
  * @param request its id, or the request as a listing gives it
  * @param onDone gets {done, text}: the requests that have an answer now, and a sentence that says so
- * @param {object} inbox what the inbox adds: equal (requests of the same call, this one among them), onPutAway, and
- *   focus, a number other than 0 when the heading takes the focus, which changes to take it again
+ * @param {object} inbox what the inbox adds: equal (requests of the same call, this one among them), onPutAway,
+ *   pressed, and focus, a number other than 0 when the heading takes the focus, which changes to take it again
  */
 export function RequestForm({ session, request, onDone, inbox = null }) {
   const id = typeof request === "string" ? request : request.id;
   const path = sessionPath(session, `/requests/${encodeURIComponent(id)}`);
   const { value: found, problem, refresh } = usePolled((signal) => get(path, undefined, signal), [path], 3);
-  const pressed = useRef("");
   if (!found && problem) return html`<${Problem} of=${problem} onRetry=${refresh} />`;
-  if (!found) return html`<${Reading} pressed=${inbox ? pressed : null} />`;
-  return html`<${Asked} key=${found.id} ...${{ found, problem, refresh, onDone, inbox, pressed }} />`;
+  if (!found) return html`<${Reading} ...${inbox} />`;
+  return html`<${Asked} key=${found.id} ...${{ found, problem, refresh, onDone, inbox }} />`;
 }
 
-/** Keeps the key that is pressed before there is something to decide about. */
 function Reading({ pressed }) {
-  useKeys(pressed ? DECISION_KEYS.map(([key, text]) => [key, text, () => (pressed.current = key)]) : []);
+  useDecisionKeys(pressed);
   return html`<p class="dim" role="status">Reading the request …</p>`;
 }
 
-function Asked({ found, problem, refresh, onDone, inbox, pressed }) {
+function Asked({ found, problem, refresh, onDone, inbox }) {
   const isOpen = found.status === "open";
   const heading = useRef(null);
-  const wasPressed = useRef(pressed.current !== ""); // the decision below acts on the key, and has the focus then
+  const wasPressed = useRef(inbox?.pressed.current); // the decision below acts on the key, and has the focus then
   useLayoutEffect(() => {
     if (inbox?.focus && !wasPressed.current) heading.current.focus();
-    wasPressed.current = false;
+    wasPressed.current = "";
   }, [inbox?.focus]);
   const title = titleOf(found);
   const text = String(found.text ?? "").trim();
@@ -61,7 +58,7 @@ function Asked({ found, problem, refresh, onDone, inbox, pressed }) {
       ? html`<${Expiry} request=${found} />`
       : html`<div class="ask-outcome" role="status"><${Outcome} request=${found} /></div>`}
     ${inbox && !isPast(found) && html`<${Conversation} request=${found} />`}
-    <${Form} ...${{ found, isOpen, refresh, onDone, inbox, pressed }} />
+    <${Form} ...${{ found, isOpen, refresh, onDone, inbox }} />
     <${Problem} of=${problem} /></article>`;
 }
 
@@ -86,7 +83,7 @@ function formOf(found) {
   return { plan, before, start: before, isEdit: true };
 }
 
-function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
+function Form({ found, isOpen, refresh, onDone, inbox }) {
   const form = useMemo(() => formOf(found), [found.id]); // as it was asked: later it has no arguments any more
   const [draft, change] = useDraft(keyOf(found), NOTHING);
   const [sending, setSending] = useState(null);
@@ -147,8 +144,7 @@ function Form({ found, isOpen, refresh, onDone, inbox, pressed }) {
       <${Refused} ...${{ target, refusal }} isAlone=${refused.isAlone} hasFields=${marked.length > 0} />`)}
     ${isOpen && found.kind !== "external" && html`<${Decision} request=${found} ...${{ draft, change, sending }}
       changes=${filled.changes} number=${targets.length} wrong=${filled.isWrong ? filled.shown.size : 0}
-      pressed=${inbox ? pressed : null} onApprove=${approve} onDeny=${() => send({ deny: draft.reason }, "call")}
-      onPutAway=${inbox?.onPutAway} />`}</div>`;
+      ...${inbox} onApprove=${approve} onDeny=${() => send({ deny: draft.reason }, "call")} />`}</div>`;
 }
 
 /** The value of a draft, the number of changed arguments, and what is wrong: `shown` as soon as it is of use. */
