@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     job_poll_seconds: float = Field(
         30.0,
         gt=0,
-        description="After this long a step looks for the answer of a job at a provider; half its age later.",
+        description="After this long a step looks for the answer of a job at a provider; then at twice the age.",
     )
     job_poll_max_seconds: float = Field(600.0, gt=0, description="It looks at least so often.")
     steps_per_task: int = Field(
