@@ -8,13 +8,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any, Final
 
 from .patient_answers import last_user_text, usage_of, with_ids
 from .patient_batches import batch_text, item_ends, new_items, page
 from .patient_ledger import Job
-from .patient_requests import Answer, Problem, Request, Shop, require
+from .patient_requests import Answer, Problem, Request, Shop, params_of, require
 from .strict_provider import Body, Refused, Reply, check_request
 
 _CUSTOM_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -22,11 +21,9 @@ _MAX_REQUESTS: Final = 100_000
 _ENDS: Final = {"completed": "succeeded", "incomplete": "succeeded", "failed": "errored", "cancelled": "canceled"}
 
 
-@cache
 def _known() -> frozenset[str]:
-    from anthropic.types.beta.message_create_params import MessageCreateParamsBase
-
-    return frozenset(MessageCreateParamsBase.__annotations__) - {"betas"} | {"stream"}
+    own = params_of("anthropic", "types/beta/message_create_params.py", "MessageCreateParamsBase")
+    return own - {"betas"} | {"stream"}
 
 
 def check_message(body: Body, *, is_batch: bool = False) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from .patient_ledger import Book, Job
@@ -15,6 +19,16 @@ DEFAULT_PLAN: Final[dict[str, Any]] = {
     "seconds": 0.0, "polls": 0, "held": False, "end": "completed", "keep_seconds": 600.0, "is_charged": False,
     "pieces": 1, "piece_seconds": 0.0, "event_seconds": 0.0, "held_after": 2,
 }  # fmt: skip
+
+
+@cache
+def params_of(package: str, module: str, name: str) -> frozenset[str]:
+    """The names of a class of a provider's library; read, as its import would let the first request wait for seconds."""
+    spec = find_spec(package)
+    assert spec is not None, f"{package} is not installed"
+    read = ast.parse((Path(spec.origin or "").parent / module).read_text(encoding="utf-8"))
+    (found,) = (each for each in read.body if isinstance(each, ast.ClassDef) and each.name == name)
+    return frozenset(ast.unparse(each.target) for each in found.body if isinstance(each, ast.AnnAssign))
 
 
 @dataclass(frozen=True)

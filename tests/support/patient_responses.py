@@ -8,12 +8,11 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any, Final
 
 from .patient_answers import last_user_text, usage_of, with_ids
 from .patient_ledger import Job
-from .patient_requests import Answer, Request, Shop, require, server_sent
+from .patient_requests import Answer, Request, Shop, params_of, require, server_sent
 from .strict_provider import Body, Reply
 from .strict_schemas import openai_refusal
 
@@ -29,11 +28,8 @@ _PIECE: Final = 8
 # --- what it refuses --------------------------------------------------------------------------------------------------
 
 
-@cache
 def _known() -> frozenset[str]:
-    from openai.types.responses.response_create_params import ResponseCreateParamsBase
-
-    return frozenset(ResponseCreateParamsBase.__annotations__) | {"stream"}
+    return params_of("openai", "types/responses/response_create_params.py", "ResponseCreateParamsBase") | {"stream"}
 
 
 def check_response(body: Body, *, is_batch: bool = False) -> None:
