@@ -107,6 +107,9 @@ def test_what_is_forged_or_old_wakes_nothing_and_one_that_says_too_much_costs_a_
 
 
 def test_the_metrics_of_the_worker_tell_of_what_has_answered(played: Stage) -> None:
+    job, job_id = at_provider(played, "within_8h", "what was saved")
+    played.provider.control("release", id=job_id)
+    job.result(timeout=SOON)
     series, paid = scraped(PORT), played.provider.book.paid()
     dollars = sum(line["dollars"] for line in paid if line["window"] == "8h")
     (saved,) = (value for name, value in series.items() if "saved_dollars_total{" in name and 'window="8h"' in name)
@@ -123,7 +126,8 @@ def test_without_one_the_step_looks_by_itself(tmp_path_factory: pytest.TempPathF
         played.provider.control("fault", on="webhook", fault="lost")
         played.provider.control("plan", seconds=0.1)
         job = played.lab.client.submit("within_8h", "hello")
-        assert job.result(timeout=20).final_response == "hello"
+        result = job.result(timeout=20)
+        assert result.final_response == "hello", result
         ((job_id, how),) = [(line["id"], line["how"]) for line in played.provider.book.lines("webhook")]
         assert how == "lost"
         assert len(played.provider.book.polls(job_id)) >= 1
