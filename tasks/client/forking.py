@@ -61,7 +61,7 @@ class Fork(ChildSessionId):
     notice: str
 
     @classmethod
-    def telling(cls, fork_id: str, effects_after: tuple[CallEffect, ...], notice: str) -> Fork:
+    def with_facts(cls, fork_id: str, effects_after: tuple[CallEffect, ...], notice: str) -> Fork:
         """The id with what its maker should know."""
         fork = cls(fork_id)
         fork.effects_after, fork.notice = effects_after, notice
@@ -161,7 +161,7 @@ class ForkingVerbs(ClientConnection):
         notice = "" if copy.queue is not None else self._queues.describe_unknown(str(agent))
         if notice:
             warnings.warn(notice, stacklevel=2)
-        return Fork.telling(fork_id, tuple(self._effects_after(source, wanted.at)), notice)
+        return Fork.with_facts(fork_id, tuple(self._effects_after(source, wanted.at)), notice)
 
     def _effects_after(self, session: str, at: StepAddress | None) -> Iterator[CallEffect]:
         """The calls with effects of the steps that come after one."""

@@ -275,14 +275,14 @@ class SessionSave:
         link = self.bookkeeping.link if before is None else None
         if link is not None:
             words += ["tasks", tasks_above(link.root_task_id, link.task_id)]
-        if not self._goes_on(due):
+        if not self._continues(due):
             started = unix_ms(execution.started_at) if execution and execution.started_at else 0
             words += ["cancel", "", "started", started]
             if execution is not None and is_active(after):
                 words += ["execution", execution.execution_id]
         return ("HSET", self.scope.keys.ctl, *words)
 
-    def _goes_on(self, due: StepRef | None) -> bool:
+    def _continues(self, due: StepRef | None) -> bool:
         """Whether the execution was active before, so that its control fields hold its id, its start and its stop."""
         before = self.before
         if due is None or due.step == 1 or before is None or before.execution is None:
