@@ -37,6 +37,7 @@ class LaterDriver:
         answers: What is said at once, where it is asked without a window.
         creating: Called before a job is created; what it raises comes in its place.
         created: Called when one was created, before its id is known to anybody.
+        attached: Called when one is attached to that was begun before.
         windows: What is sold.
         is_listed: Jobs can be found by their keys.
     """
@@ -45,6 +46,7 @@ class LaterDriver:
     answers: list[Any] = field(default_factory=lambda: ["at once"])
     creating: Callable[[], object] = lambda: None
     created: Callable[[], object] = lambda: None
+    attached: Callable[[], object] = lambda: None
     looking: Callable[[], object] = lambda: None
     windows: tuple[str, ...] = ("2h", "8h", "24h")
     is_listed: bool = False
@@ -75,6 +77,8 @@ class LaterDriver:
             )
             request.keep(self._job(len(self.jobs) - 1))
             self.created()
+        else:
+            self.attached()
         job = self.jobs[json.loads(request.attach)["number"] if request.attach else -1]
         return _response(job.said, 1.0)
 

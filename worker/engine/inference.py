@@ -25,7 +25,7 @@ from ..tools.stop import StopExecution
 from .asking import ask_models, check_prices, doubled
 from .charges import as_response, charge_execution, check_budget, with_corrections
 from .driver_calls import DriverCaller, admit, call_driver, check_answer_of_hook, interrupted_answer, parse_answer
-from .endings import adopt_hook_context, put_off, release_and_retry, resolve_interruption, user_stop_signal
+from .endings import adopt_hook_context, give_back, put_off, release_and_retry, resolve_interruption, user_stop_signal
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
 from .provider_jobs import ProviderJobs, window_of
@@ -282,6 +282,8 @@ class Inference:
 
     def _resolve_interruption(self, run: Run) -> Run:
         if run.lease.interruption is Interruption.DEADLINE:
+            if self._jobs.outlasts_step(run):  # no attempt: it is the provider who takes so long
+                return give_back(run, self._services.store, "the answer takes longer than the step may")
             error = ErrorInfo(kind="step_timeout", message="the step reached its deadline during the model call")
             return run.failing(error, StopReason.TIME_LIMIT_REACHED)
         if run.lease.interruption is None:  # the lease could not be confirmed

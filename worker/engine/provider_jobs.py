@@ -171,6 +171,17 @@ class ProviderJobs:
         if job is not None and isinstance(error, JobEnded):
             self._end(run, job, error.kind)
 
+    def outlasts_step(self, run: Run) -> bool:
+        """Whether a later leg of the step may still have the answer that this one has asked for.
+
+        A job of which nobody can tell whether it was created is not waited for: asking again may pay twice.
+        """
+        job = _open_job(run)
+        if job is None or not (job.id or cast("AnswersLater", run.agent.answering).can_find(job.window)):
+            return False
+        longest_ms = milliseconds(self._services.settings.retry_later_limit_seconds)
+        return self._services.redis_ms(run) < _until_ms(job) + longest_ms
+
     # --- creating ---------------------------------------------------------------------------------------------
 
     def _next_job(self, run: Run, window: str) -> JournaledJob:

@@ -487,72 +487,26 @@ def test_a_deadline_ends_it_at_its_time(bench: Bench, driver: LaterDriver) -> No
     assert [each.is_open for each in past_jobs(bench)] == [True] * len(driver.jobs)
 
 
-# --- in the background ------------------------------------------------------------------------------------------
-
-
-def background_bench(driver: LaterDriver) -> Bench:
-    return Bench(Agent("report", driver=driver, background=True), driver_attempts=3)
-
-
-def test_whoever_runs_the_step_again_attaches_to_the_same_answer(driver: LaterDriver) -> None:
-    bench = background_bench(driver)
+@pytest.mark.parametrize(("is_listed", "ended"), [(True, "completed"), (False, "failed")])
+def test_a_job_whose_creation_takes_longer_than_its_step_is_found_or_not_paid_twice(
+    driver: LaterDriver, is_listed: bool, ended: str
+) -> None:
+    bench = bench_of(driver, "24h")
+    driver.is_listed = is_listed
     session = bench.submit()
-    driver.answers = ["once", "twice"]
 
-    def die() -> None:
-        raise WorkerDied
+    def hang() -> None:
+        bench.clock.go_on(901)
+        raise LOST_REPLY
 
-    driver.created = die
-    bench.worker_died(session)
-    driver.created = lambda: None
-    assert isinstance(bench.step(session), Done)
-    assert bench.record(session).final_response == "once"
-    assert len(driver.jobs) == 1
-    assert math.isclose(cost(bench.record(session)), 0.1)
-    assert [each.is_open for each in past_jobs(bench)] == [False]
-    bench.close()
-
-
-def test_a_stream_that_breaks_is_attached_to_in_the_same_step(driver: LaterDriver) -> None:
-    bench = background_bench(driver)
-    session = bench.submit()
-    driver.answers = ["whole"]
-    broken = [LOST_REPLY]
-
-    def lose() -> None:
-        if broken:
-            raise broken.pop()
-
-    driver.created = lose
-    assert isinstance(bench.step(session), Done)
-    assert bench.record(session).final_response == "whole"
-    assert (len(driver.jobs), driver.asked_at_once) == (1, 2)
-    bench.close()
-
-
-def test_an_answer_that_its_provider_has_forgotten_is_asked_for_again(driver: LaterDriver) -> None:
-    bench = background_bench(driver)
-    session = bench.submit()
-    driver.answers = [JobEnded("forgotten", "the provider does not know the answer"), "second"]
-    assert isinstance(bench.step(session), Done)
-    assert bench.record(session).final_response == "second"
-    assert len(driver.jobs) == 2
-    bench.close()
-
-
-def test_the_time_of_an_answer_in_the_background_counts(driver: LaterDriver) -> None:
-    bench = background_bench(driver)
-    session = bench.submit(budget=ExecutionBudget(max_seconds=30))
-    driver.answers = ["late"]
-
-    def die() -> None:
-        raise WorkerDied
-
-    driver.created = die
-    bench.worker_died(session)
-    bench.clock.go_on(31)
+    driver.created = hang
+    bench.step(session)
+    driver.finish("found")
     bench.run(session)
-    assert bench.record(session).stop_reason is StopReason.TIME_LIMIT_REACHED
+    bench.clock.go_on(601)
+    bench.run(session)
+    assert bench.record(session).status == ended
+    assert len(driver.jobs) == 1
     bench.close()
 
 

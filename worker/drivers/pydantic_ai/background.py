@@ -37,8 +37,7 @@ def dump_response(response: ModelResponse) -> Any:
     """Write what is known of a response as JSON, without what it has answered so far."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-    # From its first event on: who attaches reads the whole answer.
-    details = {**(response.provider_details or {}), "background": True, "last_sequence_number": 0}
+    details = {**(response.provider_details or {}), "background": True}
     known = replace(response, parts=[], state="suspended", provider_details=details)
     return ModelMessagesTypeAdapter.dump_python([known], mode="json")[0]
 
@@ -98,13 +97,21 @@ def sent_in_background(messages: Any, settings: Any, attach: str | None) -> tupl
 async def keeping(
     events: AsyncIterable[Any], now: Callable[[], ModelResponse], keep: Callable[[ModelResponse], object]
 ) -> AsyncIterator[Any]:
-    """The events of a stream; the response as it is `now` is kept before the first of them is passed on."""
+    """The events of a stream; the response as it is `now` is kept before the first of them is passed on.
+
+    It is kept with a place in its stream: OpenAI refuses to stream an answer that was begun without a stream.
+    """
     is_kept = False
     async for event in events:
         if not is_kept:
             is_kept = True
-            await asyncio.to_thread(keep, now())
+            await asyncio.to_thread(keep, _from_first_event(now()))
         yield event
+
+
+def _from_first_event(response: ModelResponse) -> ModelResponse:
+    """The response, for whoever attaches to read its stream from the beginning."""
+    return replace(response, provider_details={**(response.provider_details or {}), "last_sequence_number": 0})
 
 
 async def retrieve_response(question: Question, known: Any) -> ModelResponse | None:
