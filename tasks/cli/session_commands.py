@@ -244,7 +244,7 @@ def restore(
       celery-agents restore session.json
     """
     job = client_for(redis_url).resume_snapshot(file.read(), session_id=session)
-    print(as_json({"session_id": job.session_id}) if json else job.session_id)
+    print(as_json({"session_id": job.session_id, "notice": job.notice or None}) if json else job.session_id)
 
 
 def trace(

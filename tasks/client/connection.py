@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 from celery import Celery
@@ -84,6 +85,14 @@ class ClientConnection:
     def _make_job(self, session_id: str, *, operation_id: str = "", execution_id: str = "") -> Job:
         """Make a handle of an execution, which acts over the connections of this client."""
         return Job(self.store, session_id, operation_id=operation_id, execution_id=execution_id, publish=self._publish)
+
+    def _describe_wait(self, agent: str, queue: str | None, labels: Mapping[str, str]) -> str:
+        """Why what begins with a new session cannot begin yet, as `Job.notice`; "" where nothing is known to hold it.
+
+        Args:
+            queue: Of the agent; None: no worker has registered it.
+        """
+        return self._queues.describe_unknown(agent) if queue is None else self._notes.describe(agent, queue, labels)
 
     def _now_ms(self) -> int:
         """Redis's time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -186,7 +187,8 @@ class SnapshotVerbs(ClientConnection):
 
         The execution begins at the step after its last commit, with its own id: the provider sees the same history, and
         keyed effects keep their keys. Requests that were open are asked again. Where the execution has ended, send a
-        message.
+        message. The job has a notice, which is also a warning, where no worker has registered the agent, or what goes
+        on cannot begin yet.
 
         Args:
             snapshot: As it was returned, or as JSON.
@@ -211,10 +213,16 @@ class SnapshotVerbs(ClientConnection):
             definition=found.definition.encode(),
             labels=check_labels(found.labels),
         )
-        saved = self.store.sessions.create(name, session, queue=self._queues.queue_of(found.agent))
+        queue = self._queues.queue_of(found.agent)
+        saved = self.store.sessions.create(name, session, queue=queue)
         self._publish(saved.publish)
         execution = saved.session.state.execution
-        return self._make_job(name, execution_id=execution.execution_id if execution else "")
+        job = self._make_job(name, execution_id=execution.execution_id if execution else "")
+        if queue is None or (execution is not None and not execution.status.is_terminal()):
+            job.notice = self._describe_wait(found.agent, queue, session.labels)
+        if job.notice:
+            warnings.warn(job.notice, stacklevel=2)
+        return job
 
     def _tools_of(self, session_id: str) -> list[str]:
         """Names of the tools in the definition that is stored with a session; none before its first step."""

@@ -209,11 +209,7 @@ class SubmittingVerbs(ClientConnection):
     def _created(self, submission: Submission, applied: ActionResult, agent: str, queue: str | None) -> Job:
         """The job of a session that was created."""
         job = self._job_of(submission, applied)
-        job.notice = (
-            self._queues.describe_unknown(agent)
-            if queue is None
-            else self._notes.describe(agent, queue, submission.labels)
-        )
+        job.notice = self._describe_wait(agent, queue, submission.labels)
         return job
 
     def _submit_in_burst(self, submission: Submission, agent: str, debounce: Debounce) -> Job:

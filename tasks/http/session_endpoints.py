@@ -251,6 +251,7 @@ async def resume_snapshot(call: Call) -> Response:
     )
     execution_id = await job.execution_id()
     value: dict[str, Any] = {"session_id": job.session_id, "execution_id": execution_id, "status": None, "result": None}
+    value["notice"] = job.notice or None
     return send(value, 201, headers={"Location": call.url(f"/v1/sessions/{job.session_id}")})
 
 

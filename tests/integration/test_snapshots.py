@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from support.agents import call, plan
 from support.lab import Lab
 from support.model_agents import KEY_NAME, PROVIDER_URL
 from support.provider import Provider, calls, tool_call
+from support.serve_process import ServeProcess
 from support.wait import wait_until
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore:no worker has registered")]
@@ -92,6 +94,31 @@ def test_a_snapshot_of_an_ended_session_goes_on_with_a_message_and_other_metadat
         assert state.store == one.client.show(job.session_id).state.store
     again = one.client.send_message("merged", plan(answer="and on"))
     assert again.result(timeout=30).final_response == "and on"
+
+
+def test_a_snapshot_whose_agent_nobody_offers_or_that_waits_says_so(
+    labs: tuple[Lab, Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = labs
+    taken = one.client.snapshot(one.client.submit("model", "hello", delay=timedelta(hours=1)).session_id)
+    with pytest.warns(UserWarning, match=r"no worker has registered agent 'model' \(registered: none\)"):
+        job = two.client.resume_snapshot(taken)
+    assert "the job waits until one does" in job.notice
+    (tmp_path / "session.json").write_bytes(taken.to_json())
+    monkeypatch.setenv("CELERY_AGENTS_REDIS_URL", two.store_url)
+    command = ["restore", str(tmp_path / "session.json"), "--json", "--session", "again"]
+    with pytest.warns(UserWarning, match="no worker has registered"):
+        restored = CliRunner().invoke(program, command)
+    assert json.loads(restored.stdout) == {"session_id": "again", "notice": job.notice}
+    with ServeProcess(tmp_path / "serve", two.store_url) as served, served.http() as http:
+        reply = http.post("/v1/snapshots", json={"snapshot": taken.to_dict(), "session_id": "over-http"})
+        assert (reply.status_code, reply.json()["notice"]) == (201, job.notice)
+
+    two.worker()
+    two.client.wait_for_agent("model")
+    two.client.pause(agent="model", reason="an audit")
+    with pytest.warns(UserWarning, match="an audit"):
+        assert "an audit" in two.client.resume_snapshot(taken, session_id="paused").notice
 
 
 def test_what_cannot_be_resumed_is_refused_and_writes_nothing(labs: tuple[Lab, Lab]) -> None:
