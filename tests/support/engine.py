@@ -182,8 +182,10 @@ class Bench:
         self.store.sessions.submit(session_id, (agent or self.agents[0]).name, "", transition)
         return session_id
 
-    def send(self, session_id: str, message: str = "more", budget: ExecutionBudget | None = None) -> ActionResult:
-        payload: dict[str, Any] = {"message": Message.user(message).to_dict()}
+    def send(
+        self, session_id: str, message: str = "more", budget: ExecutionBudget | None = None, *, when: str = ""
+    ) -> ActionResult:
+        payload: dict[str, Any] = {"message": Message.user(message).to_dict(), **({"when": when} if when else {})}
         if budget is not None:
             payload["budget"] = budget.to_dict()
         return self._act(session_id, InboxKind.MESSAGE, payload)

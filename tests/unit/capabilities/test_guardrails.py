@@ -474,6 +474,7 @@ def test_an_answer_that_nobody_may_judge_any_more_is_not_shown(new_bench: NewBen
         (lambda: Guardrail("g", ["password"]), "is no function"),  # type: ignore[list-item]
         (lambda: Guardrail("g", [RegexRule("a")], phases=["before"]), "request, response"),
         (lambda: Guardrail("g", [RegexRule("a")], phases="request"), "request, response"),
+        (lambda: Guardrail("g", [RegexRule("a")], phases=[]), "request, response"),
         (lambda: Guardrail("g", [RegexRule("a")], on_error="allow"), "'block' or 'warn'"),
         (lambda: RegexRule("("), "give a regular expression"),
         (lambda: RegexRule("a", then="stop"), "block, warn, allow"),

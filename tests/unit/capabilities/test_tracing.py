@@ -239,6 +239,16 @@ def test_files_hold_the_lines_of_a_stream_and_the_whole_trace(tmp_path: Path) ->
     bench.close()
 
 
+def test_a_directory_of_traces_is_made_once_with_those_above_it(tmp_path: Path) -> None:
+    directory = tmp_path / "traces" / "of today"
+    tracing = Tracing([FileSink(directory)])
+    bench, _ = run(tracing)
+    bench.step(bench.submit("find more"))
+    assert tracing.delivery.flush(10)
+    assert sorted(each.name for each in directory.iterdir()) == ["e1.json", "e2.json"]
+    bench.close()
+
+
 def test_one_job_may_wait_whatever_it_takes_and_a_full_sink_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "MOST_WAITING_BYTES", 100)
     hangs = threading.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +14,20 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from celery_agents import CeleryDurability
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.drivers import CallTool
+from celery_agents.worker.drivers import CallTool, InferenceRequest
+from celery_agents.worker.engine.asked import describe_question
+from celery_agents.worker.engine.run_values import Question
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.known_secrets import remember_secrets
-from celery_agents.worker.state import AgentState, InferenceResponse, Message
+from celery_agents.worker.state import AgentState, InferenceResponse, LLMConfig, Message, ResponseFormat
+from celery_agents.worker.state.conversation.context import ResponseFormatType
 from celery_agents.worker.state.past.seen_requests import ModelRequest
+from celery_agents.worker.state.values.frozen import FrozenDict
+from celery_agents.worker.store.asked import Asked
 from celery_agents.worker.store.past import read_old_values
 from celery_agents.worker.store.sessions.past_reads import StepAddress
 from celery_agents.worker.tools import tool
+from celery_agents.worker.tools.toolset import ToolSet, ToolSpec
 
 from support.engine import Bench
 from support.pydantic_found import submitted
@@ -136,3 +143,34 @@ def test_a_hook_that_changes_the_prompt_of_one_step_shows_in_it(run: Callable[..
     bench, session = run(system_prompt="always", hooks=[Hook(HookPoint.BEFORE_INFERENCE, change)])
     prompts = [_request(bench, session, step).system_prompt for step in range(1, 6)]
     assert prompts == ["always", "always", "only now", "always", "always"]
+
+
+SHAPE = ResponseFormat(type=ResponseFormatType.JSON_OBJECT)
+
+
+@pytest.mark.parametrize("shape", [None, SHAPE], ids=["text", "shape"])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.5}], ids=str)
+def test_the_settings_of_the_session_and_the_shape_it_asks_for_show(
+    new_bench: Callable[..., Bench], settings: dict[str, Any], shape: ResponseFormat | None
+) -> None:
+    bench = new_bench(Agent("looking", driver=lambda state: "{}"))
+    session = bench.submit(state=AgentState.fresh().with_response_format(shape))
+    if settings:
+        bench.change_model(session, LLMConfig(settings=FrozenDict(settings)))
+    bench.run(session)
+    request = _request(bench, session, 1)
+    assert request.settings == settings
+    assert request.response_format == (None if shape is None else shape.to_dict())
+
+
+def test_what_is_asked_again_is_not_described_again() -> None:
+    state, tools = AgentState.fresh(system_prompt="be brief"), ToolSet([look]).specs()
+    run: Any = SimpleNamespace(seen_extents=state.store.extents, agent=Agent("a", driver=_driver), model="m")
+
+    def describe(tools: tuple[ToolSpec, ...]) -> Asked:
+        request = InferenceRequest(state, session_id="s", execution_id="e", step=1, tools=tools, timeout=1.0)
+        return describe_question(run, Question(request))
+
+    first = describe(tools)
+    assert describe(tools) is first
+    assert describe(()).facts != first.facts

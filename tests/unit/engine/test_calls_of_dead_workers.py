@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.engine.leases import Interruption
 from celery_agents.worker.engine.tool_calls import _batches
+from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.tools import LookupResult, ToolContext, tool
 
 from support.engine import Bench, WorkerDied, calling, calls_of, executions, fragile_tool, shown
@@ -185,6 +187,40 @@ def test_each_result_is_written_when_its_call_ends_and_the_last_one_with_the_com
     session_id = bench.submit()
     bench.run(session_id)
     assert [sorted(results) for _, results in written] == [[0], [1]]
+
+
+@pytest.mark.parametrize("why", [Interruption.DRAIN, Interruption.LOST, Interruption.HOLDER])
+@pytest.mark.parametrize("numbers", [[1], [1, 2]], ids=str)
+def test_a_call_that_is_cut_off_with_its_step_is_finished_by_another_worker(
+    new_bench: NewBench, why: Interruption, numbers: list[int]
+) -> None:
+    keys: list[str] = []
+    asked: list[object] = []
+
+    @tool(effect="keyed")
+    async def pay(ctx: ToolContext, number: int) -> str:
+        """Pay."""
+        keys.append(ctx.idempotency_key)
+        if len(keys) == 1:
+            bench.keeper.interrupt_all(why)
+            await asyncio.sleep(20)
+        return "paid"
+
+    def ask(context: HookContext) -> None:
+        assert context.tool_call is not None
+        asked.append(context.tool_call.args["number"])
+
+    calls = [CallTool("pay", number=number) for number in numbers]
+    hooks = [Hook(HookPoint.BEFORE_TOOL, ask)]
+    bench = new_bench(calling(*calls, tools=[pay], hooks=hooks, max_parallel_tools=1))
+    session_id = bench.submit()
+    assert not isinstance(bench.step(session_id), Done)
+    assert asked == numbers, "this worker does not try them once more"
+    bench.clock.go_on(bench.settings.lease_seconds + bench.settings.lease_grace_seconds + 0.1)
+    bench.run(session_id)
+    assert {each.outcome.value for each in executions(bench, session_id)} == {"ok"}
+    assert keys == [keys[0], *dict.fromkeys(keys)]
+    assert len(keys) == len(numbers) + 1
 
 
 def test_a_worker_that_drains_begins_no_further_call(new_bench: NewBench) -> None:

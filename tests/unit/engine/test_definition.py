@@ -116,3 +116,24 @@ def test_the_group_of_a_worker_follows_from_the_names_of_its_agents() -> None:
     one, other = (Agent(name, driver=lambda state: "") for name in ("one", "other"))
     assert AgentRegistry([one, other]).group == AgentRegistry([other, one]).group
     assert AgentRegistry([one]).group != AgentRegistry([other]).group
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model": "openai:gpt-5-mini", "completion_window": "3h"}, "'2h', '8h', '24h'"),
+        ({"model": "anthropic:claude-haiku-4-5", "completion_window": "8h"}, "it has '24h'"),
+        ({"model": "groq:llama-3.3-70b-versatile", "completion_window": "24h"}, "it has none"),
+        ({"model": "openai:a", "base_url": "http://localhost:1/v1", "completion_window": "8h"}, "openai-responses:"),
+        ({"model": "openai:a", "base_url": "http://localhost:1/v1", "background": True}, "openai-responses:"),
+        ({"model": ["openai:a", "openai:b"], "completion_window": "8h"}, "one model"),
+        ({"driver": lambda state: "x", "completion_window": "8h"}, "driver sells none"),
+        ({"model": "openai:gpt-5-mini", "window_failed": "later"}, "'fail' or 'live'"),
+        ({"model": "openai:gpt-5-mini", "completion_window": "8h", "background": True}, "give one of them"),
+        ({"model": "anthropic:claude-haiku-4-5", "background": True}, "OpenAI's responses"),
+        ({"driver": lambda state: "x", "background": True}, "OpenAI's responses"),
+    ],
+)
+def test_a_window_that_is_not_sold_is_refused_where_the_agent_is_written(fields: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Agent("report", **fields)

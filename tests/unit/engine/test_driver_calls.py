@@ -1,12 +1,16 @@
-"""How long a plain driver counts as a function that blocks its step, and what becomes of an answer."""
+"""How long a plain driver counts as a function that blocks its step, and which calls a message interrupts."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from celery_agents.worker.agent import Agent
+from celery_agents.worker.drivers import InferenceRequest
+from celery_agents.worker.drivers.answers import raw_answer
+from celery_agents.worker.drivers.function import LocalDriver
 from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.engine.leases import Interruption
 from celery_agents.worker.errors import DriverError
@@ -64,3 +68,43 @@ def test_a_plain_driver_that_has_returned_blocks_nothing(new_bench: NewBench, ra
     outcome = bench.step(bench.submit(), bench.another_worker(agent, observer=Watching()))  # type: ignore[arg-type]
     assert abandoned == [0]
     assert isinstance(outcome, RetryLater if raises else Done)
+
+
+class InterruptedDriver(LocalDriver):
+    """Async; a message interrupts the step during the call that has this purpose."""
+
+    name = "interrupted"
+    is_async = True
+
+    def __init__(self, purpose: str, interrupt: Callable[[str], None]) -> None:
+        self._purpose, self._interrupt = purpose, interrupt
+        self.answered: list[str] = []
+
+    async def infer(self, request: InferenceRequest) -> bytes:
+        if request.purpose == self._purpose and request.step == 1:
+            self._interrupt(request.session_id)
+            await asyncio.sleep(0.2)
+        self.answered.append(request.purpose)
+        return raw_answer("done", request, self.name)
+
+
+@pytest.mark.parametrize("purpose", ["", "sum"], ids=["of the step", "of a hook"])
+def test_a_message_interrupts_the_call_of_its_step_and_none_that_a_hook_makes(
+    new_bench: NewBench, purpose: str
+) -> None:
+    def interrupt(session: str) -> None:
+        bench.send(session, when="interrupt")
+        bench.keeper.tick()
+
+    said: list[str] = []
+
+    def ask(context: HookContext) -> None:
+        said.append(context.ask_model("sum", "sum it up").content)
+
+    driver = InterruptedDriver(purpose, interrupt)
+    bench = new_bench(Agent("a", driver=driver, hooks=[Hook(HookPoint.BEFORE_STEP, ask)]))
+    session = bench.submit()
+    bench.run(session)
+    assert driver.answered == ["sum", "sum", ""], "the question of the first step is left off"
+    assert said == ["done", "done"]
+    assert bench.record(session).status == "completed"

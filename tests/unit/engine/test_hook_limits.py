@@ -9,6 +9,7 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool, InferenceRequest, ScriptedDriver
+from celery_agents.worker.drivers.function import LocalDriver
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.known_secrets import current_matcher
@@ -155,6 +156,25 @@ def test_an_answer_that_a_hook_has_made_fails_the_execution_where_it_is_too_larg
     assert error.kind == "answer_too_large"
     assert "a hook" in error.message
     assert len(execution.to_json()) < 50_000
+
+
+@pytest.mark.parametrize("changes", [{}, {"response": None}], ids=["nothing", "no answer"])
+def test_an_answer_that_no_hook_has_made_stays_although_it_is_longer_when_parsed(
+    new_bench: NewBench, changes: dict[str, Any]
+) -> None:
+    class Terse(LocalDriver):
+        name = "terse"
+        is_async = False
+
+        def infer(self, request: InferenceRequest) -> bytes:
+            return b"3000"
+
+        def parse(self, raw: bytes) -> InferenceResponse:
+            return InferenceResponse(content="a" * int(raw))
+
+    hook = Hook(HookPoint.AFTER_INFERENCE, lambda context: context.changed(**changes))
+    record = new_bench(Agent("a", driver=Terse(), hooks=[hook]), max_answer_bytes=2_000).ran()
+    assert (record.status, record.final_response) == ("completed", "a" * 3000)
 
 
 def test_values_of_hooks_within_the_limits_come_as_they_are(new_bench: NewBench) -> None:

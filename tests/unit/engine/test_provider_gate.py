@@ -262,6 +262,14 @@ def test_a_limit_that_was_raised_unheard_holds_nothing(new_bench: NewBench) -> N
     assert bench.ran().status == "completed"
 
 
+def test_a_limit_that_was_raised_unheard_counts_from_the_first_request(new_bench: NewBench) -> None:
+    bench = new_bench(agent_of(CountedDriver()), retry_delay_max_seconds=0.5)
+    set_limit(bench, rpm=0)
+    bench.store.flow.set_value(ProviderLimit("openai:a", rpm=6))
+    assert isinstance(bench.step(bench.submit()), Done)
+    assert "openai:a allows 6 requests a minute" in put_off(bench.step(bench.submit())).reason
+
+
 def test_who_may_not_go_is_told_the_limit_and_the_time(new_bench: NewBench) -> None:
     driver = CountedDriver()
     bench = new_bench(agent_of(driver), retry_delay_max_seconds=0.5)

@@ -13,7 +13,7 @@ from celery_agents.worker import crash_points
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import InferenceRequest
 from celery_agents.worker.engine import Done, RetryLater
-from celery_agents.worker.errors import ConfigurationError, JobEnded, UnusableAnswer
+from celery_agents.worker.errors import JobEnded, UnusableAnswer
 from celery_agents.worker.state import ExecutionBudget, ExecutionStatus, InferenceResponse, StopReason, ToolCall
 from celery_agents.worker.store import Result
 from celery_agents.worker.store.journal import JournaledJob
@@ -338,6 +338,20 @@ def test_a_look_that_fails_is_made_again(bench: Bench, driver: LaterDriver) -> N
     assert len(driver.jobs) == 1
 
 
+def test_a_look_that_is_refused_for_good_fails_the_execution(bench: Bench, driver: LaterDriver) -> None:
+    session = bench.submit()
+    bench.step(session)
+
+    def refuse() -> None:
+        raise refused(401)
+
+    driver.looking = refuse
+    assert isinstance(look(bench, session), Done)
+    result = bench.record(session)
+    assert result.status is ExecutionStatus.FAILED
+    assert "HTTP 401" in str(result.errors)
+
+
 def test_a_job_that_its_provider_never_ends_is_given_up(bench: Bench, driver: LaterDriver) -> None:
     session = bench.submit()
     bench.step(session)
@@ -510,28 +524,7 @@ def test_a_job_whose_creation_takes_longer_than_its_step_is_found_or_not_paid_tw
     bench.close()
 
 
-# --- definitions ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"model": "openai:gpt-5-mini", "completion_window": "3h"}, "'2h', '8h', '24h'"),
-        ({"model": "anthropic:claude-haiku-4-5", "completion_window": "8h"}, "it has '24h'"),
-        ({"model": "groq:llama-3.3-70b-versatile", "completion_window": "24h"}, "it has none"),
-        ({"model": "openai:a", "base_url": "http://localhost:1/v1", "completion_window": "8h"}, "openai-responses:"),
-        ({"model": "openai:a", "base_url": "http://localhost:1/v1", "background": True}, "openai-responses:"),
-        ({"model": ["openai:a", "openai:b"], "completion_window": "8h"}, "one model"),
-        ({"driver": lambda state: "x", "completion_window": "8h"}, "driver sells none"),
-        ({"model": "openai:gpt-5-mini", "window_failed": "later"}, "'fail' or 'live'"),
-        ({"model": "openai:gpt-5-mini", "completion_window": "8h", "background": True}, "give one of them"),
-        ({"model": "anthropic:claude-haiku-4-5", "background": True}, "OpenAI's responses"),
-        ({"driver": lambda state: "x", "background": True}, "OpenAI's responses"),
-    ],
-)
-def test_a_window_that_is_not_sold_is_refused_where_the_agent_is_written(fields: Any, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        Agent("report", **fields)
+# --- windows ----------------------------------------------------------------------------------------------------
 
 
 def test_a_window_of_a_session_that_its_model_has_not_fails_the_execution() -> None:

@@ -52,6 +52,26 @@ def test_a_call_finds_each_memo_with_the_reply_to_what_it_asked_then(new_bench: 
     assert runs == [[], [asked], [asked, measured], [asked, measured, ({"count": 3}, ("approval", None))]]
 
 
+def test_an_answer_does_not_end_a_wait_for_a_time(new_bench: NewBench) -> None:
+    @tool(effect="unsafe")
+    def measure(ctx: ToolContext) -> str:
+        """Ask, and wait a minute."""
+        if not ctx.replies.received:
+            raise NeedsAnswer("How many?", schema=int)
+        ctx.wait_until(bench.clock.now + timedelta(minutes=1))
+        return "measured"
+
+    bench = new_bench(Agent("lab", driver=ScriptedDriver([CallTool("measure"), "done"]), tools=[measure]))
+    session = bench.submit()
+    assert isinstance(bench.step(session), Waiting)
+    bench.answer(session, Answer(3))
+    assert isinstance(bench.step(session), Waiting)
+    assert bench.due(session) is None
+    bench.clock.go_on(60.1)
+    bench.run(session)
+    assert bench.record(session).status == "completed"
+
+
 @pytest.mark.parametrize("memo", [None, {"kept": 1}])
 def test_a_question_holds_what_its_call_leaves_and_nothing_else(new_bench: NewBench, memo: Any) -> None:
     @tool(effect="unsafe")

@@ -99,7 +99,7 @@ def test_a_moment_is_of_the_years_1970_to_9000(moment: datetime, fits: bool) -> 
 
 
 def test_what_is_left_out_has_its_default() -> None:
-    assert bodies.Stop().timeout_seconds == 30
+    assert (bodies.Stop().timeout_seconds, bodies.Stop().clear_queue) == (30, False)
     assert bodies.GivenSnapshot(snapshot={}).merge_context is True
     assert (bodies.SessionsQuery().limit, bodies.RequestsQuery().limit, bodies.MessagesQuery().limit) == (50, 50, 100)
     assert (bodies.MessagesQuery().offset, bodies.WaitQuery().wait) == (0, 0)
