@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -321,7 +322,7 @@ def test_the_loop_that_fetches_is_alive_while_it_waits_and_is_no_more_counted_wh
 ) -> None:
     facts: Callable[[], float] = lambda: runtime.liveness.facts["turned"]  # noqa: E731
     steps.disconnect()
-    runtime.liveness._turned_at["steps"] = 0.0  # as one that hangs
+    runtime.liveness._turned_at["steps"] = time.monotonic() - 5_000  # as one that hangs
     assert facts() > 1000
     runtime.liveness.forget_loop("steps")
     assert facts() < 1000
