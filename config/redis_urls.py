@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+from .urls import hide_password, split_url
+
 ONE_SERVER: Final = ("redis://", "rediss://", "unix://")
 SENTINELS: Final = ("redis+sentinel://", "rediss+sentinel://")
 CLUSTERS: Final = ("redis+cluster://", "rediss+cluster://")
@@ -21,6 +23,7 @@ SENTINEL_SECONDS: Final = 1.0
 _SENTINEL_PORT: Final = 26_379
 _PORT: Final = 6_379
 _SYNONYMS: Final = {"valkey": "redis", "valkeys": "rediss"}
+_ENCODED: Final = "a password is written with %2F, %3F, %23, %5B and %5D in place of / ? # [ and ]"
 
 
 def canonical_url(url: str) -> str:
@@ -38,6 +41,44 @@ def uses_sentinels(url: str) -> bool:
 def uses_cluster(url: str) -> bool:
     """Whether a URL names nodes of a cluster."""
     return url.startswith(CLUSTERS)
+
+
+def check_url(url: str) -> None:
+    """Check the URL of a store or of a broker, with the scheme that `canonical_url` gives.
+
+    Raises:
+        ValueError: It cannot be used; the sentence repeats no secret.
+    """
+    if "://" not in url:
+        raise ValueError(f"{hide_password(url)!r} is not a URL; write it like redis://host:6379/0")
+    user, at, _ = split_url(url).netloc.rpartition("@")
+    if not {*user}.isdisjoint("[]"):  # libraries look for an address between them
+        raise ValueError(_ENCODED)
+    try:
+        _check_hosts(url)
+    except ValueError:
+        if not at and "@" in url:  # where the password ends the hosts, a part of it is taken for a port
+            raise ValueError(_ENCODED) from None
+        raise
+
+
+def _check_hosts(url: str) -> None:
+    if uses_sentinels(url):
+        SentinelUrl.parse(url)
+    elif uses_cluster(url):
+        ClusterUrl.parse(url)
+    elif url.startswith("sentinel://"):
+        raise ValueError(f"sentinel:// does not name the primary; write it like {EXAMPLE}")
+    elif not _has_usable_port(url):
+        raise ValueError(f"{hide_password(url)!r} has no usable port; write it like redis://host:6379/0")
+
+
+def _has_usable_port(url: str) -> bool:
+    """Whether the port is valid, or the scheme's default holds. Semicolons separate several hosts, as for AMQP."""
+    try:
+        return all(urlsplit(part).port != 0 for part in url.split(";"))
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +107,7 @@ class SentinelUrl:
         Raises:
             ValueError: A part is missing or wrong; the sentence repeats no secret.
         """
-        parts = urlsplit(url)
+        parts = split_url(url)
         user, at, hosts = parts.netloc.rpartition("@")
         name, _, database = parts.path.strip("/").partition("/")
         if not name:
@@ -118,7 +159,7 @@ class ClusterUrl:
         Raises:
             ValueError: A part is wrong; the sentence repeats no secret.
         """
-        parts = urlsplit(url)
+        parts = split_url(url)
         user, at, hosts = parts.netloc.rpartition("@")
         if parts.path.strip("/") not in ("", "0"):
             raise ValueError(f"a cluster has the database 0 alone; write it like {CLUSTER_EXAMPLE}")

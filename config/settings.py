@@ -11,24 +11,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .archive_urls import ArchiveUrl
 from .networks import AllowedNetworks
-from .redis_urls import (
-    CLUSTERS,
-    EXAMPLE,
-    ONE_SERVER,
-    SENTINELS,
-    ClusterUrl,
-    SentinelUrl,
-    canonical_url,
-    uses_cluster,
-    uses_sentinels,
-)
+from .redis_urls import CLUSTERS, ONE_SERVER, SENTINELS, canonical_url, check_url, uses_cluster
+from .urls import hide_password
 
 PREFIX: Final = "CELERY_AGENTS_"
 # Kubernetes injects these names for a service called celery-agents; they are not settings.
@@ -331,17 +321,8 @@ class Settings(BaseSettings):
     def _check_url(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        if "://" not in value:
-            raise ValueError(f"{_hide_password(value)!r} is not a URL; write it like redis://host:6379/0")
         url = canonical_url(value)
-        if uses_sentinels(url):
-            SentinelUrl.parse(url)
-        elif uses_cluster(url):
-            ClusterUrl.parse(url)
-        elif url.startswith("sentinel://"):
-            raise ValueError(f"sentinel:// does not name the primary; write it like {EXAMPLE}")
-        elif not _has_usable_port(url):
-            raise ValueError(f"{_hide_password(value)!r} has no usable port; write it like redis://host:6379/0")
+        check_url(url)
         return url
 
     @field_validator("archive_url")
@@ -433,7 +414,9 @@ class Settings(BaseSettings):
         """The settings for people: without secrets, and URLs without passwords."""
         for name in type(self).model_fields:
             value = getattr(self, name)
-            yield name, "(hidden)" if value and "secret" in name else _hide_password(value) if name in _URLS else value
+            if value and (name in _URLS or "secret" in name):
+                value = hide_password(value) if name in _URLS else "(hidden)"
+            yield name, value
 
     @property
     def broker(self) -> str:
@@ -582,16 +565,4 @@ def _describe(error: ValidationError) -> str:
 def _hide_secret(name: str, value: object) -> str:
     if "secret" in name:
         return "(hidden)"
-    return repr(_hide_password(value) if isinstance(value, str) else value)
-
-
-def _has_usable_port(url: str) -> bool:
-    """Whether the port is valid, or the scheme's default holds. Semicolons separate several hosts, as for AMQP."""
-    try:
-        return all(urlsplit(part).port != 0 for part in url.split(";"))
-    except ValueError:
-        return False
-
-
-def _hide_password(url: str | None) -> str | None:
-    return url and re.sub(r"(?<=:)[^:@/]+(?=@)|(?<=password=)[^&#]+", "***", url)
+    return repr(hide_password(value) if isinstance(value, str) else value)

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
+
+from ..config.urls import split_url
 
 # A long line of a value with several lines, such as a private key, is a secret by itself.
 _LONG_LINE_CHARS: Final = 24
@@ -55,7 +57,7 @@ def secrets_of_variables(variables: Mapping[str, str]) -> Iterator[str]:
             yield from _secrets_of_json(value)
         elif "://" in value:
             yield from passwords_of(value)
-            if _WEBHOOK_NAME.search(name) is not None and len(urlsplit(value).path) > _TOKEN_CHARS:
+            if _WEBHOOK_NAME.search(name) is not None and len(split_url(value).path) > _TOKEN_CHARS:
                 yield value.strip()  # anyone who has the URL may call it
         elif "=" in value:
             yield from _assigned_secrets(value)
@@ -96,11 +98,8 @@ def passwords_of(urls: str) -> Iterator[str]:
     A user name that is a token counts, and so does the value of a parameter whose name says that it is a secret.
     """
     for url in _NEXT_URL.split(urls):
-        try:
-            parts = urlsplit(url)
-            user, password = parts.username, parts.password
-        except ValueError:
-            continue
+        parts = split_url(url)
+        user, password = parts.username, parts.password
         if password:
             yield from (password, unquote(password))
             yield parts.netloc  # finds a short password too, where it is part of its URL
@@ -111,11 +110,7 @@ def passwords_of(urls: str) -> Iterator[str]:
 
 def _users_of(url: str) -> Iterator[str]:
     """The user names of a URL whose user name is its key."""
-    try:
-        user = urlsplit(url).username
-    except ValueError:
-        return
-    if user:
+    if user := split_url(url).username:
         yield user
 
 

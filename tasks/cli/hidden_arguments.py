@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
 from ...worker.secret_values import passwords_of
 
@@ -45,8 +44,5 @@ def take_redis_url(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL holds a password; True for one that cannot be read but may."""
-    try:
-        return bool(urlsplit(url).password) or any(passwords_of(url))
-    except ValueError:
-        return "@" in url
+    """Whether a URL holds a password."""
+    return any(passwords_of(url))

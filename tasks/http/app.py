@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
@@ -177,10 +177,16 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def _refuse_route(request: Request, error: Exception) -> Response:
-    del request
     assert isinstance(error, HTTPException)
     kind, detail = _ROUTING.get(error.status_code, ("refused", str(error.detail)))
-    return respond(HttpProblem(error.status_code, kind, detail, headers=dict(error.headers or {})))
+    headers = {"Allow": _methods_at(request)} if error.status_code == 405 else dict(error.headers or {})
+    return respond(HttpProblem(error.status_code, kind, detail, headers=headers))
+
+
+def _methods_at(request: Request) -> str:
+    """The methods of all routes of a path: that of an exception is one route's."""
+    routes = [each for each in request.app.routes if each.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for each in routes for method in each.methods or ()}))
 
 
 async def _fail(request: Request, error: Exception) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, AwareDatetime, Field
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
 from ...worker.flow.debounce import Debounce
 from ...worker.flow.schedules import MOST_MISSED, Schedule
@@ -31,13 +31,20 @@ def _check_moment(value: datetime) -> datetime:
     return value
 
 
+def _check_is_time(value: object) -> object:
+    """Refuse a number, which pydantic takes for seconds or milliseconds since 1970, and a date without a time."""
+    if isinstance(value, str) and ":" not in value:
+        raise ValueError("give a time with its zone, such as 2026-01-31T12:00:00Z")
+    return value
+
+
 EVENT_ID: Final = r"\d{1,20}(-\d{1,20})?"
 """The ids of events, as a pattern."""
 
 CURSOR: Final = rf"{EVENT_ID}(\+{EVENT_ID})?"
 """Cursors of streams with live text, and the ids of events, as a pattern."""
 
-Moment = Annotated[AwareDatetime, AfterValidator(_check_moment)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_check_is_time), AfterValidator(_check_moment)]
 WaitSeconds = Annotated[float, Field(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the end; 0: none.")]
 By = Annotated[str | None, BY]
 Limit = Annotated[int, Field(ge=1, le=1000, description="Most entries of a page.")]

@@ -124,7 +124,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "worker.agent_checks": "config worker.drivers worker.errors worker.state worker.tools",
     "worker.archive": "config worker.errors",
     "worker.capabilities": (
-        "worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
+        "config worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
         "worker.lazy_names worker.recent worker.redaction worker.requests worker.run_state worker.state worker.tools "
         "worker.trace_ids"
     ),
@@ -151,6 +151,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.drivers worker.errors worker.flow worker.guards worker.known_secrets worker.lazy_names worker.recent "
         "worker.redaction worker.requests worker.state worker.tools"
     ),
+    "worker.secret_values": "config",
     "worker.redaction": "worker.errors worker.known_secrets worker.state",
     "worker.requests": "worker.errors worker.lazy_names worker.state",
     "worker.run_state": "worker.errors worker.lazy_names worker.state",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,7 +54,7 @@ class Deployment:
         (self.programs / "with-secrets").symlink_to(DEPLOY / "docker" / "with-secrets")
         for name in ("celery-agents", "python"):
             (self.programs / name).write_text(
-                f'#!/bin/sh\nexec {sys.executable} {"-m celery_agents " if name != "python" else ""}"$@"\n'
+                f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {"-m celery_agents " if name != "python" else ""}"$@"\n'
             )
             (self.programs / name).chmod(0o755)
 

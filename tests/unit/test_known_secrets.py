@@ -99,8 +99,11 @@ def test_other_variables_are_no_secrets(name: str, monkeypatch: pytest.MonkeyPat
 
 def test_the_password_of_every_url_is_a_secret_whatever_its_variable_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_BACKENDS", "redis://:corr%65ct-horse@db/0;amqp://auditor:battery-staple@mq//")
-    redacted = current_matcher(fresh=True).redact("corr%65ct-horse correct-horse battery-staple auditor")
-    assert redacted == "[redacted] [redacted] [redacted] auditor"
+    monkeypatch.setenv("ACME_TABLES", "postgresql://auditor:several-hosts@h1:5432,[::1]:5433/x")
+    monkeypatch.setenv("ACME_NOTES", "https://auditor:brack[e]ts@h/")
+    texts = "corr%65ct-horse correct-horse battery-staple several-hosts brack[e]ts auditor"
+    redacted = current_matcher(fresh=True).redact(texts)
+    assert redacted == "[redacted] [redacted] [redacted] [redacted] [redacted] auditor"
 
 
 @pytest.mark.parametrize(
@@ -128,6 +131,7 @@ def test_the_part_of_a_value_that_is_secret_is_found_alone(
 def test_the_address_of_an_incoming_webhook_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     address = "https://hooks.invalid/services/T000/B000/not-a-real-path"
     monkeypatch.setenv("SLACK_WEBHOOK_URL", address)
+    monkeypatch.setenv("TEAMS_WEBHOOK_URL", "https://[hooks.invalid/not-a-real-path-0123456789")
     assert current_matcher(fresh=True).redact(f"posted to {address}.") == "posted to [redacted]."
 
 

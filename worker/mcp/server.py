@@ -13,8 +13,8 @@ from functools import cached_property
 from importlib import import_module
 from itertools import permutations
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
+from ...config.urls import is_web_address
 from ..errors import ConfigurationError, MissingExtra
 from ..state.agent_state import AgentState
 from ..tools.approval import Approval, check_approval
@@ -127,8 +127,7 @@ class MCPServer:
         if (self.url is None) == (self.command is None):
             raise self._refusal(f"give either url= or command=, {'not both' if self.url else 'one of them is needed'}")
         if self.url is not None:
-            parts = urlsplit(self.url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
+            if not is_web_address(self.url):
                 raise self._refusal(f"url={self.url!r:.80} must begin with http:// or https:// and name a host")
             if self.env or self.cwd:
                 raise self._refusal("env= and cwd= belong to command=; a server with a url has its own")

@@ -14,6 +14,7 @@ import tenacity
 from celery_agents.worker.capabilities import HttpSink, Trace, TraceEvent, TraceStatus
 from celery_agents.worker.capabilities.tracing import sinks
 from celery_agents.worker.capabilities.tracing.sinks import PostRefused
+from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.state import FrozenDict
 
 from support.states import at
@@ -95,6 +96,12 @@ def test_what_stays_as_it_is_is_not_tried_again_and_no_redirect_is_followed(rece
     with pytest.raises(PostRefused) as refused:
         HttpSink(receiver.url).write(TRACE)
     assert (refused.value.status, [path for path, _, _ in receiver.posts]) == (status, ["/traces"])
+
+
+@pytest.mark.parametrize("url", ["receiver.example", "ftp://receiver.example", "http://", "http://[::1"])
+def test_an_address_of_nothing_is_refused_where_it_is_written(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"HttpSink\(url\)=.*: give an address that begins with http"):
+        HttpSink(url)
 
 
 def test_a_receiver_that_is_away_is_an_error(receiver: Receiver) -> None:

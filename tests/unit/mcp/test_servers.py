@@ -48,6 +48,7 @@ def state(**metadata: str) -> AgentState:
         ({"url": None}, "give either url= or command=, one of them is needed"),
         ({"command": "crm"}, "give either url= or command=, not both"),
         ({"url": "crm.example"}, "url='crm.example' must begin with http"),
+        ({"url": "https://[crm"}, r"url='https://\[crm' must begin with http"),
         ({"url": None, "command": ""}, "command= is empty"),
         ({"env": {"A": "b"}}, "env= and cwd= belong to command="),
         ({"url": None, "command": "crm", "auth": "x"}, "auth= and headers= belong to url="),

@@ -98,6 +98,13 @@ def test_a_moment_is_of_the_years_1970_to_9000(moment: datetime, fits: bool) -> 
         bodies.Budget(deadline=moment)
 
 
+@pytest.mark.parametrize("text", ["5", "0.5", "1795918466", "1795918466000", "2026-12-01", "tomorrow", ""])
+def test_a_moment_is_a_date_with_a_time_and_no_number(text: str) -> None:
+    with pytest.raises(ValidationError, match=r"give a time with its zone, such as 2026-01-31T12:00:00Z"):
+        bodies.Budget.model_validate({"deadline": text})
+    bodies.Budget.model_validate({"deadline": "2026-12-01 10:00:00.5+05:30"})
+
+
 def test_what_is_left_out_has_its_default() -> None:
     assert (bodies.Stop().timeout_seconds, bodies.Stop().clear_queue) == (30, False)
     assert bodies.GivenSnapshot(snapshot={}).merge_context is True

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import tenacity
 from tenacity.wait import wait_base
 
+from ....config.urls import is_web_address
 from ...errors import ConfigurationError
 from .trace import Trace, TraceEvent
 
@@ -111,8 +112,7 @@ class HttpSink:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not is_web_address(self.url):
             raise ConfigurationError(f"HttpSink(url)={self.url!r:.100}: give an address that begins with http(s)://")
 
     @property

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from ....config.urls import is_web_address
 from ...errors import ConfigurationError, MissingExtra
 from ...flow.values import ModelEndpoint
 from ...redaction import redact
@@ -56,7 +57,7 @@ class Target:
     def __post_init__(self) -> None:
         if not self.model.strip() or self.model.endswith(":"):
             raise ConfigurationError(f"model {self.model!r}: write provider:name, such as openai:gpt-5-mini")
-        if self.base_url is not None and not _is_web_address(self.base_url):
+        if self.base_url is not None and not is_web_address(self.base_url):
             shown = redact(self.base_url)
             raise ConfigurationError(f"base_url {shown!r}: write an address such as http://localhost:8000/v1")
 
@@ -190,14 +191,6 @@ def request_settings(model: Model, settings: dict[str, Any], timeout_seconds: fl
         del forced["max_retries"]  # the client knows; as a setting it costs a copy of the client for each request
     known = {name: value for name, value in forced.items() if name not in model.unsupported_settings}
     return {**settings, **known}
-
-
-def _is_web_address(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _resolve(target: Target) -> tuple[str, str]:
