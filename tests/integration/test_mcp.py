@@ -122,7 +122,13 @@ def test_an_unsafe_call_to_a_server_that_is_away_runs_once_when_it_is_back(
 def test_after_a_servers_patience_the_model_reads_an_error(
     lab: Lab, server: MCPServerProcess, worker: WorkerProcess
 ) -> None:
-    assert submit(lab, [call("i_look", work="seen")], agent="impatient").result(timeout=60).status == "completed"
+    def is_listed() -> bool:
+        """Whether its tools are known; on a loaded machine it may answer later than this agent has patience."""
+        job = submit(lab, [call("i_look", work="seen")], agent="impatient")
+        assert job.result(timeout=60).status == "completed", job.result(timeout=1).errors
+        return outcomes(lab, job)[0][0] is ToolOutcome.OK
+
+    wait_until(is_listed, "the server has told its tools", 60)
     with server.away():
         job = submit(lab, [call("i_fire", work="never")], agent="impatient")
         assert job.result(timeout=60).status == "completed"

@@ -107,8 +107,7 @@ class RemoteTools:
             server: server.fixed_credentials for server in run.agent.mcp if server not in asking
         }
         if asking:
-            limit = max(each.connect_timeout.total_seconds() for each in asking) + _LATE_SECONDS
-            given = self._on_loop(run, lambda: _ask_for_credentials(asking, run.state), limit)
+            given = self._on_loop(run, asking, lambda: _ask_for_credentials(asking, run.state))
             found |= dict(zip(asking, given, strict=True))
         return found
 
@@ -132,19 +131,26 @@ class RemoteTools:
         """Ask servers for their lists, side by side. A server that is away has its earlier list."""
         if not servers:
             return {}
-        limit = max(each.connect_timeout.total_seconds() for each, _ in servers) + _LATE_SECONDS
-        answers = self._on_loop(run, lambda: self._list_all(servers), limit)
+        answers = self._on_loop(run, [server for server, _ in servers], lambda: self._list_all(servers))
         return {
             server.name: self._adopt_answer(run, server, credentials.key, answer)
             for (server, credentials), answer in zip(servers, answers, strict=True)
         }
 
-    def _on_loop(self, run: Run, start: Callable[[], Coroutine[Any, Any, R]], limit: float) -> R:
-        """Run something on the loop, and end it when the step is interrupted."""
+    def _on_loop(
+        self, run: Run, servers: Sequence[MCPServer], start: Callable[[], Coroutine[Any, Any, Sequence[R]]]
+    ) -> Sequence[R | ServerAway]:
+        """Ask servers something on the loop, and end that when the step is interrupted.
+
+        Each has its own time. Where all of it is over at once, as behind a pause of this process, they are away.
+        """
+        limit = max(each.connect_timeout.total_seconds() for each in servers) + _LATE_SECONDS
         try:
             future = self._services.loop.submit(start, limit)
             run.lease.on_interrupt(future.cancel)
             return fibers.result(future)
+        except TimeoutError:
+            return [ServerAway(each.name, "no answer in time") for each in servers]
         except concurrent.futures.CancelledError as error:
             raise ModelCallRefused("the step was interrupted") from error
 

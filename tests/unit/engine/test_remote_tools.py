@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -36,6 +38,7 @@ class Connections:
         lists: What each server offers; one without an entry is away.
         list_ms: For how long a server says that its list holds; 0: it does not say.
         asked: The servers that were asked, in order, with "again" where the connection was open.
+        pause_seconds: How long the process stands still while it connects.
     """
 
     def __init__(self, **lists: ToolList) -> None:
@@ -45,6 +48,7 @@ class Connections:
         self.changed: set[str] = set()
         self.notes = ToolNotes()
         self.opened: set[str] = set()
+        self.pause_seconds = 0.0
 
     def to(self, server: MCPServer, _credentials: Any) -> Connection:
         return Connection(self, server.name)
@@ -62,6 +66,9 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncGenerator[Connection]:
+        if self._servers.pause_seconds:
+            time.sleep(self._servers.pause_seconds)
+            await asyncio.sleep(0)
         if self._name not in self._servers.lists:
             raise ServerAway(self._name, "it is switched off")
         if not self.is_open:
@@ -127,6 +134,20 @@ def test_a_server_says_for_how_long_its_list_holds(new_bench: NewBench, list_ms:
         lab.bench.clock.go_on(seconds)
         lab.step()
         assert lab.servers.asked == ["crm", "crm again"][:asked]
+
+
+def test_a_pause_of_the_worker_while_it_connects_fails_no_execution(new_bench: NewBench) -> None:
+    soon = MCPServer("https://crm.example/mcp", name="crm", connect_timeout=timedelta(seconds=0.05))
+    lab = Lab(new_bench, Connections(crm=listed("create")), soon)
+    lab.servers.pause_seconds = 2.2
+    session = lab.bench.submit()
+    outcome = lab.step(session)
+    assert isinstance(outcome, RetryLater), lab.bench.record(session).errors
+    assert "the MCP server 'crm' is away: no answer in time" in outcome.reason
+    lab.servers.pause_seconds = 0.0
+    lab.bench.clock.go_on(outcome.seconds)
+    assert isinstance(lab.step(session), Done)
+    assert lab.offered == [["crm_create"]]
 
 
 def test_a_list_that_has_changed_is_asked_for_at_once(new_bench: NewBench) -> None:
