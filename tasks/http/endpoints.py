@@ -137,8 +137,8 @@ class Endpoint:
 
     @property
     def summary(self) -> str:
-        """One sentence: the first line of the handler's docstring."""
-        return (self.handler.__doc__ or "").splitlines()[0]
+        """One sentence: the first line of the handler's docstring; "" where Python leaves docstrings out."""
+        return (self.handler.__doc__ or "").partition("\n")[0]
 
 
 def endpoint(

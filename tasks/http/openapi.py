@@ -97,7 +97,7 @@ def _response(endpoint: Endpoint, reply: type[BaseModel] | None) -> dict[str, An
         return {"description": "Done."}
     if endpoint.is_stream:
         return {"description": "Events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
-    description = (reply.__doc__ or "").splitlines()[0]
+    description = (reply.__doc__ or "").partition("\n")[0]
     return {"description": description, "content": {JSON: {"schema": _ref(reply)}}}
 
 
