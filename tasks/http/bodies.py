@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
+from pydantic import AwareDatetime, Field, PlainValidator, TypeAdapter, ValidationError
 
 from ...worker.flow.debounce import Debounce
 from ...worker.flow.schedules import MOST_MISSED, Schedule
@@ -19,9 +20,18 @@ _LONGEST_WAIT: Final = 60
 _LARGEST: Final = 2**53
 _MOST_ANSWERS: Final = 64
 _YEARS: Final = (1970, 9000)
+_AWARE: Final = TypeAdapter(AwareDatetime)
 
 
-def _check_moment(value: datetime) -> datetime:
+def _read_moment(value: object) -> datetime:
+    """Read a time of ISO 8601; pydantic also takes a number, or a text of one, for seconds since 1970."""
+    if isinstance(value, datetime) or (isinstance(value, str) and ":" in value):
+        with contextlib.suppress(ValidationError):
+            return _check_year(_AWARE.validate_python(value))
+    raise ValueError("give a time with its zone, such as 2026-01-31T12:00:00Z")
+
+
+def _check_year(value: datetime) -> datetime:
     try:
         year = value.astimezone(UTC).year
     except OverflowError:
@@ -31,20 +41,13 @@ def _check_moment(value: datetime) -> datetime:
     return value
 
 
-def _check_is_time(value: object) -> object:
-    """Refuse a number, which pydantic takes for seconds or milliseconds since 1970, and a date without a time."""
-    if isinstance(value, str) and ":" not in value:
-        raise ValueError("give a time with its zone, such as 2026-01-31T12:00:00Z")
-    return value
-
-
 EVENT_ID: Final = r"\d{1,20}(-\d{1,20})?"
 """The ids of events, as a pattern."""
 
 CURSOR: Final = rf"{EVENT_ID}(\+{EVENT_ID})?"
 """Cursors of streams with live text, and the ids of events, as a pattern."""
 
-Moment = Annotated[AwareDatetime, BeforeValidator(_check_is_time), AfterValidator(_check_moment)]
+Moment = Annotated[datetime, PlainValidator(_read_moment, json_schema_input_type=datetime)]
 WaitSeconds = Annotated[float, Field(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for the end; 0: none.")]
 By = Annotated[str | None, BY]
 Limit = Annotated[int, Field(ge=1, le=1000, description="Most entries of a page.")]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,11 @@ def test_a_fork_finds_what_a_new_process_finds(
             (tmp_path / "out").open("wb") as out,
             (tmp_path / "errors").open("wb") as errors,
         ):
-            more: dict[str, Any] = {"start_new_session": True} if start is subprocess.Popen else {}
+            more: dict[str, Any] = {}
+            if (
+                start is subprocess.Popen
+            ):  # in the background of a shell SIGINT is ignored; forks have it as in its foreground
+                more = {"start_new_session": True, "preexec_fn": partial(signal.signal, signal.SIGINT, signal.SIG_DFL)}
             process = start(
                 argv, cwd=tmp_path, env={**mine, "PYTHONPATH": f"{tmp_path}:/nowhere", **env},
                 stdin=given.fileno(), stdout=out.fileno(), stderr=errors.fileno(), **more,
