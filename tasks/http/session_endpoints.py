@@ -250,8 +250,13 @@ async def resume_snapshot(call: Call) -> Response:
         body.snapshot, session_id=body.session_id, context=body.context, merge_context=body.merge_context
     )
     execution_id = await job.execution_id()
-    value: dict[str, Any] = {"session_id": job.session_id, "execution_id": execution_id, "status": None, "result": None}
-    value["notice"] = job.notice or None
+    value: dict[str, Any] = {
+        "session_id": job.session_id,
+        "execution_id": execution_id,
+        "status": None,
+        "result": None,
+        "notice": job.notice or None,
+    }
     return send(value, 201, headers={"Location": call.url(f"/v1/sessions/{job.session_id}")})
 
 

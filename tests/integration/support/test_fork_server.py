@@ -68,9 +68,8 @@ def test_a_fork_finds_what_a_new_process_finds(
             (tmp_path / "errors").open("wb") as errors,
         ):
             more: dict[str, Any] = {}
-            if (
-                start is subprocess.Popen
-            ):  # in the background of a shell SIGINT is ignored; forks have it as in its foreground
+            if start is subprocess.Popen:
+                # In the background of a shell SIGINT is ignored; forks have it as in its foreground.
                 more = {"start_new_session": True, "preexec_fn": partial(signal.signal, signal.SIGINT, signal.SIG_DFL)}
             process = start(
                 argv, cwd=tmp_path, env={**mine, "PYTHONPATH": f"{tmp_path}:/nowhere", **env},

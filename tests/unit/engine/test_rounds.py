@@ -20,6 +20,17 @@ from support.engine import Bench
 NewBench = Callable[..., Bench]
 
 
+def after_answer_and_minute(bench: Bench) -> str:
+    """A session whose call has its answer, and has then waited for a time that has come."""
+    session = bench.submit()
+    assert isinstance(bench.step(session), Waiting)
+    bench.answer(session, Answer(3))
+    assert isinstance(bench.step(session), Waiting)
+    assert bench.due(session) is None
+    bench.clock.go_on(60.1)
+    return session
+
+
 def test_a_call_finds_each_memo_with_the_reply_to_what_it_asked_then(new_bench: NewBench) -> None:
     runs: list[list[tuple[Any, Any]]] = []
 
@@ -38,12 +49,7 @@ def test_a_call_finds_each_memo_with_the_reply_to_what_it_asked_then(new_bench: 
                 return "sent"
 
     bench = new_bench(Agent("lab", driver=ScriptedDriver([CallTool("measure"), "done"]), tools=[measure]))
-    session = bench.submit()
-    assert isinstance(bench.step(session), Waiting)
-    bench.answer(session, Answer(3))
-    assert isinstance(bench.step(session), Waiting)
-    assert bench.due(session) is None
-    bench.clock.go_on(60.1)
+    session = after_answer_and_minute(bench)
     assert isinstance(bench.step(session), Waiting)
     bench.answer(session, Approve())
     bench.run(session)
@@ -62,12 +68,7 @@ def test_an_answer_does_not_end_a_wait_for_a_time(new_bench: NewBench) -> None:
         return "measured"
 
     bench = new_bench(Agent("lab", driver=ScriptedDriver([CallTool("measure"), "done"]), tools=[measure]))
-    session = bench.submit()
-    assert isinstance(bench.step(session), Waiting)
-    bench.answer(session, Answer(3))
-    assert isinstance(bench.step(session), Waiting)
-    assert bench.due(session) is None
-    bench.clock.go_on(60.1)
+    session = after_answer_and_minute(bench)
     bench.run(session)
     assert bench.record(session).status == "completed"
 
