@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def test_each_answer_is_paid_once_while_workers_die(tmp_path: Path) -> None:
-    verdict = kill_jobs(tmp_path, ("within_8h",), 1, 1, points=("p0", "p1", "p2", "c2"), timeout=90)
+    verdict = kill_jobs(tmp_path, ("within_8h", "chat"), 1, 1, points=("p0", "p1", "p2", "c2"), timeout=90)
     print(verdict)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous(("within_8h_jobs", "kills_p0", "kills_p1", "kills_p2", "kills_c2")), str(verdict)

@@ -12,6 +12,7 @@ from celery_agents.worker.drivers import InferenceRequest
 from celery_agents.worker.drivers.protocol import CreatedJob, JobOrder
 from celery_agents.worker.drivers.windows import WINDOWS
 from celery_agents.worker.errors import ConfigurationError, DriverError, JobEnded, NotYetKnown
+from celery_agents.worker.flow.values import BACKGROUND
 from celery_agents.worker.state import InferenceResponse, InferenceUsage, LLMConfig
 
 USAGE = InferenceUsage(input=100, output=20, requests=1)
@@ -37,6 +38,7 @@ class LaterDriver:
         answers: What is said at once, where it is asked without a window.
         creating: Called before a job is created; what it raises comes in its place.
         created: Called when one was created, before its id is known to anybody.
+        keeping: Called when an answer in the background has begun, before its id is kept.
         attached: Called when one is attached to that was begun before.
         windows: What is sold.
         is_listed: Jobs can be found by their keys.
@@ -46,6 +48,7 @@ class LaterDriver:
     answers: list[Any] = field(default_factory=lambda: ["at once"])
     creating: Callable[[], object] = lambda: None
     created: Callable[[], object] = lambda: None
+    keeping: Callable[[], object] = lambda: None
     attached: Callable[[], object] = lambda: None
     looking: Callable[[], object] = lambda: None
     windows: tuple[str, ...] = ("2h", "8h", "24h")
@@ -70,11 +73,12 @@ class LaterDriver:
         if request.attach is None:
             self.jobs.append(
                 Job(
-                    JobOrder(key="", chain="", window="2h", intended_at=datetime.now(UTC)),
+                    JobOrder(key="", chain="", window=BACKGROUND, intended_at=datetime.now(UTC)),
                     len(request.messages),
                     self.answers.pop(0),
                 )
             )
+            self.keeping()
             request.keep(self._job(len(self.jobs) - 1))
             self.created()
         else:
@@ -127,7 +131,7 @@ class LaterDriver:
             raise JobEnded("cancelled", "the job was cancelled")
         if isinstance(job.said, BaseException):
             raise job.said
-        return None if job.said is None else _response(job.said, WINDOWS[job.order.window].factor)
+        return None if job.said is None else _response(job.said, _factor(job))
 
     def clean_job(self, handle: str, *, is_open: bool) -> InferenceResponse | None:
         job = self.jobs[json.loads(handle)["number"]]
@@ -140,10 +144,14 @@ class LaterDriver:
         has_answered = job.said is not None and not isinstance(job.said, BaseException)
         if not has_answered:
             return InferenceResponse(cost=0.0)
-        return InferenceResponse.from_json(_response(job.said, WINDOWS[job.order.window].factor))
+        return InferenceResponse.from_json(_response(job.said, _factor(job)))
 
     def _job(self, number: int) -> CreatedJob:
         return CreatedJob(f"job-{number}", json.dumps({"number": number}))
+
+
+def _factor(job: Job) -> float:
+    return 1.0 if job.order.window == BACKGROUND else WINDOWS[job.order.window].factor
 
 
 def _response(said: Any, factor: float) -> bytes:

@@ -16,6 +16,7 @@ from ..errors import DriverError, UnusableAnswer
 from ..redaction import describe_exception
 from ..state.execution.inference import FinishReason, InferenceResponse
 from ..store.flow.records import Settlement
+from ..store.steps.provider_jobs import JobEntry
 from ..tools.stop import StopExecution
 from .leases import CallInterrupted
 from .provider_gate import Call
@@ -105,18 +106,18 @@ class DriverCaller:
         self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), events)
 
 
-def admit(run: Run, services: EngineServices, request: InferenceRequest, key: str = "") -> Admission:
+def admit(run: Run, services: EngineServices, request: InferenceRequest, job: JobEntry | None = None) -> Admission:
     """Wait until a call may be made.
 
     Args:
-        key: Of a job at a provider; see `SpendingGate.begin`.
+        job: At a provider; see `SpendingGate.begin`.
     Raises:
         PutOff: It may not be made now.
         ModelCallRefused: A spend cap stops the execution.
         CallInterrupted: The run was interrupted meanwhile.
         StoreUnavailable: Redis is away, and the step has to end.
     """
-    spending = services.spending.begin(run, request, key)
+    spending = services.spending.begin(run, request, job)
     try:
         return Admission(services.gate.begin(run, request), spending)
     except BaseException:

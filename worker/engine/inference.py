@@ -24,7 +24,7 @@ from ..store.asked import Asked
 from ..tools.stop import StopExecution
 from .asking import ask_models, check_prices, doubled
 from .charges import as_response, charge_execution, check_budget, with_corrections
-from .driver_calls import DriverCaller, admit, call_driver, check_answer_of_hook, interrupted_answer, parse_answer
+from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, interrupted_answer, parse_answer
 from .endings import adopt_hook_context, give_back, put_off, release_and_retry, resolve_interruption, user_stop_signal
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
@@ -164,11 +164,10 @@ class Inference:
         return answered
 
     def _ask_now(self, run: Run, request: InferenceRequest) -> Run:
-        admission = admit(run, self._services, request)
+        request, admission = self._jobs.admit(run, request)
         emit = None if run.agent.holds_live_text else run.live.begin_call()
         if emit is not None:
             request = replace(request, emit=emit)
-        request = self._jobs.in_background(run, request)
         started, told = self._services.monotonic(), list[SentRequest | None]()
         try:
             raw, owed = call_driver(run, self._services, replace(request, tell=told.append), admission)

@@ -21,11 +21,12 @@ from ..redaction import describe_exception
 from ..store.journal import ANSWERED, LOST, NOT_CREATED, JournaledJob
 from ..store.steps.provider_jobs import JobEntry
 from .asked import describe_question
-from .driver_calls import Admission, DriverCaller, Owed, admit, cost_of_answer, finish_call, run_verb
+from .driver_calls import Admission, DriverCaller, Owed, admit, cost_of_answer, run_verb
 from .flow_texts import describe_job
 from .leases import CallInterrupted
 from .run import Run, milliseconds
 from .run_values import Question
+from .spending_gate import Spending
 
 if TYPE_CHECKING:
     from .services import EngineServices
@@ -37,6 +38,9 @@ _LATE_MS: Final = 3_600_000
 _GROWTH: Final = 1.0
 """Of the age of a job: so long until it is looked at again."""
 _KEY_DIGITS: Final = 40
+_MAY_BE_PAID: Final = (LOST, "forgotten")
+"""Ends of jobs of which nobody can tell whether they had answered."""
+_NOT_YET: Final = CreatedJob("", "")
 _REFUSED: Final = "window_refused"
 _LATE: Final = "late"
 
@@ -135,26 +139,39 @@ class ProviderJobs:
         if is_first:
             run.memory.jobs[job.number] = job.ended(now_ms, why)
         if is_first and why != _LATE:
-            services.spending.settle_job(_entry(run, job, CreatedJob(job.id, job.handle)), None if why == LOST else 0.0)
+            cost = None if why in _MAY_BE_PAID else 0.0
+            services.spending.settle_job(_entry(run, job, CreatedJob(job.id, job.handle)), cost)
         return is_first
 
     # --- in the background, at once -----------------------------------------------------------------------------
 
-    def in_background(self, run: Run, request: InferenceRequest) -> InferenceRequest:
-        """The question of an agent whose answers another worker attaches to, where this one dies."""
-        if not run.agent.background:
-            return request
-        job = _open_job(run)
-        return replace(request, keep=partial(self._keep_begun, run, request), attach=job.handle if job else None)
+    def admit(self, run: Run, request: InferenceRequest) -> tuple[InferenceRequest, Admission]:
+        """Wait until a model may be asked at once; see `driver_calls.admit`.
 
-    def _keep_begun(self, run: Run, request: InferenceRequest, created: CreatedJob) -> None:
+        Returns:
+            The question, too. That of an agent with `background` attaches to the answer that has begun, whose money is
+            reserved, or begins one to which others attach.
+        """
+        services, job = self._services, _open_job(run)
+        if not run.agent.background:
+            return request, admit(run, services, request)
+        if job is not None:
+            keep = partial(self._keep_begun, run, request, job, None)
+            return replace(request, keep=keep, attach=job.handle), Admission(services.gate.begin(run, request), None)
+        now_ms = services.redis_ms(run)
+        job = JournaledJob(len(run.memory.jobs), BACKGROUND, intended_ms=now_ms, until_ms=now_ms)
+        admission = admit(run, services, request, _entry(run, job, _NOT_YET))
+        return replace(request, keep=partial(self._keep_begun, run, request, job, admission.spending)), admission
+
+    def _keep_begun(
+        self, run: Run, request: InferenceRequest, job: JournaledJob, spending: Spending | None, created: CreatedJob
+    ) -> None:
         """Journal by what an answer is known that has begun to arrive."""
         if _open_job(run) is not None:
             return
-        now_ms = self._services.redis_ms(run)
-        job = JournaledJob(len(run.memory.jobs), BACKGROUND, intended_ms=now_ms, until_ms=now_ms)
-        run.memory.jobs.append(job)
         self._keep(run, job, created, Question(request), begun=True)
+        if spending is not None:
+            spending.is_of_job = True
 
     def journal_answer(self, run: Run, raw: bytes, owed: Owed) -> bytes:
         """Journal a raw answer, with the end of its job where it is one, and return the stored one."""
@@ -162,7 +179,7 @@ class ProviderJobs:
         if job is None:
             return self._caller.journal_answer(run, raw, owed)
         stored = self._journal(run, job, raw)
-        finish_call(run, self._services, stored, owed)
+        self._services.gate.finish(owed.settlement)
         return stored
 
     def note_end(self, run: Run, error: DriverError) -> None:
@@ -197,7 +214,8 @@ class ProviderJobs:
     def _create(self, run: Run, request: InferenceRequest, driver: AnswersLater, job: JournaledJob) -> JournaledJob:
         """Create a job; one whose number is journaled already is created under the same key."""
         services, told = self._services, list[SentRequest | None]()
-        admission = admit(run, services, request, _key(run, job))
+        job = replace(job, intended_ms=services.redis_ms(run))
+        admission = admit(run, services, request, _entry(run, job, _NOT_YET))
         may_take = milliseconds(request.timeout + services.settings.lookup_margin_seconds)
         job = replace(job, until_ms=services.redis_ms(run) + may_take)
         try:
@@ -261,7 +279,8 @@ class ProviderJobs:
         stored = self._services.ask_store(
             run, lambda: self._steps.keep_job(run.claim, entry, asked, intention), "a job"
         )
-        kept = run.memory.jobs[job.number] = job.created(stored)
+        kept = job.created(stored)
+        run.memory.jobs[job.number :] = [kept]
         return kept
 
     # --- collecting -------------------------------------------------------------------------------------------
@@ -288,16 +307,16 @@ class ProviderJobs:
                 raise JobEnded(_LATE, f"the job has not ended within {job.window} and an hour")
             raise self._put_off(run, job)
         crash_points.at("c2")
-        stored = self._journal(run, job, raw)
-        services.spending.settle_job(_entry(run, job, CreatedJob(job.id, job.handle)), cost_of_answer(run, stored))
-        return stored
+        return self._journal(run, job, raw)
 
     def _journal(self, run: Run, job: JournaledJob, raw: bytes) -> bytes:
+        """Journal the answer of a job, count its cost, and give the one that is stored."""
         entry, now_ms = _entry(run, job, CreatedJob(job.id, job.handle)), self._services.redis_ms(run)
         stored = self._services.ask_store(
             run, lambda: self._steps.record_job_answer(run.claim, job, entry, raw, now_ms), "an answer"
         )
         run.memory.jobs[job.number] = job.ended(now_ms, ANSWERED)
+        self._services.spending.settle_job(entry, cost_of_answer(run, stored))
         return stored
 
     def _put_off(self, run: Run, job: JournaledJob, *, why: str = "", is_told: bool = False) -> PutOff:
@@ -313,9 +332,13 @@ class ProviderJobs:
 
 
 def _open_job(run: Run) -> JournaledJob | None:
-    """The job whose answer is waited for or attached to; None without one."""
+    """The job whose answer is waited for or attached to, as the agent is asked now; None without one.
+
+    Of an agent that was asked otherwise before, the housekeeping cancels it.
+    """
     jobs = run.memory.jobs
-    return jobs[-1] if jobs and jobs[-1].ended_ms is None else None
+    is_open = bool(jobs) and jobs[-1].ended_ms is None
+    return jobs[-1] if is_open and (jobs[-1].window == BACKGROUND) == run.agent.background else None
 
 
 def _has_failed(run: Run) -> bool:
@@ -324,8 +347,12 @@ def _has_failed(run: Run) -> bool:
 
 
 def _key(run: Run, job: JournaledJob) -> str:
-    """The key of a job, the same for every worker."""
-    return _named(run.ref.execution_id, run.ref.step, run.execution.retries, job.number)
+    """The key of a job, the same for every worker.
+
+    An answer in the background that is asked for again before its id was kept is another job.
+    """
+    facts = (run.ref.execution_id, run.ref.step, run.execution.retries, job.number)
+    return _named(*facts, job.intended_ms) if job.window == BACKGROUND else _named(*facts)
 
 
 def _named(*facts: object) -> str:

@@ -32,12 +32,13 @@ _SHARES: Final = (1.0, 0.8)
 """Shares of a cap of which the log tells when they are reached."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Spending:
     """The money that a model call has reserved under caps.
 
     Attributes:
         now_ms: When it was reserved (Redis ms).
+        is_of_job: Its answer outlives the call, and is settled by `SpendingGate.settle_job`.
     """
 
     agent: str
@@ -45,6 +46,7 @@ class Spending:
     parts: tuple[CapPart, ...]
     nanos: int
     now_ms: int
+    is_of_job: bool = False
 
 
 class SpendingGate:
@@ -60,12 +62,11 @@ class SpendingGate:
         self._costs: dict[str, float] = {}  # of the last call of each agent here
         self.waits: Counter[str] = Counter()
 
-    def begin(self, run: Run, request: InferenceRequest, key: str = "") -> Spending | None:
+    def begin(self, run: Run, request: InferenceRequest, job: JobEntry | None = None) -> Spending | None:
         """Reserve what a call may cost; None where no cap holds for it, which is known without asking Redis.
 
         Args:
-            key: Of a job at a provider, by which `settle_job` finds the reservation; "" for a call that ends with its
-                run.
+            job: At a provider, by which `settle_job` finds the reservation; None for a call that ends with its run.
         Raises:
             PutOff: A cap has not so much left, or the price is not known.
             ModelCallRefused: The same, where the cap stops executions.
@@ -74,7 +75,7 @@ class SpendingGate:
         gate = self._services.gate
         if not gate.view.caps:
             return None
-        found = self._reserve(run, request, key)
+        found = self._reserve(run, request, job)
         for _ in range(_MOST_CHANGES):
             if not isinstance(found, Overspent):
                 return found
@@ -82,7 +83,7 @@ class SpendingGate:
             gate.refresh()  # it may not have heard of a higher cap
             if gate.view.caps.get(known.name) == known:
                 break
-            found = self._reserve(run, request, key)
+            found = self._reserve(run, request, job)
         if isinstance(found, Overspent):
             self.waits[found.part.cap.name] += 1
             raise self._refusal(found, self._services.redis_ms(run))
@@ -120,8 +121,11 @@ class SpendingGate:
     def fail(self, spending: Spending | None, error: BaseException) -> None:
         """Count a call without an answer: nothing where its provider has answered with an error, else what it reserved.
 
-        Behind a timeout or a lost connection the provider may have answered, and charged.
+        Behind a timeout or a lost connection the provider may have answered, and charged. What outlives the call is
+        left as it is.
         """
+        if spending is None or spending.is_of_job:
+            return
         if isinstance(error, UnusableAnswer):
             self.settle(spending, error.cost)
         else:
@@ -134,15 +138,15 @@ class SpendingGate:
         labels = self._flow.labels_of(session_id) if has_labels else {}
         return view.cap_parts(agent, labels, now_ms)
 
-    def _reserve(self, run: Run, request: InferenceRequest, key: str) -> Spending | Overspent | None:
+    def _reserve(self, run: Run, request: InferenceRequest, job: JobEntry | None) -> Spending | Overspent | None:
         """Reserve under the caps that are known now; None: none of them holds."""
-        now_ms = self._services.redis_ms(run)
+        now_ms = self._services.redis_ms(run) if job is None else job.since_ms
         parts = self._parts_of(run.agent.name, run.ref.session_id, now_ms)
         if not parts:
             return None
         spending = Spending(
             agent=run.agent.name,
-            reservation=key or f"{run.claim.id} {unique_hex()[:12]}",
+            reservation=f"{run.claim.id} {unique_hex()[:12]}" if job is None else job.key,
             parts=parts,
             nanos=self._estimate(run, request, parts[0]),
             now_ms=now_ms,

@@ -18,7 +18,9 @@ from typing import Any, Final
 import redis
 
 from celery_agents import Job
+from celery_agents.flow import SpendCap
 from celery_agents.worker.errors import StoreUnavailable
+from celery_agents.worker.flow.caps import NANOS
 
 from support.lab import Lab, Supervisor
 from support.patient_agents import PROVIDER_ROOT
@@ -30,10 +32,15 @@ POINTS: Final = ("c0", "c1", "p0", "p1", "p2", "c2", "c3", "c5", "c7")
 AGENTS: Final = ("within_8h", "within_24h", "claude", "gemini", "chat", "teller")
 FOUND: Final = ("within_24h", "claude", "gemini")
 """Agents whose jobs are found behind a crash between creation and id."""
+ATTACHED: Final = ("chat", "teller")
+"""Agents whose answers begin at once, in the background."""
 TOOLS: Final = 3
 _DYING_SECONDS: Final = 1.5
 """From a creation to the moment in which the death of its worker is noticed."""
 STEPS: Final = TOOLS + 1
+_EQUAL: Final = 1.000001
+_MUCH: Final = 1_000_000.0
+"""US dollars: a cap that counts, and keeps nobody waiting."""
 _ENV: Final = {
     "OPENAI_API_KEY": "sk-not-a-key",
     "ANTHROPIC_API_KEY": "sk-not-a-key",
@@ -102,6 +109,8 @@ def kill_jobs(
         lab, provider = played.lab, played.provider
         redis_deaths: list[float] = []
         provider.control("plan", seconds=0.3)
+        for agent in agents:
+            lab.client.caps.set(SpendCap(agent, usd=_MUCH, per="month", agent=agent))
         deadline = time.monotonic() + timeout
         with Supervisor(lab, plans, 2) as supervisor:
             while not supervisor.done or _running(lab, [job for each in jobs.values() for job in each]):
@@ -129,6 +138,7 @@ def kill_jobs(
         verdict.counts["redis_kills"] = len(redis_deaths)
         for agent in agents:
             _judge(verdict, played, agent, jobs[agent], deaths)
+            _judge_cap(verdict, played, agent)
         judge_rest(verdict, lab.client, lab.redis)
     return verdict
 
@@ -177,6 +187,26 @@ def _judge(verdict: Verdict, played: Stage, agent: str, jobs: Sequence[Job], dea
     verdict.expect(extra == len(unknown), "I4", f"{agent}: {extra} answers too many, {len(unknown)} that nobody knows")
     verdict.expect(not unexplained, "I4", f"{agent}: no death explains {unexplained}")
     verdict.expect(not extra or agent not in FOUND, "I4", f"{agent}: {extra} batches were not found")
+
+
+def _judge_cap(verdict: Verdict, played: Stage, agent: str) -> None:
+    """Compare what is spent under the agent's cap with the provider's book.
+
+    What is reserved for a job that is lost counts as spent, and may have been less than it has cost.
+    """
+    book, redis_ = played.provider.book, played.lab.redis
+    own = {str(line["id"]) for line in book.created() if _name_of(str(line["text"])).partition(" ")[0] == agent}
+    costs = [line["dollars"] for line in book.paid() if str(line["id"]) in own]
+    spent = sum(redis_.zscore(key, "") or 0.0 for key in redis_.keys(f"ca:cap:{agent}:*:spent")) / NANOS  # pyright: ignore
+    held = [int(each) / NANOS for key in redis_.keys(f"ca:cap:{agent}:*:held") for each in redis_.hvals(key)]  # pyright: ignore
+    verdict.counts[f"{agent}_held"] = len(held)
+    settled, paid, kills = spent - sum(held), sum(costs), verdict.counts["kills"] + verdict.counts["redis_kills"]
+    guessed = (len(held) + verdict.counts["created_again"]) * max(costs)
+    said = f"{agent}: {paid} $ were charged, {settled} settled, and held are {held}"
+    verdict.expect(paid <= (spent + guessed) * _EQUAL, "cap", said)
+    verdict.expect(len(held) <= kills, "cap", said)
+    loses_none = agent in ATTACHED and not verdict.counts["redis_kills"]
+    verdict.expect(not loses_none or settled <= paid * _EQUAL, "cap", said)
 
 
 def _name_of(text: str) -> str:

@@ -6,15 +6,19 @@ import math
 
 import pytest
 
-from celery_agents.worker.agent import Agent
+from celery_agents.flow import SpendCap
+from celery_agents.tasks.housekeeping.provider_jobs import JobCleaner
+from celery_agents.worker.agent import Agent, AgentRegistry
 from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import JobEnded
 from celery_agents.worker.state import ExecutionBudget, StopReason
 
 from support.engine import Bench, WorkerDied
-from support.later_driver import LOST_REPLY, LaterDriver
+from support.later_driver import LOST_REPLY, LaterDriver, refused
 
 HOUR = 3600.0
+RESERVED = 0.3
+COST = 0.1
 
 
 @pytest.fixture
@@ -125,4 +129,175 @@ def test_an_answer_in_the_background_that_never_comes_fails_in_the_end(driver: L
     record = bench.record(session)
     assert (record.status, record.stop_reason) == ("failed", "time_limit")
     assert len(driver.jobs) == 1
+    bench.close()
+
+
+# --- under a spend cap --------------------------------------------------------------------------------------------
+
+
+class Priced(LaterDriver):
+    """A driver that says what a call may cost."""
+
+    def estimate_cost(self, settings: object, sent: int, received: int) -> float:
+        del settings, sent, received
+        return RESERVED
+
+
+def capped_bench(driver: LaterDriver, usd: float = 1.0) -> Bench:
+    bench = background_bench(driver)
+    bench.store.flow.set_value(SpendCap("c", usd=usd, per="day"))
+    bench.gate.refresh()
+    return bench
+
+
+def spent(bench: Bench) -> float:
+    (status,) = bench.store.flow.caps()
+    return round(sum(each.usd for each in status.spent), 6)
+
+
+def held(bench: Bench) -> int:
+    """Reservations that are not settled."""
+    keys = [key for key in bench.key_names() if key.startswith("ca:cap") and key.endswith(":held")]
+    replies = bench.store.context.database.pipeline("test", [("HLEN", key) for key in keys])
+    return sum(int(reply) for reply in replies)
+
+
+def test_an_answer_that_is_attached_to_costs_what_it_has_cost(driver: LaterDriver) -> None:
+    bench = capped_bench(driver := Priced(answers=["late"]), usd=1.2 * RESERVED)
+    session = bench.submit()
+    outlasting(bench, driver, 901)
+    for _ in range(3):
+        assert isinstance(bench.step(session), RetryLater)
+        assert (spent(bench), held(bench)) == (RESERVED, 1)
+    driver.attached = lambda: None
+    assert isinstance(bench.step(session), Done)
+    assert (len(driver.jobs), spent(bench), held(bench)) == (1, COST, 0)
+    bench.close()
+
+
+@pytest.mark.parametrize("dies", [True, False], ids=["killed", "cut off"])
+def test_who_attaches_to_an_answer_reserves_nothing_more(driver: LaterDriver, dies: bool) -> None:
+    bench = capped_bench(driver := Priced(answers=["whole"]), usd=1.2 * RESERVED)
+    session, left = bench.submit(), [WorkerDied() if dies else LOST_REPLY]
+
+    def lose() -> None:
+        if left:
+            raise left.pop()
+
+    driver.created = lose
+    if dies:
+        bench.worker_died(session)
+    assert isinstance(bench.step(session), Done)
+    assert (len(driver.jobs), spent(bench), held(bench)) == (1, COST, 0)
+    bench.close()
+
+
+def test_a_call_of_which_no_answer_is_known_leaves_what_it_has_reserved(driver: LaterDriver) -> None:
+    bench = capped_bench(driver := Priced(answers=["paid, perhaps", "second"]))
+    session, left = bench.submit(), [LOST_REPLY]
+
+    def lose() -> None:
+        if left:
+            raise left.pop()
+
+    driver.keeping = lose
+    assert isinstance(bench.step(session), Done)
+    assert (len(driver.jobs), spent(bench), held(bench)) == (2, RESERVED + COST, 0)
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "cost"),
+    [
+        (refused(429, transient=True), 0.0),
+        (JobEnded("failed", "the provider says so"), 0.0),
+        (JobEnded("forgotten", "the provider does not know the answer"), RESERVED),
+    ],
+    ids=["refused", "failed", "forgotten"],
+)
+def test_an_answer_that_never_was_costs_nothing(driver: LaterDriver, error: Exception, cost: float) -> None:
+    bench = capped_bench(driver := Priced(answers=["never", "second"]))
+    session, left = bench.submit(), [error]
+
+    def fail() -> None:
+        if left:
+            raise left.pop()
+
+    if isinstance(error, JobEnded):
+        driver.created = fail
+    else:
+        driver.keeping = fail
+    assert isinstance(bench.step(session), Done)
+    assert (spent(bench), held(bench)) == (round(cost + COST, 6), 0)
+    bench.close()
+
+
+def test_an_answer_counts_in_the_period_in_which_it_has_begun(driver: LaterDriver) -> None:
+    bench = capped_bench(driver := Priced(answers=["late"]), usd=RESERVED)
+    session = bench.submit()
+    outlasting(bench, driver, 20 * HOUR)
+    assert isinstance(bench.step(session), RetryLater)
+    driver.attached = lambda: bench.clock.go_on(5 * HOUR)  # into the next day
+    assert isinstance(bench.step(session), Done)
+    assert (spent(bench), held(bench)) == (0.0, 0)
+    bench.close()
+
+
+def test_an_answer_that_nobody_waits_for_costs_what_it_had_answered(driver: LaterDriver) -> None:
+    bench = capped_bench(driver := Priced(answers=["answered"]))
+    session = bench.submit()
+    outlasting(bench, driver, 901)
+    assert isinstance(bench.step(session), RetryLater)
+    bench.stop(session)
+    bench.run(session)
+    JobCleaner(bench.store, AgentRegistry(bench.agents), loop=bench.loop, spending=bench.spending).run()
+    assert (spent(bench), held(bench)) == (COST, 0)
+    bench.close()
+
+
+def test_a_batch_that_was_not_created_is_created_in_a_later_period_and_counts_there(driver: LaterDriver) -> None:
+    bench = Bench(Agent("report", driver=(driver := Priced(is_listed=True)), completion_window="24h"))
+    bench.store.flow.set_value(SpendCap("c", usd=1.0, per="hour"))
+    bench.gate.refresh()
+    session, left = bench.submit(), [LOST_REPLY]
+
+    def lose() -> None:
+        if left:
+            raise left.pop()
+
+    driver.creating = lose
+    assert isinstance(bench.step(session), RetryLater)
+    bench.clock.go_on(HOUR)
+    assert isinstance(bench.step(session), RetryLater)
+    assert (len(driver.jobs), spent(bench)) == (1, RESERVED)
+    driver.finish()
+    bench.clock.go_on(601)
+    bench.run(session)
+    assert spent(bench) == COST / 2
+    bench.close()
+
+
+# --- of an agent that changes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [None, "8h"])
+def test_an_agent_that_is_asked_otherwise_leaves_its_answer_in_the_background(
+    driver: LaterDriver, window: str | None
+) -> None:
+    bench = background_bench(driver)
+    session = bench.submit()
+    driver.answers = ["in the background", "at once"]
+    outlasting(bench, driver, 901)
+    assert isinstance(bench.step(session), RetryLater)
+    agent = Agent("report", driver=driver, completion_window=window)
+    upgraded, driver.created = bench.another_worker(agent), lambda: None
+    if window is not None:
+        assert isinstance(bench.step(session, upgraded), RetryLater)
+        driver.finish("later")
+        bench.clock.go_on(601)
+    assert isinstance(bench.step(session, upgraded), Done)
+    assert bench.record(session).final_response == ("at once" if window is None else "later")
+    JobCleaner(bench.store, AgentRegistry([agent]), loop=bench.loop, spending=bench.spending).run()
+    cost = COST + COST * (1.0 if window is None else 0.6)
+    assert math.isclose(bench.record(session).cost or 0.0, cost), "what it had answered is charged"
     bench.close()
