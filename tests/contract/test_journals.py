@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from celery_agents.worker.engine import stop_transition
+from celery_agents.worker.engine import retry_transition, stop_transition
 from celery_agents.worker.errors import (
     ClaimLost,
 )
@@ -15,6 +15,7 @@ from celery_agents.worker.state import StopReason, StopSignal
 from celery_agents.worker.store import NextState, Snapshot
 from celery_agents.worker.store.database import Database
 
+from support.asking import failing_transition
 from support.points import Points
 from support.store import Bench
 
@@ -47,6 +48,27 @@ def test_what_was_obtained_is_there_for_the_next_claim(bench: Bench) -> None:
 
     failure = bench.database("HGET", bench.journal(claim.ref), f"err:{claim.id}:1")
     assert failure == b'{"kind":"timeout"}', "kept for those who account for model calls"
+
+
+def test_an_end_by_overtime_needs_the_claim_and_is_found_by_every_leg_but_not_by_a_retry(bench: Bench) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    current = bench.claim().claim
+    with pytest.raises(ClaimLost):
+        bench.store.steps.record_overtime(slept, b"old")
+    bench.store.steps.record_overtime(current, b"late")
+    bench.store.steps.record_overtime(current, b"later")
+    bench.end_lease(current)
+    leg = bench.claim()
+    assert leg.loaded.journal.ending == b"late"
+    assert bench.store.steps.reload(leg.claim).journal.ending == b"late"
+    bench.store.steps.commit(leg.claim, leg.loaded, failing_transition(leg), results={}, keep_claim=False)
+    bench.store.sessions.retry(bench.session, retry_transition(None))
+    retried = bench.claim()
+    assert retried.loaded.journal.ending is None
+    bench.store.steps.record_overtime(retried.claim, b"once more")
+    bench.end_lease(retried.claim)
+    assert bench.claim().loaded.journal.ending == b"once more"
 
 
 def test_the_first_pins_to_lists_of_tools_win_and_are_there_for_the_next_claim(bench: Bench) -> None:

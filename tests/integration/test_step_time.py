@@ -109,3 +109,21 @@ def test_what_nobody_can_attach_to_fails_and_is_not_asked_again(played: Stage, a
         played.lab.client.retry(job.session_id)
         assert job.result(timeout=30).final_response == text
         assert len(created(played, text)) == 2, "only who asks for it pays again"
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["late", "never"])
+def test_a_plain_function_that_goes_on_behind_its_step_is_not_called_again(played: Stage, is_late: bool) -> None:
+    text = f"asked by a plain function, late {is_late}"
+    seconds = STEP_SECONDS + (1.5 if is_late else 8)
+    played.provider.control("fault", on="response.create", fault="slow", seconds=seconds, times=1)
+    job = played.lab.client.submit("caller", text)
+    result = job.result(timeout=30)
+    assert (result.status, result.stop_reason) == ("failed", "time_limit")
+    assert len(created(played, text)) == 1
+    if is_late:
+        journal = played.lab.client.store.context.session(job.session_id).keys.journal(job.execution_id, 1)
+        wait_until(lambda: played.lab.redis.hget(journal, "llm"), "its answer is there", 20)
+    played.lab.client.retry(job.session_id)
+    result = job.result(timeout=30)
+    assert result.final_response == text, result
+    assert len(created(played, text)) == (1 if is_late else 2), "a retry takes the answer that has come meanwhile"

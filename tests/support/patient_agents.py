@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import httpx
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -11,6 +12,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from celery_agents import CeleryDurability
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers.pricing import TokenPrice
+from celery_agents.worker.state import AgentState
 from celery_agents.worker.tools import ToolContext, tool
 
 from .ledger import LEDGER_URL, post_effect
@@ -46,6 +48,16 @@ gemini = agent("gemini", GOOGLE, completion_window="24h")
 plain = agent("plain")
 chat = agent("chat", background=True)
 patient_or_live = agent("patient_or_live", completion_window="2h", window_failed="live")
+
+
+def call(state: AgentState) -> str:
+    """Ask the provider as a service of the user's would, with a client that waits."""
+    asked = {"model": "gpt-5-mini", "input": [{"role": "user", "content": state.messages[-1].content}]}
+    reply = httpx.post(f"{ROOT}/v1/responses", json=asked, headers={"Authorization": "Bearer k"}, timeout=60)
+    return str(reply.raise_for_status().json()["output"][-1]["content"][0]["text"])
+
+
+caller = Agent("caller", driver=call)
 
 responses = OpenAIResponsesModel("gpt-5-mini", provider=OpenAIProvider(api_key="k", base_url=f"{ROOT}/v1"))
 teller = PydanticAgent(responses, name="teller", capabilities=[CeleryDurability(background=True, effect="keyed")])

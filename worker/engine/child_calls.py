@@ -33,15 +33,20 @@ from ..tools.delegation import ContextRule, MergeRules, is_delegating
 from .call_records import CallTimes, RequestedCall, record_call, record_error, record_not_run, record_value
 from .charges import charge_execution, used_by
 from .run import Run
-from .run_values import CallRecord
+from .run_values import CallRecord, Ending
 
 
 class EndingRecord(Value):
-    """Why an execution ends after a step, as the journal keeps it while the step waits for its children to stop."""
+    """Why an execution ends after a step, as the journal keeps it for a later leg of the step."""
 
     signals: tuple[StopSignal, ...] = ()
     failure: ErrorInfo | None = None
     end_status: ExecutionStatus | None = None
+
+    @classmethod
+    def of(cls, ending: Ending) -> EndingRecord:
+        """The record of how a run ends its execution."""
+        return cls(signals=ending.signals, failure=ending.failure, end_status=ending.status)
 
 
 def first_messages(run: Run, request: Request, prompt: str) -> list[Message]:

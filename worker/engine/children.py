@@ -144,8 +144,7 @@ class Children:
         """Journal that children have to stop, and ask them to."""
         ending = None
         if run.ending.is_stopping:
-            signals, failure, status, _ = run.ending
-            ending = EndingRecord(signals=signals, failure=failure, end_status=status).to_json()
+            ending = EndingRecord.of(run.ending).to_json()
         places = [request.place for request in requests]
         known = run.journal.stopped
         if any(place not in known for place in places) or (ending is not None and run.journal.ending is None):

@@ -24,6 +24,7 @@ from ..store.asked import Asked
 from ..tools.stop import StopExecution
 from .asking import ask_models, check_prices, doubled
 from .charges import as_response, charge_execution, check_budget, with_corrections
+from .child_calls import EndingRecord
 from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, interrupted_answer, parse_answer
 from .endings import adopt_hook_context, give_back, put_off, release_and_retry, resolve_interruption, user_stop_signal
 from .leases import CallInterrupted, Interruption
@@ -145,6 +146,13 @@ class Inference:
         if run.memory.rejected:
             self._check_limits(run)
             request = with_corrections(request, run.memory.rejected)
+        run.lease.on_overtime = partial(self._journal_overtime, run)
+        try:
+            return self._obtain(run, request)
+        finally:
+            run.lease.on_overtime = None
+
+    def _obtain(self, run: Run, request: InferenceRequest) -> Run:
         window = window_of(run, request)
         raw = None if window is None else self._jobs.ask(run, request, window)
         return self._ask_now(run, request) if raw is None else self._read_job(run, raw)
@@ -283,11 +291,18 @@ class Inference:
         if run.lease.interruption is Interruption.DEADLINE:
             if self._jobs.outlasts_step(run):  # no attempt: it is the provider who takes so long
                 return give_back(run, self._services.store, "the answer takes longer than the step may")
-            error = ErrorInfo(kind="step_timeout", message="the step reached its deadline during the model call")
-            return run.failing(error, StopReason.TIME_LIMIT_REACHED)
+            return _out_of_time(run)
         if run.lease.interruption is None:  # the lease could not be confirmed
             return run.decide(TakenOver(run.ref))
         return resolve_interruption(run, self._services)
+
+    def _journal_overtime(self, run: Run) -> None:
+        """End the execution for whoever gets the step of a plain function that goes on behind the step's time.
+
+        Nobody knows whether it has asked a provider: another call could pay twice.
+        """
+        if not self._jobs.outlasts_step(run):
+            self._steps.record_overtime(run.claim, EndingRecord.of(_out_of_time(run).ending).to_json())
 
     def _give_up(self, run: Run, error: DriverError) -> Run:
         """Ask no more in this step: a transient error delays it, a permanent one fails the execution."""
@@ -309,6 +324,11 @@ class Inference:
         seconds = seconds if left is None else min(seconds, left)
         why = f"{error.kind}: {described.message}"
         return run.decide(release_and_retry(self._services.store, run.claim, why, delay_seconds=seconds))
+
+
+def _out_of_time(run: Run) -> Run:
+    error = ErrorInfo(kind="step_timeout", message="the step reached its deadline during the model call")
+    return run.failing(error, StopReason.TIME_LIMIT_REACHED)
 
 
 def _with_prompt(run: Run) -> AgentState:

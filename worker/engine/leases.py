@@ -54,6 +54,7 @@ class ActiveLease:
         call_deadline: `monotonic()` at which the plain function in the step's own thread has to end; None without one.
         blocked_since: `monotonic()` at which a plain function began in the step's own thread; None without one.
         on_give_up: Called before the claim is given back because of that function.
+        on_overtime: Called before the claim is given back because it goes on though the step's time is over.
         followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
         budget: The budget that the last renewal has found; None: as it was at the claim.
         is_cut: A message waits that interrupts the step: what can be left off ends, and the step commits without it.
@@ -67,6 +68,7 @@ class ActiveLease:
         self.budget_ends: float | None = None
         self.call_deadline: float | None = None
         self.on_give_up: Callable[[], object] | None = None
+        self.on_overtime: Callable[[], object] | None = None
         self.interruption: Interruption | None = None
         self.interrupted_at = 0.0
         self.blocked_since: float | None = None
@@ -411,8 +413,10 @@ class LeaseKeeper:
             return
         if lease.on_give_up is not None and lease.interruption is Interruption.CALL:
             lease.on_give_up()
-        give_back = lease.interruption is not Interruption.DEADLINE
-        publish = self._store.steps.release(lease.claim, delay_ms=None, give_back=give_back)
+        is_overtime = lease.interruption is Interruption.DEADLINE
+        if lease.on_overtime is not None and is_overtime:
+            lease.on_overtime()
+        publish = self._store.steps.release(lease.claim, delay_ms=None, give_back=not is_overtime)
         if publish is not None:
             self.publish(publish)
 

@@ -30,6 +30,8 @@ LOST: Final = "lost"
 """The end of a job of which nobody can tell whether it was created."""
 NOT_CREATED: Final = "not created"
 """The end of a job that its provider has refused, or that was not asked for after all."""
+OVERTIME: Final = "over:"
+"""Begins the name of the field that tells why an execution ends, by its retries: a retry asks the model again."""
 _ASKED: Final = "try:"
 """Begins the name of the field of a claim under which the driver may have been asked."""
 # Parsed values that are kept, and the largest of them: 5 MB at most.
@@ -228,8 +230,8 @@ class Journal:
 NOTHING_JOURNALED: Final = Journal()
 
 
-def read_journal(reply: list[bytes]) -> Journal:
-    """Parse a step's journal, the reply to HGETALL."""
+def read_journal(reply: list[bytes], retries: int = 0) -> Journal:
+    """Parse a step's journal, the reply to HGETALL, for the leg of an execution that was retried so often."""
     if not reply:
         return NOTHING_JOURNALED
     answer = None
@@ -267,7 +269,8 @@ def read_journal(reply: list[bytes]) -> Journal:
         saw=saw, jobs=_read_jobs(asked) if f"{JOB}0" in asked else (),
         rejected=tuple(rejected[name] for name in sorted(rejected, key=lambda name: (len(name), name))),
     )  # fmt: skip
-    return _with_asked(found, asked) if asked else found
+    ending = asked.pop("end", None) or asked.get(f"{OVERTIME}{retries}")
+    return replace(_with_asked(found, asked), ending=ending) if asked or ending else found
 
 
 def _read_jobs(stored: Mapping[str, bytes]) -> tuple[JournaledJob, ...]:
@@ -330,7 +333,6 @@ def _with_asked(found: Journal, asked: Mapping[str, bytes]) -> Journal:
         started_calls=frozenset(started_calls),
         made=frozenset(made),
         stopped=stopped,
-        ending=asked.get("end"),
     )
 
 

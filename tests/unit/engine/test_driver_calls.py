@@ -45,6 +45,40 @@ def test_a_step_whose_plain_driver_does_not_return_goes_to_another_worker(new_be
     assert bench.keeper.abandoned == 0, "it has returned"
 
 
+@pytest.mark.parametrize("answers_late", [True, False])
+def test_a_plain_driver_that_goes_on_behind_its_step_is_not_called_again(
+    new_bench: NewBench, answers_late: bool
+) -> None:
+    called, ended = list[int](), list[object]()
+
+    def driver(state: AgentState) -> str:
+        called.append(1)
+        if len(called) == 1:
+            bench.clock.go_on(901)
+            bench.keeper.tick()
+            bench.clock.go_on(0.5)
+            bench.keeper.tick()
+            if not answers_late:
+                ended.append(bench.step(session, bench.another_worker(agent)))
+        return "done"
+
+    agent = Agent("a", driver=driver)
+    bench = new_bench(agent)
+    session = bench.submit()
+    ended.append(bench.step(session))
+    if answers_late:
+        ended.append(bench.step(session))
+    assert sum(isinstance(each, Done) for each in ended) == 1, ended
+    record = bench.record(session)
+    assert (record.status, record.stop_reason, len(called)) == ("failed", "time_limit", 1)
+    assert "the step reached its deadline during the model call" in record.errors[0]
+    assert record.final_response == ("done" if answers_late else ""), "what was paid is kept"
+    bench.retry(session)
+    bench.run(session)
+    assert bench.record(session).status == "completed"
+    assert len(called) == (2 if answers_late else 1), "an answer that came behind the end is the retry's"
+
+
 @pytest.mark.parametrize("raises", [False, True])
 def test_a_plain_driver_that_has_returned_blocks_nothing(new_bench: NewBench, raises: bool) -> None:
     abandoned: list[int] = []

@@ -84,7 +84,7 @@ def _reload(scope: SessionScope, claim: Claim, cached: CachedSession | None) -> 
         if fields.number(version) != session.version:
             raise Changed
         asked = replace(claim, now_ms=scope.clock.milliseconds(watched.replies[1]))
-        return _load_claimed(asked, session, control, read_journal(watched.replies[2]))
+        return _load_claimed(asked, session, control, read_journal(watched.replies[2], control.retries))
 
 
 def _reads_with_journal(scope: SessionScope, ref: StepRef, cached: CachedSession | None) -> list[Command]:
@@ -133,7 +133,7 @@ def _claim_by_watch(request: ClaimRequest) -> ClaimResult:
         is_mine = control.claim == claim_id
         if control.attempts + 1 >= scope.settings.suspect_attempts and not request.alone and not is_mine:
             return Suspect(control.attempts)
-        journal = read_journal(watched.replies[2])
+        journal = read_journal(watched.replies[2], control.retries)
         session = loading.finish(scope, ref.execution_id, cached, watched, watched.replies[3:])
         if not request.is_next_in(session.state):
             raise StateUnreadable("head", "it tells of another execution or step than the control fields")

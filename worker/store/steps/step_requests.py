@@ -17,7 +17,7 @@ from ..context import StorePart
 from ..control import ControlFields, control_command
 from ..database import Command, Reply, WatchedTransaction
 from ..events import event_commands
-from ..journal import Journal, read_journal
+from ..journal import OVERTIME, Journal, read_journal
 from ..records import Claim, claim_lost
 from ..requests.index import closed_event, opened_event, remove_commands
 from .journals import StepJournal
@@ -143,6 +143,15 @@ class StepRequestVerbs(StorePart):
         asked = self._requests(claim)
         return asked.scope.apply_once(lambda: asked.stop_children(places, ending), "stop its children")
 
+    def record_overtime(self, claim: Claim, ending: bytes) -> None:
+        """Journal why the execution ends with this step, for its next leg; a retry of the execution does not find it.
+
+        Raises:
+            ClaimLost: Another worker took over; nothing was written.
+        """
+        asked = self._requests(claim)
+        asked.scope.apply_once(lambda: asked.record_overtime(ending), "end its execution")
+
 
 class _StepRequests(StepJournal):
     """One attempt at each transaction over the requests of a claimed step."""
@@ -209,6 +218,12 @@ class _StepRequests(StepJournal):
                 watched.commit("request.stop", commands)
             stopped = {place: journal.stopped.get(place, now_ms) for place in places}
             return StoppedChildren(stopped, journal.ending or ending)
+
+    def record_overtime(self, ending: bytes) -> None:
+        """Journal why the execution ends."""
+        with self._watch() as watched:
+            control, _journal, _now_ms = self._check(watched)
+            watched.commit("request.stop", [("HSETNX", self.key, f"{OVERTIME}{control.retries}", ending)])
 
     def _watch(self) -> AbstractContextManager[WatchedTransaction]:
         reads = [control_command(self.scope.keys), ("HGETALL", self.key), self.scope.clock.now()]
