@@ -43,7 +43,7 @@ class Newcomer:
     def type(self, line: str, *, folder: Path | None = None, expect: int = 0, timeout: float = 120) -> str:
         """Type a line, wait for its end, and return what it printed to standard output."""
         done = subprocess.run(
-            line, shell=True, cwd=folder or self.home, env=self.environment, capture_output=True, text=True,
+            f"set -o pipefail; {line}", shell=True, cwd=folder or self.home, env=self.environment, capture_output=True, text=True,
             timeout=timeout, check=False, executable="/bin/bash",
         )  # fmt: skip
         self.transcript.append(f"$ {line}\n{done.stdout}{done.stderr}")

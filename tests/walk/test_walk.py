@@ -112,6 +112,30 @@ other = Agent("other", driver=lambda state: "from the second service")
 """
 
 
+SEVEN_STEPS = """
+from celery_agents import Agent
+from celery_agents.worker.state import InferenceResponse, ToolCall
+from celery_agents.worker.tools import tool
+
+
+@tool(effect="pure")
+def look(place: int) -> str:
+    \"\"\"Look somewhere.\"\"\"
+    return "nothing"
+
+
+def search(state):
+    step = state.execution.step_count + 1
+    if step > 7:
+        return "found"
+    call = ToolCall.from_text("call_x" if step == 7 else f"call_{step}", "look", '{"place": %d}' % step)
+    return InferenceResponse(tool_calls=(call,))
+
+
+searcher = Agent("searcher", driver=search, tools=[look])
+"""
+
+
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     with RedisServer(tmp_path / "own-redis") as server:
@@ -247,6 +271,15 @@ WITH_COMMANDS: Final = tuple(
 
 
 HTTP_PAGE: Final = "docs/http.md"
+SESSIONS_PAGE: Final = "docs/sessions.md"
+WEBHOOK_SECRET: Final = "whsec_bm90IGEgc2VjcmV0LCBidXQgbG9uZw=="
+
+
+def make_session(newcomer: Newcomer) -> None:
+    """Carry out the session that the page of sessions looks at; its worker stays."""
+    (newcomer.home / "seven_steps.py").write_text(SEVEN_STEPS)
+    newcomer.open_terminal("celery-agents worker --agents seven_steps", until="ready.")
+    assert newcomer.type("celery-agents submit searcher look --session order-17 --wait") == "found\n"
 
 
 def read_blocks(page: str) -> list[str]:
@@ -270,6 +303,8 @@ def test_every_command_of_a_page_works_as_it_is_written(page: str, newcomer: New
     (newcomer.home / "my_agents.py").write_text(OTHER_AGENTS)  # some pages name the reader's own module
     write_python_blocks(page, newcomer.home)
     newcomer.export(f"export CELERY_AGENTS_REDIS_URL={own_redis.url()}")
+    if page == SESSIONS_PAGE:
+        make_session(newcomer)
     for line in read_lines(page):
         if any(line.startswith(beginning) for beginning in NOT_TYPED):
             continue
@@ -291,8 +326,11 @@ def test_the_http_page_works_as_it_is_written(newcomer: Newcomer, own_redis: Red
     newcomer.export(f"export CELERY_AGENTS_REDIS_URL={own_redis.url()}")
     newcomer.export("export CELERY_AGENTS_AGENTS=page_agents")
     newcomer.export("export CELERY_AGENTS_TOKEN_SECRET=not-a-secret-but-long-enough")
+    newcomer.export(f"export CELERY_AGENTS_PROVIDER_WEBHOOK_SECRETS=openai={WEBHOOK_SECRET}")
+    newcomer.export(f"export WEBHOOK_SECRET={WEBHOOK_SECRET}")
     newcomer.open_terminal("celery-agents worker", until="ready.")
     (install, with_tokens), script = read_blocks(HTTP_PAGE)[:2], read_blocks(HTTP_PAGE)[2:]
+    script = [block for block in script if "celery-agents serve" not in block]  # it is served already
     assert install.splitlines() == ["pip install 'celery-agents[http]'", "celery-agents serve"]
     server = newcomer.open_terminal("celery-agents serve", until="celery-agents serves")
     told = newcomer.type("set -eu\nTOKEN=\n" + "\n".join(script))
