@@ -24,7 +24,7 @@ from ..worker.store.requests.records import AnswerResult
 from .client.client import AgentClient
 from .client.verbs import LONGEST_SECONDS, VERBS, Verb
 from .consumer.refusals import ELEMENT, refusals
-from .names import CONTROL, PREFIX, RETRY, SUBMIT
+from .names import CONTROL, PREFIX, RETRY, SUBMIT, sent_to
 
 _NAME_CHARS: Final = 64
 _PAYLOAD_CHARS: Final = 2_000
@@ -73,8 +73,8 @@ class LazyClient:
 def register_controls(app: Celery, settings: Settings, client: LazyClient) -> None:
     """Add the control tasks to an app."""
     options: dict[str, Any] = {
-        "queue": settings.control_queue, "acks_late": True, "reject_on_worker_lost": True, "ignore_result": True,
-        "bind": True,
+        "on_bound": sent_to(settings.control_queue), "acks_late": True, "reject_on_worker_lost": True,
+        "ignore_result": True, "bind": True,
         "autoretry_for": (StoreUnavailable, StoreFull), "retry_backoff": True, "retry_backoff_max": 30,
         "max_retries": 20,
         "retry_kwargs": {"retry_policy": _PUBLISH_RETRIES},

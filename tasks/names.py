@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from ..config.settings import CONTROL_TASKS
 
@@ -16,3 +16,16 @@ LANE_HEADER: Final = "celery_agents_lane"
 """The header of the steps of a lane; in a turn its value is `TURN`."""
 TURN: Final = "*"
 """What a message names in place of its lane when it is for the step whose share is next."""
+
+
+def sent_to(queue: str) -> Any:
+    """The option `on_bound` of a task whose messages go to this queue unless their sender names another.
+
+    Celery 5.7 warns of each task that has the option `queue`; the other way, routes, are settings of the user's app.
+    """
+
+    def on_bound(task: Any, app: Any) -> None:
+        app.Task.on_bound.__func__(task, app)  # of a base class of the user's
+        task.queue = queue
+
+    return classmethod(on_bound)

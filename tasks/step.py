@@ -17,7 +17,7 @@ from ..worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, R
 from ..worker.errors import CeleryAgentsError, ExecutionFailed, StepDelayed, StoreFull, StoreUnavailable
 from ..worker.state.execution.status import ExecutionStatus
 from ..worker.store.records import StepRef
-from .names import LANE_HEADER, STEP, TURN
+from .names import LANE_HEADER, STEP, TURN, sent_to
 from .runtime import LazyRuntime, Runtime
 from .step_message import MalformedStep, read_step
 
@@ -31,7 +31,8 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
     # Celery's limits, retries and results are off: the engine has its own, which survive a worker.
     options: dict[str, Any] = {
         "ignore_result": True, "acks_late": True, "typing": False, "max_retries": 0,
-        "queue": settings.queue, "bind": True, "store_errors_even_if_ignored": False,
+        "on_bound": sent_to(settings.queue), "bind": True, "store_errors_even_if_ignored": False,
+        "shared": False,  # as of the control tasks: Celery gives shared ones to each app of the process
         "throws": (ExecutionFailed,),  # an agent that fails is no error of the worker: no traceback in its log
     }  # fmt: skip
 

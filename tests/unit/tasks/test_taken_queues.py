@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import pytest
-from celery import Celery
+from celery import Celery, Task
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app, install
@@ -21,6 +24,25 @@ def settings(**more: str) -> Settings:
 def consumed(app: Celery) -> set[str]:
     """The queues that a worker of the app consumes, without that of its group."""
     return {name for name in app.amqp.queues.consume_from if "@" not in name}
+
+
+def test_tasks_go_to_their_queues_and_celery_warns_of_none() -> None:
+    bound = list[str]()
+
+    class Own(Task):  # pyright: ignore[reportMissingTypeArgument, reportUntypedBaseClass]
+        @classmethod
+        def on_bound(cls, app: Any) -> None:
+            bound.append(cls.name)
+
+    app = Celery("shop", broker=URL, set_as_current=False, task_cls=Own)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        install(app, settings())
+        app.finalize()
+    queues = {name: task.queue for name, task in app.tasks.items() if name.startswith("celery_agents.")}
+    assert queues.pop("celery_agents.step") == STEPS
+    assert set(queues.values()) == {CONTROL}
+    assert {"celery_agents.step", *queues} <= {*bound}
 
 
 def test_a_worker_takes_the_queues_of_its_agents_and_that_of_its_group() -> None:
