@@ -6,12 +6,13 @@ journal has it.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from functools import partial
 
 from .. import crash_points
 from ..drivers.protocol import InferenceRequest, SentRequest
-from ..errors import DriverError, ModelCallRefused, PutOff, UnusableAnswer
+from ..errors import ClaimLost, DriverError, ModelCallRefused, PutOff, UnusableAnswer
 from ..guards import time_left
 from ..hooks import AnswerUndecided, HookPoint
 from ..moments import moment
@@ -302,7 +303,8 @@ class Inference:
         Nobody knows whether it has asked a provider: another call could pay twice.
         """
         if not self._jobs.outlasts_step(run):
-            self._steps.record_overtime(run.claim, EndingRecord.of(_out_of_time(run).ending).to_json())
+            with contextlib.suppress(ClaimLost):
+                self._steps.record_overtime(run.claim, EndingRecord.of(_out_of_time(run).ending).to_json())
 
     def _give_up(self, run: Run, error: DriverError) -> Run:
         """Ask no more in this step: a transient error delays it, a permanent one fails the execution."""

@@ -214,7 +214,6 @@ class ProviderJobs:
     def _create(self, run: Run, request: InferenceRequest, driver: AnswersLater, job: JournaledJob) -> JournaledJob:
         """Create a job; one whose number is journaled already is created under the same key."""
         services, told = self._services, list[SentRequest | None]()
-        job = replace(job, intended_ms=services.redis_ms(run))
         admission = admit(run, services, request, _entry(run, job, _NOT_YET))
         may_take = milliseconds(request.timeout + services.settings.lookup_margin_seconds)
         job = replace(job, until_ms=services.redis_ms(run) + may_take)

@@ -84,6 +84,8 @@ class SpendingGate:
             if gate.view.caps.get(known.name) == known:
                 break
             found = self._reserve(run, request, job)
+        if isinstance(found, Overspent) and found.part.ends_ms <= self._services.redis_ms(run):
+            return None  # of a job that was intended in a period that is over, before there was the cap
         if isinstance(found, Overspent):
             self.waits[found.part.cap.name] += 1
             raise self._refusal(found, self._services.redis_ms(run))

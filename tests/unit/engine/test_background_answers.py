@@ -255,25 +255,34 @@ def test_an_answer_that_nobody_waits_for_costs_what_it_had_answered(driver: Late
     bench.close()
 
 
-def test_a_batch_that_was_not_created_is_created_in_a_later_period_and_counts_there(driver: LaterDriver) -> None:
+@pytest.mark.parametrize("is_set_first", [True, False], ids=["cap first", "cap later"])
+def test_a_batch_that_is_created_in_a_later_period_counts_where_it_was_intended(
+    driver: LaterDriver, is_set_first: bool
+) -> None:
     bench = Bench(Agent("report", driver=(driver := Priced(is_listed=True)), completion_window="24h"))
-    bench.store.flow.set_value(SpendCap("c", usd=1.0, per="hour"))
-    bench.gate.refresh()
     session, left = bench.submit(), [LOST_REPLY]
+
+    def set_cap(usd: float) -> None:
+        bench.store.flow.set_value(SpendCap("c", usd=usd, per="hour"))
+        bench.gate.refresh()
 
     def lose() -> None:
         if left:
             raise left.pop()
 
     driver.creating = lose
+    if is_set_first:
+        set_cap(1.0)
     assert isinstance(bench.step(session), RetryLater)
+    if not is_set_first:
+        set_cap(0.0)
     bench.clock.go_on(HOUR)
     assert isinstance(bench.step(session), RetryLater)
-    assert (len(driver.jobs), spent(bench)) == (1, RESERVED)
+    assert len(driver.jobs) == 1, "no cap of a period that is over keeps it waiting"
     driver.finish()
     bench.clock.go_on(601)
     bench.run(session)
-    assert spent(bench) == COST / 2
+    assert (spent(bench), held(bench)) == (0.0, 0)
     bench.close()
 
 
