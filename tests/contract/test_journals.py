@@ -66,6 +66,8 @@ def test_an_end_by_overtime_needs_the_claim_and_is_found_by_every_leg_but_not_by
     bench.store.sessions.retry(bench.session, retry_transition(None))
     retried = bench.claim()
     assert retried.loaded.journal.ending is None
+    stopped = bench.store.steps.stop_children(retried.claim, ())
+    assert stopped.ending is None, "nor do children that it asks to stop"
     bench.store.steps.record_overtime(retried.claim, b"once more")
     bench.end_lease(retried.claim)
     assert bench.claim().loaded.journal.ending == b"once more"

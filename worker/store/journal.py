@@ -230,8 +230,12 @@ class Journal:
 NOTHING_JOURNALED: Final = Journal()
 
 
-def read_journal(reply: list[bytes], retries: int = 0) -> Journal:
-    """Parse a step's journal, the reply to HGETALL, for the leg of an execution that was retried so often."""
+def read_journal(reply: list[bytes], retries: int | None = None) -> Journal:
+    """Parse a step's journal, the reply to HGETALL.
+
+    Args:
+        retries: How often the execution was retried, for its `ending`; None where nobody asks for that.
+    """
     if not reply:
         return NOTHING_JOURNALED
     answer = None

@@ -239,7 +239,7 @@ class _StepRequests(StepJournal):
         control, ref = ControlFields.read(replies[0]), self.claim.ref
         if not control.is_claimed_by(self.claim.id, ref) or control.phase != "run":
             raise claim_lost(self.claim)
-        return control, read_journal(replies[1]), self.scope.clock.milliseconds(replies[2])
+        return control, read_journal(replies[1], control.retries), self.scope.clock.milliseconds(replies[2])
 
 
 def _field(request: Request, letter: str) -> str:
