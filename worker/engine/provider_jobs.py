@@ -40,7 +40,6 @@ _GROWTH: Final = 1.0
 _KEY_DIGITS: Final = 40
 _MAY_BE_PAID: Final = (LOST, "forgotten")
 """Ends of jobs of which nobody can tell whether they had answered."""
-_NOT_YET: Final = CreatedJob("", "")
 _REFUSED: Final = "window_refused"
 _LATE: Final = "late"
 
@@ -140,7 +139,7 @@ class ProviderJobs:
             run.memory.jobs[job.number] = job.ended(now_ms, why)
         if is_first and why != _LATE:
             cost = None if why in _MAY_BE_PAID else 0.0
-            services.spending.settle_job(_entry(run, job, CreatedJob(job.id, job.handle)), cost)
+            services.spending.settle_job(_entry(run, job), cost)
         return is_first
 
     # --- in the background, at once -----------------------------------------------------------------------------
@@ -160,7 +159,7 @@ class ProviderJobs:
             return replace(request, keep=keep, attach=job.handle), Admission(services.gate.begin(run, request), None)
         now_ms = services.redis_ms(run)
         job = JournaledJob(len(run.memory.jobs), BACKGROUND, intended_ms=now_ms, until_ms=now_ms)
-        admission = admit(run, services, request, _entry(run, job, _NOT_YET))
+        admission = admit(run, services, request, _entry(run, job))
         return replace(request, keep=partial(self._keep_begun, run, request, job, admission.spending)), admission
 
     def _keep_begun(
@@ -214,7 +213,7 @@ class ProviderJobs:
     def _create(self, run: Run, request: InferenceRequest, driver: AnswersLater, job: JournaledJob) -> JournaledJob:
         """Create a job; one whose number is journaled already is created under the same key."""
         services, told = self._services, list[SentRequest | None]()
-        admission = admit(run, services, request, _entry(run, job, _NOT_YET))
+        admission = admit(run, services, request, _entry(run, job))
         may_take = milliseconds(request.timeout + services.settings.lookup_margin_seconds)
         job = replace(job, until_ms=services.redis_ms(run) + may_take)
         try:
@@ -310,7 +309,7 @@ class ProviderJobs:
 
     def _journal(self, run: Run, job: JournaledJob, raw: bytes) -> bytes:
         """Journal the answer of a job, count its cost, and give the one that is stored."""
-        entry, now_ms = _entry(run, job, CreatedJob(job.id, job.handle)), self._services.redis_ms(run)
+        entry, now_ms = _entry(run, job), self._services.redis_ms(run)
         stored = self._services.ask_store(
             run, lambda: self._steps.record_job_answer(run.claim, job, entry, raw, now_ms), "an answer"
         )
@@ -368,11 +367,12 @@ def _until_ms(job: JournaledJob) -> int:
     return job.until_ms if window is None else unix_ms(window.until(moment(job.intended_ms)))
 
 
-def _entry(run: Run, job: JournaledJob, created: CreatedJob) -> JobEntry:
+def _entry(run: Run, job: JournaledJob, created: CreatedJob | None = None) -> JobEntry:
+    """The entry of a job in the index; by what it is known now, where nobody has `created` it this moment."""
     ref = run.ref
     return JobEntry(
-        id=created.id,
-        handle=created.handle,
+        id=job.id if created is None else created.id,
+        handle=job.handle if created is None else created.handle,
         key=_key(run, job),
         session_id=ref.session_id,
         execution_id=ref.execution_id,

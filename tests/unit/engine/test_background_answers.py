@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -30,6 +31,17 @@ def background_bench(driver: LaterDriver) -> Bench:
     return Bench(Agent("report", driver=driver, background=True), driver_attempts=3)
 
 
+def once(error: BaseException) -> Callable[[], None]:
+    """What raises this the first time."""
+    left = [error]
+
+    def fail() -> None:
+        if left:
+            raise left.pop()
+
+    return fail
+
+
 def test_whoever_runs_the_step_again_attaches_to_the_same_answer(driver: LaterDriver) -> None:
     bench = background_bench(driver)
     session = bench.submit()
@@ -54,13 +66,7 @@ def test_a_stream_that_breaks_is_attached_to_in_the_same_step(driver: LaterDrive
     bench = background_bench(driver)
     session = bench.submit()
     driver.answers = ["whole"]
-    broken = [LOST_REPLY]
-
-    def lose() -> None:
-        if broken:
-            raise broken.pop()
-
-    driver.created = lose
+    driver.created = once(LOST_REPLY)
     assert isinstance(bench.step(session), Done)
     assert bench.record(session).final_response == "whole"
     assert (len(driver.jobs), driver.asked_at_once) == (1, 2)
@@ -178,13 +184,8 @@ def test_an_answer_that_is_attached_to_costs_what_it_has_cost(driver: LaterDrive
 @pytest.mark.parametrize("dies", [True, False], ids=["killed", "cut off"])
 def test_who_attaches_to_an_answer_reserves_nothing_more(driver: LaterDriver, dies: bool) -> None:
     bench = capped_bench(driver := Priced(answers=["whole"]), usd=1.2 * RESERVED)
-    session, left = bench.submit(), [WorkerDied() if dies else LOST_REPLY]
-
-    def lose() -> None:
-        if left:
-            raise left.pop()
-
-    driver.created = lose
+    session = bench.submit()
+    driver.created = once(WorkerDied() if dies else LOST_REPLY)
     if dies:
         bench.worker_died(session)
     assert isinstance(bench.step(session), Done)
@@ -194,13 +195,8 @@ def test_who_attaches_to_an_answer_reserves_nothing_more(driver: LaterDriver, di
 
 def test_a_call_of_which_no_answer_is_known_leaves_what_it_has_reserved(driver: LaterDriver) -> None:
     bench = capped_bench(driver := Priced(answers=["paid, perhaps", "second"]))
-    session, left = bench.submit(), [LOST_REPLY]
-
-    def lose() -> None:
-        if left:
-            raise left.pop()
-
-    driver.keeping = lose
+    session = bench.submit()
+    driver.keeping = once(LOST_REPLY)
     assert isinstance(bench.step(session), Done)
     assert (len(driver.jobs), spent(bench), held(bench)) == (2, RESERVED + COST, 0)
     bench.close()
@@ -217,16 +213,11 @@ def test_a_call_of_which_no_answer_is_known_leaves_what_it_has_reserved(driver: 
 )
 def test_an_answer_that_never_was_costs_nothing(driver: LaterDriver, error: Exception, cost: float) -> None:
     bench = capped_bench(driver := Priced(answers=["never", "second"]))
-    session, left = bench.submit(), [error]
-
-    def fail() -> None:
-        if left:
-            raise left.pop()
-
+    session = bench.submit()
     if isinstance(error, JobEnded):
-        driver.created = fail
+        driver.created = once(error)
     else:
-        driver.keeping = fail
+        driver.keeping = once(error)
     assert isinstance(bench.step(session), Done)
     assert (spent(bench), held(bench)) == (round(cost + COST, 6), 0)
     bench.close()
@@ -260,17 +251,13 @@ def test_a_batch_that_is_created_in_a_later_period_counts_where_it_was_intended(
     driver: LaterDriver, is_set_first: bool
 ) -> None:
     bench = Bench(Agent("report", driver=(driver := Priced(is_listed=True)), completion_window="24h"))
-    session, left = bench.submit(), [LOST_REPLY]
+    session = bench.submit()
 
     def set_cap(usd: float) -> None:
         bench.store.flow.set_value(SpendCap("c", usd=usd, per="hour"))
         bench.gate.refresh()
 
-    def lose() -> None:
-        if left:
-            raise left.pop()
-
-    driver.creating = lose
+    driver.creating = once(LOST_REPLY)
     if is_set_first:
         set_cap(1.0)
     assert isinstance(bench.step(session), RetryLater)
