@@ -164,3 +164,25 @@ def test_a_lost_end_of_a_history_is_said_on_the_session(
     expect(alert).to_contain_text("their effects have happened, and may happen again: refund in step 3.")
     expect(alert.get_by_role("button")).to_have_count(0)
     expect(page.get_by_label("Message to support")).to_be_visible()
+
+
+def test_a_name_that_is_typed_while_the_requests_are_read_is_that_of_the_answer(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "My jug, order 4335, is cracked")
+    wait_for_request(desk, job)
+    held: list[Route] = []
+    page.route(f"**/{job.session_id}/requests?*", lambda route: held.append(route))
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    page.get_by_label("You act as").first.press_sequentially("an")
+    [route] = held
+    route.continue_()
+    page.unroute(f"**/{job.session_id}/requests?*")
+    approve = page.get_by_role("button", name="Approve", exact=True)
+    expect(approve).to_be_visible()
+    page.keyboard.type("n")
+    approve.click()
+    wait_for(desk, job, "completed")
+    expect(page.get_by_role("log", name="Messages")).to_contain_text("approved by ann")
+    assert watched.complaints == []

@@ -28,8 +28,8 @@ export function SessionHead({ view, feed, words, isChat }) {
       <p class="state"><${Status} status=${header.status} held=${header.session_status === "suspended"}
         archived=${header.is_archived} /> <span
         class="dim" dir="auto">${reasonOf(view)}</span></p></div>
-    ${!isChat && html`<div class="do"><${Actions} view=${view} feed=${feed} />${!isVisitor && !view.requests.length
-      && html`<${ActingAs} />`}</div>`}</div>
+    ${!isChat && html`<div class="do"><${Actions} view=${view} feed=${feed} />
+      ${!isVisitor && html`<${ActingAs} />`}</div>`}</div>
     <${Problem} of=${unknown} />
     <${Problem} of=${header.history_lost && { message: header.history_lost }} />
     <${Problem} of=${header.confirmed === false && { message: UNCONFIRMED }} />
