@@ -127,3 +127,10 @@ def test_a_plain_function_that_goes_on_behind_its_step_is_not_called_again(playe
     result = job.result(timeout=30)
     assert result.final_response == text, result
     assert len(created(played, text)) == (1 if is_late else 2), "a retry takes the answer that has come meanwhile"
+
+
+def test_a_step_whose_hook_does_not_return_goes_on_elsewhere(played: Stage) -> None:
+    text = "answered, and its hook hangs"
+    job = played.lab.client.submit("hooked", text)
+    assert job.result(timeout=20).final_response == text
+    assert (len(created(played, text)), paid(played, text)) == (1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import httpx
 from pydantic_ai import Agent as PydanticAgent
@@ -12,6 +13,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from celery_agents import CeleryDurability
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers.pricing import TokenPrice
+from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import AgentState
 from celery_agents.worker.tools import ToolContext, tool
 
@@ -58,6 +60,17 @@ def call(state: AgentState) -> str:
 
 
 caller = Agent("caller", driver=call)
+
+
+def hang(context: HookContext) -> None:
+    """Do not return, the first time that this process sees the session."""
+    if context.state.agent_id not in _SEEN:
+        _SEEN.add(context.state.agent_id)
+        time.sleep(25)
+
+
+_SEEN = set[str]()
+hooked = agent("hooked", hooks=[Hook(HookPoint.AFTER_INFERENCE, hang)])
 
 responses = OpenAIResponsesModel("gpt-5-mini", provider=OpenAIProvider(api_key="k", base_url=f"{ROOT}/v1"))
 teller = PydanticAgent(responses, name="teller", capabilities=[CeleryDurability(background=True, effect="keyed")])

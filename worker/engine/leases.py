@@ -2,8 +2,8 @@
 
 One thread renews all leases of a process in one round trip. A claim that was taken over, a stop, the step's deadline
 and the end of the budget's time reach the running step as an interruption, which cancels async code. A plain function
-cannot be cancelled: the keeper gives its claim back, so that another worker runs the step, and counts the thread as
-abandoned until the function returns.
+cannot be cancelled, nor a hook: the keeper gives its claim back, so that another worker runs the step, and counts the
+thread as abandoned until the function returns.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ log = logging.getLogger(__name__)
 # No call begins later than this share of a lease after its last renewal.
 _FRESH_SHARE: Final = 0.75
 _SHORTEST_TIMEOUT_SECONDS: Final = 0.001
-# How long a plain function may continue after an interruption before its step is given to another worker.
+# How long a driver or a tool that is a plain function may continue after an interruption before its step is given away.
 _PATIENCE_SECONDS: Final = 0.5
 _LAST_MOMENT_SECONDS: Final = 0.1
 
@@ -397,8 +397,14 @@ class LeaseKeeper:
                 lease.interrupt(Interruption.CANCEL, sent_at)
 
     def _abandon_if_blocked(self, lease: ActiveLease) -> None:
-        is_late = lease.blocked_since is not None and lease.interruption is not None
-        if not is_late or self._monotonic() - lease.interrupted_at < _PATIENCE_SECONDS:
+        """Count no more on a step that does not end though it has to.
+
+        A driver or a tool that is a plain function has a moment. A hook, a guard or the engine itself has as long as a
+        lease: none of them is told of the interruption.
+        """
+        is_blocked = lease.blocked_since is not None
+        patience = _PATIENCE_SECONDS if is_blocked else self._settings.lease_seconds
+        if lease.interruption is None or self._monotonic() - lease.interrupted_at < patience:
             return
         with self._lock:
             if id(lease) not in self._leases:
@@ -414,7 +420,7 @@ class LeaseKeeper:
         if lease.on_give_up is not None and lease.interruption is Interruption.CALL:
             lease.on_give_up()
         is_overtime = lease.interruption is Interruption.DEADLINE
-        if lease.on_overtime is not None and is_overtime:
+        if lease.on_overtime is not None and is_overtime and is_blocked:
             lease.on_overtime()
         publish = self._store.steps.release(lease.claim, delay_ms=None, give_back=not is_overtime)
         if publish is not None:

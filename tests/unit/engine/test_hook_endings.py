@@ -352,3 +352,28 @@ def test_a_guard_that_does_not_judge_answers_is_not_asked_about_a_final_one(new_
 
     new_bench(_agent(Model(), guards=[Counting()])).ran()
     assert asked == [GuardPoint.BEFORE_CALL, GuardPoint.BEFORE_NEXT, GuardPoint.BEFORE_CALL]
+
+
+# --- a hook that does not return ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", [*BEFORE, *AFTER], ids=lambda each: each.value)
+def test_a_step_whose_hook_does_not_return_is_run_by_another_worker(new_bench: NewBench, point: HookPoint) -> None:
+    model, called, outcomes = Model(), list[int](), list[object]()
+
+    def hang(context: HookContext) -> None:
+        called.append(1)
+        if len(called) == 1:
+            bench.clock.go_on(901)
+            bench.keeper.tick()
+            bench.clock.go_on(bench.settings.lease_seconds)
+            bench.keeper.tick()
+            outcomes.extend(bench.run(session))
+
+    bench = new_bench(Agent("a", driver=model, tools=[echo], hooks=[Hook(point, hang)]))
+    session = bench.submit()
+    outcomes.append(bench.step(session))
+    record = bench.record(session)
+    assert (record.status, record.final_response, model.asked) == ("completed", "the answer", 2), outcomes
+    assert not isinstance(outcomes[-1], Done), "its own step was another worker's when it returned"
+    assert bench.keeper.abandoned == 0

@@ -317,6 +317,22 @@ def test_a_function_that_goes_on_after_its_deadline_loses_its_step(kept: Keeping
     assert (kept.keeper.abandoned, kept.published, given_up) == (1, [kept.lease.claim.ref], ["given up"])
 
 
+@pytest.mark.parametrize("why", [Interruption.DEADLINE, Interruption.CANCEL, Interruption.DRAIN])
+def test_a_step_that_hangs_elsewhere_is_given_away_after_as_long_as_a_lease(kept: Keeping, why: Interruption) -> None:
+    """As in a hook: nothing tells the keeper that it may be waited for."""
+    told: list[str] = []
+    kept.lease.on_overtime = lambda: told.append("the answer is there")
+    kept.lease.interrupt(why, kept.bench.clock.monotonic())
+    kept.go_on(LEASE - 0.1)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published) == (0, [])
+    kept.go_on(0.1)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published, told) == (1, [kept.lease.claim.ref], [])
+    kept.keeper.drop(kept.lease)
+    assert kept.keeper.abandoned == 0
+
+
 def test_an_abandoned_step_is_counted_until_it_ends(kept: Keeping) -> None:
     abandoned: list[str] = []
     block(kept, on_abandon=lambda: abandoned.append("told"))
