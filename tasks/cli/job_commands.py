@@ -48,6 +48,7 @@ Message = Annotated[
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Show progress and print the answer.")]
 Timeout = Annotated[timedelta | None, time_option("With --wait: no longer than this (90s, 30m, 1h).")]
 MaxSteps = Annotated[int | None, typer.Option(min=0, help="Budget: most steps.")]
+BeyondAgent = Annotated[bool, typer.Option("--beyond-agent", help="Limits may be above those of the agent.")]
 MaxTokens = Annotated[int | None, typer.Option(min=0, help="Budget: most tokens.")]
 MaxCost = Annotated[float | None, typer.Option(min=0, help="Budget: most US dollars.")]
 MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Budget: most seconds.")]
@@ -355,6 +356,7 @@ def retry(
     max_tokens: MaxTokens = None,
     max_cost: MaxCost = None,
     max_seconds: MaxSeconds = None,
+    beyond_agent: BeyondAgent = False,
     by: By = None,
     wait: Wait = False,
     timeout: Timeout = None,
@@ -363,7 +365,7 @@ def retry(
 ) -> None:
     """Retry a failed or stopped execution from the step where it ended.
 
-    Steps before it are not run again.
+    Steps before it are not run again. What they have used counts against the limits; those that are not given stay.
 
     \b
     Examples:
@@ -375,7 +377,11 @@ def retry(
     _check_retry(session, failed, [since is not None, agent is not None, dry_run], [wait, budget is not None])
     client = client_for(redis_url)
     if session is not None:
-        job = client.retry(find_session(client, session), budget=budget, by=by or login())
+        session = find_session(client, session)
+        if budget is not None:
+            found = client.store.sessions.outline(session).execution
+            budget = merge_budgets(None if found is None else found.budget, budget)
+        job = client.retry(session, budget=budget, by=by or login(), beyond_agent=beyond_agent)
         _report(job, wait=wait, timeout=timeout, json=json)
         return
     jobs = list(client.retry_failed(since=ago(since), agent=agent, dry_run=dry_run, by=by or login()))
@@ -397,9 +403,7 @@ def budget(
     replace: Annotated[
         bool, typer.Option("--replace", help="Limits that are not given become those of the agent, or none.")
     ] = False,
-    beyond_agent: Annotated[
-        bool, typer.Option("--beyond-agent", help="Limits may be above those of the agent.")
-    ] = False,
+    beyond_agent: BeyondAgent = False,
     by: By = None,
     json: AsJson = False,
     redis_url: RedisUrl = None,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import Field
 
 from ...worker.state.execution.budget import ExecutionBudget
 from .budgets import change_budget
 from .connection import ClientConnection
 from .verbs import BY, Scope, verb
+
+BEYOND_AGENT: Final = Field(description="The budget may be above the agent's own; needs the scope admin.")
 
 
 class BudgetingVerbs(ClientConnection):
@@ -19,8 +23,7 @@ class BudgetingVerbs(ClientConnection):
         http={
             "budget": Field(description="All limits. A missing one is the agent's own, or none."),
             "execution_id": Field(description="Only of this execution. None: of the one that runs or waits."),
-            "beyond_agent": Field(description="The budget may be above the agent's own; needs the scope admin."),
-            "by": BY,
+            "beyond_agent": BEYOND_AGENT, "by": BY,
         },
         service_only=("budget",), needs={("beyond_agent", True): Scope.ADMIN},
         task=("session_id", "budget", "execution_id", "by"), reads_session=False,

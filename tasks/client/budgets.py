@@ -1,4 +1,4 @@
-"""A change of the budget of an execution that runs, as clients and their jobs ask for it."""
+"""Budgets as clients and their jobs change them: with the limits of the agent, and within them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ...worker.errors import InvalidInput
 from ...worker.state.execution.budget import UNLIMITED, ExecutionBudget
-from ...worker.state.values.ids import read_session_id
+from ...worker.state.values.ids import ChildSessionId, SessionId, read_session_id
 from ...worker.store.records import ActionResult
 from ...worker.store.store import Store
 from .inputs import check_budget, check_caller
@@ -33,13 +33,25 @@ def change_budget(
     check_budget(budget)
     check_caller(by)
     session = read_session_id(session_id)
+    limits = complete_budget(store, session, budget, beyond_agent=beyond_agent)
+    return store.sessions.change_budget(session, limits, execution_id=execution_id, by=by or "")
+
+
+def complete_budget(
+    store: Store, session: SessionId | ChildSessionId, budget: ExecutionBudget, *, beyond_agent: bool
+) -> ExecutionBudget:
+    """The budget with the limits of the session's agent, as its workers register them, in place of those that are None.
+
+    Raises:
+        SessionNotFound: There is no such session, or it has expired.
+        InvalidInput: A limit is above that of the agent, and beyond_agent is False.
+    """
     agent = store.sessions.header(session).agent
     own = store.registry.budget_of(agent) or UNLIMITED
     if not beyond_agent:
         _refuse_beyond(agent, own, budget)
     given: dict[str, Any] = {name: getattr(budget, name) for name in _LIMITS}
-    resolved = {name: getattr(own, name) if limit is None else limit for name, limit in given.items()}
-    return store.sessions.change_budget(session, ExecutionBudget(**resolved), execution_id=execution_id, by=by or "")
+    return ExecutionBudget(**{name: getattr(own, name) if limit is None else limit for name, limit in given.items()})
 
 
 def _refuse_beyond(agent: str, own: ExecutionBudget, budget: ExecutionBudget) -> None:
@@ -47,5 +59,6 @@ def _refuse_beyond(agent: str, own: ExecutionBudget, budget: ExecutionBudget) ->
     for name in _LIMITS:
         limit, most = getattr(budget, name), getattr(own, name)
         if limit is not None and most is not None and limit > most:
-            advice = f"agent {agent} has {name} {most}; give no more, or beyond_agent=True (over HTTP, scope admin)."
+            more = "beyond_agent=True (--beyond-agent; over HTTP with the scope admin)"
+            advice = f"agent {agent} has {name} {most}; give no more, or {more}."
             raise InvalidInput(f"budget.{name}", limit, advice)

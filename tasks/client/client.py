@@ -14,6 +14,7 @@ from pydantic import Field
 from ...worker.engine.transitions import retry_transition, stop_transition
 from ...worker.errors import (
     ActionRefused,
+    InvalidInput,
     InvalidTransition,
     SessionNotFound,
     StoreUnavailable,
@@ -27,7 +28,8 @@ from ...worker.store.live.streams import StreamPosition
 from ...worker.store.records import InboxKind, Operation
 from ...worker.store.session_records import Header, StoredSession
 from .archiving import ArchivingVerbs
-from .budgeting import BudgetingVerbs
+from .budgeting import BEYOND_AGENT, BudgetingVerbs
+from .budgets import complete_budget
 from .bulk import BulkVerbs
 from .erasing import ErasingVerbs
 from .fleet_values import FleetVerbs
@@ -133,24 +135,45 @@ class AgentClient(
     @verb(
         "POST", "/v1/sessions/{session_id}/retry", "retry_execution", scope=Scope.SUBMIT,
         body=("Retry", "New limits for an execution that failed or was stopped."),
-        http={"budget": Field(), "by": BY}, service_only=("budget",),
+        http={
+            "budget": Field(description="All limits; a missing one is the agent's own, or none. None keeps them."),
+            "beyond_agent": BEYOND_AGENT, "by": BY,
+        },
+        service_only=("budget",), needs={("beyond_agent", True): Scope.ADMIN},
     )  # fmt: skip
-    def retry(self, session_id: str, *, budget: ExecutionBudget | None = None, by: str | None = None) -> Job:
+    def retry(
+        self,
+        session_id: str,
+        *,
+        budget: ExecutionBudget | None = None,
+        by: str | None = None,
+        beyond_agent: bool = False,
+    ) -> Job:
         """Continue a failed or stopped execution from the step it ended at.
 
-        Completed steps are kept.
+        Completed steps are kept; what they have used counts against the budget.
 
         Args:
-            budget: New limits instead of the old. None keeps them.
+            budget: All limits, in place of the old. A limit that is None is the agent's own, or there is none. None
+                keeps them.
             by: Who asks; kept in the event `step_retried`.
+            beyond_agent: The budget may be above the agent's own.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
-            ActionRefused: The execution did not fail and was not stopped.
+            ActionRefused: The execution did not fail and was not stopped; or a budget is given, and the session is
+                parked.
+            InvalidInput: A limit is above that of the agent; or beyond_agent without a budget.
         """
         check_budget(budget)
         check_caller(by)
+        session = read_session_id(session_id)
+        if budget is not None:
+            budget = complete_budget(self.store, session, budget, beyond_agent=beyond_agent)
+        elif beyond_agent:
+            raise InvalidInput("beyond_agent", True, "give the budget that may be above the agent's, or leave it out.")
+        transition, has_budget = retry_transition(budget, by), budget is not None
         try:
-            applied = self.store.sessions.retry(read_session_id(session_id), retry_transition(budget, by), by=by)
+            applied = self.store.sessions.retry(session, transition, by=by, has_budget=has_budget)
         except InvalidTransition as error:
             why = f"its execution is {error.before}; only failed and stopped ones can be retried"
             raise ActionRefused(f"session {session_id}: {why}") from error

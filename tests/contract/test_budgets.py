@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_agents.worker.engine import FirstExecution, first_state, stop_transition
+from celery_agents.worker.engine import FirstExecution, first_state, retry_transition, stop_transition
 from celery_agents.worker.errors import ActionRefused, SessionNotFound, StateUnreadable, VersionConflict
 from celery_agents.worker.moments import moment
 from celery_agents.worker.state import AgentState, ExecutionBudget, Message
@@ -298,6 +298,13 @@ def test_a_parked_session_goes_on_with_it(bench: Bench) -> None:
     assert change(bench).outcome == "changed"
     bench.store.sessions.retry(bench.session, lambda _: pytest.fail("it has not ended"))
     assert bench.claim().loaded.budget == FOUR
+
+
+def test_a_retry_with_a_budget_is_refused_where_the_execution_is_parked_and_has_not_ended(bench: Bench) -> None:
+    bench.store.steps.park(bench.ref(), "why")
+    with pytest.raises(ActionRefused, match="change_budget"):
+        bench.store.sessions.retry(bench.session, retry_transition(FOUR), has_budget=True)
+    assert control(bench, "phase") == ["parked"]
 
 
 def test_a_stop_that_ends_an_execution_itself_keeps_its_budget_for_a_retry(bench: Bench) -> None:

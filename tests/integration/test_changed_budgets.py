@@ -242,6 +242,51 @@ def test_a_command_shows_a_budget_and_changes_single_limits_of_it(lab: Lab, stag
     assert (ended.returncode, "retry" in ended.stderr) == (1, True)
 
 
+def test_a_retry_stays_within_the_agents_budget_unless_an_operator_says_otherwise(
+    lab: Lab, stage: Stage, tmp_path: Path
+) -> None:
+    lab.worker()
+    client = lab.client
+    job = client.submit("capped", "begin", budget=ExecutionBudget(max_steps=2, max_cost=1.0))
+    assert job.result(timeout=60).stop_reason == StopReason.STEPS_LIMIT_REACHED
+
+    def budget() -> ExecutionBudget:
+        state = client.show(job.session_id).state
+        assert state.execution is not None
+        return state.execution.budget
+
+    with pytest.raises(InvalidInput, match=r"budget.max_steps.*agent capped has max_steps 3"):
+        client.retry(job.session_id, budget=ExecutionBudget(max_steps=20))
+    with pytest.raises(InvalidInput, match="beyond_agent"):
+        client.retry(job.session_id, beyond_agent=True)
+    serve = ServeProcess(tmp_path / "serve", lab.store_url, TOKENS)
+    serve.start()
+    try:
+        with serve.http(SUBMITTER) as service, serve.http(ADMIN) as operator:
+            path, beyond = f"/v1/sessions/{job.session_id}/retry", {"budget": {"max_steps": 4}}
+            assert service.post(path, json=beyond).status_code == 422
+            refused = service.post(path, json={**beyond, "beyond_agent": True})
+            assert (refused.status_code, "missing-scope" in refused.text) == (403, True)
+            assert (job.result(timeout=0).status, budget().max_steps) == ("stopped", 2)
+            assert service.post(path, json={"budget": {"max_steps": 3}}).status_code < 300
+            assert job.result(timeout=60).step_count == 3
+            assert budget() == ExecutionBudget(max_steps=3, max_cost=10.0), "what is not given is the agent's"
+            assert operator.post(path, json={**beyond, "beyond_agent": True}).status_code < 300
+            assert job.result(timeout=60).step_count == 4
+    finally:
+        serve.end()
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "celery_agents", "retry", job.session_id, *arguments]
+        return fork_server.run(command, env={**os.environ, "CELERY_AGENTS_REDIS_URL": lab.store_url})
+
+    wrong = run("--max-steps", "9")
+    assert (wrong.returncode, "--beyond-agent" in wrong.stderr) == (2, True), wrong.stderr
+    assert run("--max-steps", "9", "--beyond-agent", "--wait").returncode == 0
+    assert budget() == ExecutionBudget(max_steps=9, max_cost=10.0), "what is not given stays"
+    assert (job.result(timeout=60).status, job.result(timeout=60).step_count) == ("completed", STEPS)
+
+
 def test_a_task_and_the_async_client_change_it_too(lab: Lab, stage: Stage) -> None:
     lab.worker()
     gate = stage.close("model 2")

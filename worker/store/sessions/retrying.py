@@ -19,17 +19,20 @@ from .watched_sessions import WatchedSession
 class RetryVerbs(StorePart):
     """Continuing an execution."""
 
-    def retry(self, session_id: str, transition: Transition, *, by: str | None = None) -> ActionResult:
+    def retry(
+        self, session_id: str, transition: Transition, *, by: str | None = None, has_budget: bool = False
+    ) -> ActionResult:
         """Continue an execution that has failed or was stopped; `transition` refuses any other.
 
         Args:
             by: Who asks, for the event of a parked session; None: unknown.
+            has_budget: The transition gives another budget: a parked session, which needs none, refuses it.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
-            ActionRefused: Raised by `transition`; nothing was changed.
+            ActionRefused: Raised by `transition`, or the session is parked; nothing was changed.
         """
         scope = self._context.session(session_id)
-        return scope.act_once(_Retry(scope, transition, by).run, "be retried")
+        return scope.act_once(_Retry(scope, transition, by, has_budget=has_budget).run, "be retried")
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class _Retry:
     scope: SessionScope
     transition: Transition
     by: str | None = None
+    has_budget: bool = field(default=False, kw_only=True)
     operation_id: str = field(default_factory=unique_hex)
     written: ActionResult | None = None
     was_parked: bool = False
@@ -65,6 +69,11 @@ class _Retry:
 
     def _unpark(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
         """Let a parked session wait for the same step again."""
+        if self.has_budget:
+            raise ActionRefused(
+                f"session {self.scope.session_id} is parked: its execution has not ended; "
+                "change its budget (`change_budget`), which continues it, or retry it without one"
+            )
         keys, hold = self.scope.keys, found.control.hold
         commands: list[Command] = [
             ("HSET", keys.ctl, "attempts", 0),
