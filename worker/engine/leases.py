@@ -49,6 +49,8 @@ class ActiveLease:
     """The lease of a claim that this process holds, as its step sees it.
 
     Attributes:
+        renewed_at: `monotonic()` of its last renewal.
+        steady_since: `monotonic()` since which no renewal has come later than a lease lives: the store was there.
         deadline: `monotonic()` at which the step has to end.
         budget_ends: `monotonic()` at which the budget's time is over; None when it has no end.
         call_deadline: `monotonic()` at which the plain function in the step's own thread has to end; None without one.
@@ -63,7 +65,7 @@ class ActiveLease:
 
     def __init__(self, claim: Claim, now: float, deadline: float) -> None:
         self.claim = claim
-        self.renewed_at = now
+        self.renewed_at = self.steady_since = now
         self.deadline = deadline
         self.budget_ends: float | None = None
         self.call_deadline: float | None = None
@@ -385,6 +387,8 @@ class LeaseKeeper:
             if renewal is None:
                 continue
             if renewal.alive or self._store.steps.restore(lease.claim):
+                if sent_at - lease.renewed_at > self._settings.lease_seconds:
+                    lease.steady_since = sent_at
                 lease.renewed_at = sent_at
             else:
                 lease.interrupt(Interruption.LOST, sent_at)
@@ -399,12 +403,17 @@ class LeaseKeeper:
     def _abandon_if_blocked(self, lease: ActiveLease) -> None:
         """Count no more on a step that does not end though it has to.
 
-        A driver or a tool that is a plain function has a moment. A hook, a guard or the engine itself has as long as a
-        lease: none of them is told of the interruption.
+        A driver or a tool that is a plain function has a moment. A hook, a guard or the engine is not told of the
+        interruption: it has as long as a lease, behind an outage of the store, for which the engine may wait.
         """
+        if lease.interruption is None:
+            return
         is_blocked = lease.blocked_since is not None
-        patience = _PATIENCE_SECONDS if is_blocked else self._settings.lease_seconds
-        if lease.interruption is None or self._monotonic() - lease.interrupted_at < patience:
+        if is_blocked or lease.interruption is Interruption.LOST:
+            waited = self._monotonic() - lease.interrupted_at
+        else:
+            waited = lease.renewed_at - max(lease.interrupted_at, lease.steady_since)
+        if waited < (_PATIENCE_SECONDS if is_blocked else self._settings.lease_seconds):
             return
         with self._lock:
             if id(lease) not in self._leases:

@@ -333,6 +333,20 @@ def test_a_step_that_hangs_elsewhere_is_given_away_after_as_long_as_a_lease(kept
     assert kept.keeper.abandoned == 0
 
 
+def test_a_step_that_was_interrupted_before_an_outage_of_the_store_has_its_time_behind_it(kept: Keeping) -> None:
+    """It may have an answer in memory, which it writes as soon as the store is there again."""
+    kept.lease.interrupt(Interruption.CANCEL, kept.bench.clock.monotonic())
+    kept.keeper.tick()
+    kept.go_on(3 * LEASE)
+    kept.keeper.tick()
+    kept.go_on(LEASE - 0.1)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published) == (0, [])
+    kept.go_on(0.1)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published) == (1, [kept.lease.claim.ref])
+
+
 def test_an_abandoned_step_is_counted_until_it_ends(kept: Keeping) -> None:
     abandoned: list[str] = []
     block(kept, on_abandon=lambda: abandoned.append("told"))
