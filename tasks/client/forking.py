@@ -136,10 +136,9 @@ class ForkingVerbs(ClientConnection):
             StateUnreadable: A part of it cannot be read. After any of these nothing was written.
         """
         source = read_session_id(session_id)
-        own_labels = None if labels is None else check_labels(labels)
         wanted = _Wanted(
             at=read_address(at), edits=read_edits(edit), go_on=go_on, agent=agent, prompt=system_prompt,
-            labels=own_labels,
+            labels=None if labels is None else check_labels(labels),
         )  # fmt: skip
         wanted.check(self.settings.max_message_bytes)
         key = None if idempotency_key is None else f"{source}:{idempotency_key}"
@@ -148,6 +147,7 @@ class ForkingVerbs(ClientConnection):
             change=wanted.of,
             past=None if wanted.at is None else self.store.sessions.parts_at(source, wanted.at),
             queue="" if agent is None else self._queues.queue_of(agent),
+            share=self._share_of(wanted.labels),
             fingerprint="" if key is None else canonical_digest(["fork", key, *wanted.facts()]),
         )
         try:
@@ -162,6 +162,10 @@ class ForkingVerbs(ClientConnection):
         if notice:
             warnings.warn(notice, stacklevel=2)
         return Fork.with_facts(fork_id, tuple(self._effects_after(source, wanted.at)), notice)
+
+    def _share_of(self, labels: Mapping[str, str] | None) -> str | None:
+        shares = None if labels is None else self._notes.shares()
+        return None if labels is None or shares is None else labels.get(shares.label, "")
 
     def _effects_after(self, session: str, at: StepAddress | None) -> Iterator[CallEffect]:
         """The calls with effects of the steps that come after one."""

@@ -101,7 +101,7 @@ class SpendingVerbs(ClientConnection):
 
     def _labels_of(self, headers: Sequence[Header]) -> dict[str, Mapping[str, str]]:
         """The labels of sessions; those of a child are its root's."""
-        below = {each.session_id: each.session_id.partition(".")[0] for each in headers if not each.labels}
+        below = self.store.trees.roots([each.session_id for each in headers if not each.labels])
         roots = sorted(set(below.values()) - set(below))
         found = self.store.sessions.headers_of(roots)
         labels = {each.session_id: each.labels for each in (*headers, *found)}

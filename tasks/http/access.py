@@ -16,7 +16,6 @@ from ...worker.errors import ConfigurationError, InvalidInput, SessionNotFound
 from ...worker.requests.tokens import InvalidToken
 from ...worker.state.execution.requests import RequestKind
 from ...worker.state.values.ids import read_session_id
-from ...worker.store.keys import root_of
 from ...worker.store.labels import check_labels
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
@@ -331,10 +330,11 @@ def _is_in_tree(client: AgentClient, session_id: str | None, root: str) -> bool:
 def _has_label(client: AgentClient, session_id: str, label: tuple[str, str]) -> bool:
     """Whether a session has a label, or lacks it and the session at the root of its tree has it."""
     key, value = label
-    for name in dict.fromkeys((session_id, root_of(session_id))):
-        if (found := client.header(name).labels.get(key)) is not None:
-            return found == value
-    return False
+    found = client.header(session_id).labels
+    if key not in found:
+        root = client.store.trees.roots([session_id])[session_id]
+        found = found if root == session_id else client.header(root).labels
+    return found.get(key) == value
 
 
 def _other_session() -> HttpProblem:

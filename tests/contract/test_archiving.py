@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from celery_agents.worker.store.labels import sessions_range
 from celery_agents.worker.store.live.streams import StreamPosition
 from celery_agents.worker.store.requests.records import RequestFilter
 from celery_agents.worker.store.sessions.past_reads import StepAddress
+from celery_agents.worker.store.sessions.whole_sessions import Copy
 from celery_agents.worker.store.store import Store
 
 from support.archive_lab import ArchiveLab
@@ -265,6 +267,21 @@ def test_costs_count_each_session_once_whenever_one_changes_its_place(lab: Archi
     assert client.costs().total.executions == 1
     for by in ("agent", "label:customer"):
         assert read_on_the_way(lab, lambda by=by: client.costs(by=by), is_moved=is_moved) == {}
+
+
+def test_costs_of_an_archived_fork_count_with_its_own_labels(lab: ArchiveLab) -> None:
+    lab.end(labels={"customer": "42"})
+    source, fork = lab.session, f"{lab.session}.{0:032x}"
+    time.sleep(0.002)  # steps of the millisecond of a copy count for both
+    lab.store.sessions.fork(source, fork, Copy(change=lambda it, parts: (replace(it, labels={}), parts)))
+    lab.bench.session = fork
+    lab.bench.execution = lab.bench.message("go on").execution_id
+    lab.bench.commit(lab.bench.claim(), final=True)
+    for name in (source, fork):
+        lab.bench.session = name
+        assert lab.move() is MoveOutcome.MOVED
+    found = {each.name: each.executions for each in Costs(lab.store).costs(by="label:customer").sums}
+    assert found == {"42": 1, "": 1}
 
 
 def test_a_session_that_is_restored_while_its_label_is_erased_is_erased_too(lab: ArchiveLab) -> None:

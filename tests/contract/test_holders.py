@@ -14,8 +14,10 @@ from celery_agents.worker.flow.concurrency import LimitPart, concurrency_field, 
 from celery_agents.worker.store import Claim, Claimed, NotClaimed
 from celery_agents.worker.store.event_records import EventType
 from celery_agents.worker.store.flow.holders import Holder, NoneFree, Taken
+from celery_agents.worker.store.sessions.whole_sessions import Copy
 
 from support.asking import HOUR_MS, events
+from support.child_sessions import child_request, wait_for_children
 from support.points import Points
 from support.store import Bench
 
@@ -435,9 +437,33 @@ def test_a_step_that_was_asked_to_stop_is_not_put_off(bench: Bench) -> None:
     assert EventType.STEP_DELAYED not in events(bench)
 
 
+def label(bench: Bench, session: str, customer: str) -> None:
+    labels = f'{{"customer":"{customer}"}}'.encode()
+    bench.database("HSET", bench.store.context.keys(session).session, "labels", labels)
+
+
 def test_the_labels_of_a_child_are_those_of_its_root_where_it_has_none(bench: Bench) -> None:
     bench.submit()
-    bench.database("HSET", bench.store.context.keys(bench.session).session, "labels", b'{"customer":"acme"}')
-    child = f"{bench.session}.1-abc"
-    assert bench.store.flow.labels_of(child) == {"customer": "acme"}
+    label(bench, bench.session, "acme")
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    assert request.child is not None
+    assert bench.store.flow.labels_of(request.child.session_id) == {"customer": "acme"}
     assert bench.store.flow.labels_of(bench.session) == {"customer": "acme"}
+
+
+def test_a_fork_and_its_children_have_the_labels_of_the_fork_alone(bench: Bench) -> None:
+    bench.submit()
+    label(bench, bench.session, "acme")
+    bench.commit(bench.claim(), final=True)
+    fork = f"{bench.session}.{0:032x}"
+    bench.store.sessions.fork(bench.session, fork, Copy(change=lambda it, parts: (replace(it, labels={}), parts)))
+    assert bench.store.flow.labels_of(fork) == {}
+    bench.session = fork
+    bench.execution = bench.message("go on").execution_id
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    assert request.child is not None
+    assert bench.store.flow.labels_of(request.child.session_id) == {}
+    label(bench, fork, "bolt")
+    assert bench.store.flow.labels_of(request.child.session_id) == {"customer": "bolt"}

@@ -102,6 +102,31 @@ def test_it_reaches_the_children_of_its_sessions(acme: httpx.Client, bolt: httpx
     assert bolt.get(path).status_code == 404
 
 
+def test_a_fork_with_other_labels_and_its_children_are_anothers(
+    lab: Lab, served: ServeProcess, acme: httpx.Client, bolt: httpx.Client
+) -> None:
+    source = submit(acme)
+    with served.http(ADMIN) as admin:
+        path = f"/v1/sessions/{source}/fork"
+        other, nobodys = (
+            admin.post(path, json={"labels": labels}).json()["session_id"] for labels in ({"customer": "bolt"}, {})
+        )
+    sent = bolt.post(
+        f"/v1/sessions/{other}/messages", params={"wait": 30}, json={"message": plan([delegate(plan(answer="below"))])}
+    )
+    assert sent.json()["status"] == "completed", sent.text
+    (child,) = bolt.get(f"/v1/sessions/{other}/tree").json()["children"]
+    for session in (other, child["session_id"]):
+        assert bolt.get(f"/v1/sessions/{session}").status_code == 200
+        assert acme.get(f"/v1/sessions/{session}").status_code == 404
+    assert [each.get(f"/v1/sessions/{nobodys}").status_code for each in (acme, bolt)] == [404, 404]
+    spent = {each.name: each.executions for each in lab.client.costs(by="label:customer").sums}
+    whole = lab.client.costs().total.executions
+    assert sum(spent.values()) == whole
+    lab.client.label(other, {"customer": "cone"})
+    assert {each.name: each.executions for each in lab.client.costs(by="label:customer").sums}["cone"] == 2
+
+
 def test_a_session_without_the_label_is_nobodys(lab: Lab, acme: httpx.Client) -> None:
     job = lab.client.submit("node", plan(answer="done"))
     assert acme.get(f"/v1/sessions/{job.session_id}").status_code == 404

@@ -131,7 +131,9 @@ def test_fifty_customers_one_of_which_has_a_thousand_jobs_get_the_same_and_a_lig
         assert most <= 0.15, "a step and a half"
 
 
-def test_a_session_keeps_its_share_and_one_from_before_gets_one(lab: Lab, client: AgentClient) -> None:
+def test_a_session_keeps_its_share_and_one_from_before_or_a_fork_with_labels_gets_one(
+    lab: Lab, client: AgentClient
+) -> None:
     before = submit(lab, "acme", 1, steps=3, seconds=0.3)[0]
     assert lane_of(client, before.session_id) == ""
     client.shares.set(FairShares("customer"), by="ann")
@@ -146,6 +148,9 @@ def test_a_session_keeps_its_share_and_one_from_before_gets_one(lab: Lab, client
     assert found == [
         "slots are shared by customer, as ann has set it; acme 1 normal, 1 bulk, (without the label) 1 interactive"
     ]
+    other = client.fork(bulk.session_id, labels={"customer": "other"})
+    forks = [client.fork(bulk.session_id), other, client.fork(nobody.session_id, labels={"customer": "acme"})]
+    assert [lane_of(client, each) for each in forks] == ["2/acme", "2/other", "0/acme"]
     worker = lab.worker()
     for job in (before, during, bulk, nobody):
         assert job.result(timeout=30).status == "completed"

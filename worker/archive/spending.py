@@ -70,7 +70,9 @@ class CostVerbs(ArchivePart):
 
 _roots = sessions.alias("roots")
 _newer = sessions.alias("newer")
-_is_root = (_roots.c.session_id == sessions.c.root_id) & ~(
+# The id of a fork begins with that of its source's root, but it is itself the root of its tree.
+_root_id = case((sessions.c.parent_id == "", sessions.c.session_id), else_=sessions.c.root_id)
+_is_root = (_roots.c.session_id == _root_id) & ~(
     select(_newer.c.id)
     .where(_newer.c.session_id == _roots.c.session_id, _newer.c.created_ms > _roots.c.created_ms)
     .exists()

@@ -114,3 +114,9 @@ def lane_of(share: str, priority: str = "normal") -> str:
 def share_of(lane: str) -> str:
     """The share of a lane."""
     return lane.partition("/")[2]
+
+
+def moved_lane(lane: str, share: str) -> str:
+    """The lane of the same priority in another share."""
+    priority = lane.partition("/")[0]
+    return f"{priority}/{share}" if priority else lane_of(share)

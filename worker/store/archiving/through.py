@@ -6,7 +6,7 @@ that acts restores it and is asked again. Verbs that are not named here do not d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
@@ -59,6 +59,16 @@ class TreesThroughArchive(Trees):
     def active_below(self, session_id: str) -> Iterator[Header]:
         """The sessions below this one that have not ended: none of them is in the archive."""
         return Trees(self._context).active_below(session_id)
+
+    def roots(self, session_ids: Iterable[str]) -> dict[str, str]:
+        """The session at the root of the tree of each of these: itself for a root, and for a fork."""
+        found = super().roots(session_ids)
+        return {name: top if top == root_of(top) else self._root(top) for name, top in found.items()}
+
+    def _root(self, session_id: str) -> str:
+        while (link := self.link(session_id)) is not None:
+            session_id = link.session_id
+        return session_id
 
     def link(self, session_id: str) -> Any:
         """The place of a session in its tree; None for a root, and for a session that is not there."""

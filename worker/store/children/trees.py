@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,7 @@ from ..keys import root_of, tree_range
 from ..session_records import Header, SessionState
 from ..sessions.listing import read_headers
 from ..sessions.loading import missing_error
+from .above import tree_roots
 
 _ACTIVE: Final = frozenset({SessionState.PENDING, SessionState.IN_PROGRESS, SessionState.WAITING})
 
@@ -107,6 +108,10 @@ class Trees(StorePart):
             if member.parent is not None and member.parent.session_id in found:
                 found[member.parent.session_id].below.append(member)
         return _node(found[session_id])
+
+    def roots(self, session_ids: Iterable[str]) -> dict[str, str]:
+        """The session at the root of the tree of each of these: itself for a root, and for a fork."""
+        return tree_roots(self._context, session_ids)
 
     def link(self, session_id: str) -> ParentLink | None:
         """The place of a session in its tree; None for a root, and for a session that is not there.

@@ -15,10 +15,10 @@ from typing import Any, Final
 from ...errors import ClaimLost, StateUnreadable
 from ...flow.concurrency import LimitPart, is_concurrency, undefined_cause
 from .. import fields, primaries
+from ..children.above import tree_roots
 from ..context import StorePart, TooManyConflicts
 from ..control import ControlFields, control_command
 from ..database import Reply, run_scripts
-from ..keys import root_of
 from ..labels import LABELS, read_labels
 from ..records import StepRef
 from .forwarding import wake_put_off
@@ -185,7 +185,8 @@ class HolderVerbs(StorePart):
 
     def labels_of(self, session_id: str) -> dict[str, str]:
         """The labels by which a session is limited: its own, and those of the root of its tree that it lacks."""
-        names = dict.fromkeys((root_of(session_id), session_id))
+        root = tree_roots(self._context, [session_id])[session_id]
+        names = dict.fromkeys((root, session_id))
         reads = [("HGET", self._context.keys(name).session, LABELS) for name in names]
         found = self._context.database.pipeline("holders.labels", reads)
         return {key: value for raw in found for key, value in read_labels(raw).items()}

@@ -16,6 +16,7 @@ from ... import crash_points
 from ...errors import InvalidInput
 from ...state.execution.answers import AnswerRecord, Deny, record_answer
 from ...state.execution.requests import Request
+from ..children.above import sessions_above
 from ..context import SessionScope, StorePart
 from ..database import Changed, Command, Reply, WatchedTransaction
 from ..events import event_commands
@@ -23,7 +24,7 @@ from ..inbox import InboxMessages
 from ..records import StepRef
 from ..waking import wake
 from .index import closed_event, remove_commands
-from .later import LaterMessages, sessions_above
+from .later import LaterMessages
 from .listing import StoredRequests, journal_key
 from .records import AnswerAction, AnswerResult, FoundRequest
 

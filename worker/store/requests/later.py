@@ -7,17 +7,16 @@ inbox, so it rises with each message and never falls as long as the request is o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ...errors import InvalidInput, MessagesUnseen, StateUnreadable
 from ...state.execution.requests import RequestStatus
-from ..bookkeeping import read_link
+from ..children.above import sessions_above
 from ..context import StoreContext
-from ..database import Command, Reply
+from ..database import Reply
 from ..inbox import InboxMessages
-from ..keys import root_of
 from ..records import Operation
 from .records import FoundRequest, LaterMessage
 
@@ -77,29 +76,6 @@ def _shown(number: int, session_id: str, operation: Operation) -> LaterMessage:
         text=operation.text,
         at_ms=operation.at_ms,
     )
-
-
-def sessions_above(context: StoreContext, session_ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The sessions above each of these, the root first. A session at a root costs no read."""
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(session_ids, ())
-    level = {name: name for name in found if root_of(name) != name}
-    while level:
-        reads: list[list[Command]] = [[("HGET", context.keys(each).session, "parent")] for each in level.values()]
-        links = [_link(replies) for replies in context.read_apart("requests.above", reads)]
-        level = {name: link for name, link in zip(level, links, strict=True) if link is not None}
-        for name, above in level.items():
-            found[name] = (above, *found[name])
-    return found
-
-
-def _link(replies: Sequence[Reply] | StateUnreadable) -> str | None:
-    if isinstance(replies, StateUnreadable):
-        return None
-    try:
-        link = read_link(replies[0])
-    except StateUnreadable:
-        return None
-    return None if link is None else link.session_id
 
 
 def with_messages(

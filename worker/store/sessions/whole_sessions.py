@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...errors import ActionRefused, SessionConflict, SessionDeleted
+from ...flow.shares import moved_lane
 from ...state.agent_state import AgentState
 from ...state.codec.join import StateParts
 from ...unique import unique_hex
@@ -60,12 +61,14 @@ class Copy:
             both is that of the head of the parts beside them, and the items of these are entries.
         past: The parts of the session as it is copied; None: those of its last commit, which are read.
         queue: Of the agent, where it is another one than the session's.
+        share: Of its labels, where they are others than the session's. None: it has the share of the session.
         fingerprint: The same request has the same, and makes one fork; "" for a request that is made once.
     """
 
     change: Callable[[StoredSession, StateParts], tuple[StoredSession, StateParts]] = without_execution
     past: StateParts | None = None
     queue: str | None = ""
+    share: str | None = None
     fingerprint: str = ""
 
 
@@ -129,7 +132,7 @@ class WholeSessionVerbs(StorePart):
             scope=self._context.session(fork_id),
             session=fork,
             queue=copy.queue if fork.agent != source.agent else control.queue,
-            lane=control.lane,
+            lane=control.lane if copy.share is None else moved_lane(control.lane, copy.share),
             operation_id=copy.fingerprint or unique_hex(),
             copied=parts,
         )
