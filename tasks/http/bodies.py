@@ -99,7 +99,9 @@ class Stop(Body):
 
     execution_id: str | None = Field(None, description="Only this one. None: the one that runs.")
     timeout_seconds: float = Field(30.0, ge=0, le=_LONGEST_WAIT, description="0 does not wait.")
-    clear_queue: bool = Field(False, description="The messages that wait now are not delivered.")
+    clear_queue: bool = Field(
+        False, description="The messages that wait now are not delivered; needs the scope submit as well."
+    )
     by: By = None
 
 

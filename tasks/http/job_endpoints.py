@@ -55,6 +55,8 @@ async def stop_execution(call: Call) -> Response:
     """End the running execution, with all sessions below it. Its results so far are kept."""
     body: bodies.Stop = call.body
     timeout = body.timeout_seconds
+    if body.clear_queue:  # it takes messages back, whoever has sent them
+        call.access.check(Scope.SUBMIT, call.session_id)
     wanted: dict[str, Any] = {
         "execution_id": body.execution_id,
         "by": call.access.name_caller(body.by),
@@ -80,7 +82,7 @@ async def _stop_for_visitor(call: Call, seconds: float, wanted: Mapping[str, Any
     if was_over is not None:
         return send({"stopped": False, "result": None})
     result = await wait_for_end(call, call.session_id, execution_id, seconds)
-    return send({"stopped": result is not None, "result": result}, 202 if result is None else 200)
+    return send({"stopped": result is not None, "result": _shown(call, result)}, 202 if result is None else 200)
 
 
 async def reply_to(call: Call, job: AsyncJob) -> Response:
@@ -95,12 +97,17 @@ async def reply_to(call: Call, job: AsyncJob) -> Response:
         "session_id": job.session_id,
         "execution_id": execution_id,
         "status": "submitted" if result is None else result["status"],
-        "result": result if call.access.has(Scope.READ) or not call.access.is_visitor else None,
+        "result": _shown(call, result),
         "notice": job.notice or None,
         "operation_id": job.operation_id or None,
         "placed": job.placed,
     }
     return send(value, 202 if result is None else 200, headers)
+
+
+def _shown(call: Call, result: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The result of an execution as its caller may see it: a token of a session needs the scope `read` for it."""
+    return result if call.access.has(Scope.READ) or not call.access.is_visitor else None
 
 
 async def wait_for_end(call: Call, session_id: str, execution_id: str, seconds: float) -> dict[str, Any] | None:

@@ -237,6 +237,27 @@ def test_a_chat_changes_its_own_messages_and_no_others(served: ServeProcess, htt
     http.post(f"{path}/stop", json={"clear_queue": True})
 
 
+def test_a_stop_takes_no_messages_of_others_back_and_shows_no_result_to_who_may_not_read(
+    served: ServeProcess, http: httpx.Client
+) -> None:
+    session, _ = waiting(http, "approved_by_managers")
+    path = f"/v1/sessions/{session}"
+    http.post(f"{path}/messages", json={"message": "by a service", "when": "queue"})
+    tokens = [SERVER["stop"], token_for(http, session, "stop"), token_for(http, session, "chat", "stop", subject="jo")]
+    for token in tokens:
+        with served.http(token) as bearer:
+            refused = bearer.post(f"{path}/stop", json={"clear_queue": True})
+            assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (403, "missing-scope")
+            assert "'submit'" in refused.json()["detail"]
+    with served.http(tokens[-1]) as bearer:
+        stopped = bearer.post(f"{path}/stop", json={})
+        assert (stopped.status_code, stopped.json()) == (200, {"stopped": True, "result": None})
+    assert [each["text"] for each in http.get(f"{path}/queue").json()["messages"]] == ["by a service"]
+    with served.http(token_for(http, session, "submit", "stop")) as bearer:
+        assert bearer.post(f"{path}/stop", json={"clear_queue": True}).status_code == 200
+    assert http.get(f"{path}/queue").json()["messages"] == []
+
+
 TRUSTED = [
     ("PUT", "/metadata/customer", {"value": "umbrella"}),
     ("POST", "/messages", {"message": "x", "budget": {"max_steps": 1000}}),
