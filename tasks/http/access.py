@@ -15,12 +15,12 @@ from ...config.settings import Settings, SettingsError
 from ...worker.errors import ConfigurationError, InvalidInput, SessionNotFound
 from ...worker.requests.tokens import InvalidToken
 from ...worker.state.execution.requests import RequestKind
-from ...worker.state.values.ids import read_session_id
+from ...worker.store.keys import root_of
 from ...worker.store.labels import check_labels
 from ..client.async_client import AsyncAgentClient
-from ..client.client import AgentClient
 from ..client.verbs import Scope
 from .problems import HttpProblem
+from .reach import has_label, is_in_tree
 
 V = TypeVar("V", bound=str | None)
 
@@ -82,14 +82,14 @@ class Access:
         if not self.has(scope) and not (for_chat and Scope.CHAT in self.scopes):
             raise HttpProblem(403, "missing-scope", f"This needs a token with the scope {scope.value!r}.")
         own = self.session_id
-        if own is not None and (session_id is None or not _is_at_or_below(session_id, own)):
+        if own is not None and (session_id is None or root_of(session_id) != root_of(own)):
             raise _other_session()
         if self.label is not None and session_id is None and not for_label:
             detail = f"This token reaches the sessions of {'='.join(self.label)} alone, and not what concerns all."
             raise HttpProblem(403, "other-label", detail)
 
     async def check_place(self, session_id: str | None, client: AsyncAgentClient) -> None:
-        """Refuse a session whose id is below that of the token's, and which is not in its tree: forks, and theirs.
+        """Refuse a session that is not below the token's, though its id begins as that one's: those above, and forks.
 
         Raises:
             HttpProblem: It is such a session, or there is none of this id.
@@ -98,7 +98,7 @@ class Access:
         own = self.session_id
         if session_id is not None and not await self.has_label_of(session_id, client):
             raise SessionNotFound(session_id)
-        if own is not None and session_id != own and not await client.run(lambda of: _is_in_tree(of, session_id, own)):
+        if own is not None and session_id != own and not await client.run(lambda of: is_in_tree(of, session_id, own)):
             raise _other_session()
 
     async def has_label_of(self, session_id: str, client: AsyncAgentClient) -> bool:
@@ -108,7 +108,7 @@ class Access:
             SessionNotFound: There is none of this id.
         """
         label = self.label
-        return label is None or await client.run(lambda of: _has_label(of, session_id, label))
+        return label is None or await client.run(lambda of: has_label(of, session_id, label))
 
     def bind_labels(self, given: Mapping[str, V]) -> dict[str, V | str]:
         """Labels that are given or asked for, with that of the token.
@@ -311,30 +311,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _is_at_or_below(session_id: str, root: str) -> bool:
-    return session_id == root or session_id.startswith(f"{root}.")
-
-
-def _is_in_tree(client: AgentClient, session_id: str | None, root: str) -> bool:
-    """Whether a session is below another one because it has started it, or a session below it."""
-    while session_id != root:
-        link = None if session_id is None else client.store.trees.link(read_session_id(session_id))
-        if link is None:
-            return False
-        session_id = link.session_id
-    return True
-
-
-def _has_label(client: AgentClient, session_id: str, label: tuple[str, str]) -> bool:
-    """Whether a session has a label, or lacks it and the session at the root of its tree has it."""
-    key, value = label
-    found = client.header(session_id).labels
-    if key not in found:
-        root = client.store.trees.roots([session_id])[session_id]
-        found = found if root == session_id else client.header(root).labels
-    return found.get(key) == value
 
 
 def _other_session() -> HttpProblem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from typing import Any, Final, cast
 
 from ag_ui import core
@@ -23,7 +24,7 @@ from . import replies
 from .agui_run import AguiRun
 from .endpoints import Call, endpoint, send
 from .event_streams import EventStream, while_sent
-from .request_endpoints import check_addressee
+from .request_endpoints import check_addressee, hide_messages_above
 from .session_endpoints import read_last_event_id
 
 _PAGE: Final = 1000
@@ -110,6 +111,7 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
     run = AguiRun(
         client=call.client,
         read_line=call.line,
+        show=partial(hide_messages_above, call),
         thread_id=given.thread_id,
         run_id=given.run_id,
         with_history=cursor is not None,

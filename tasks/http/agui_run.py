@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -93,19 +93,20 @@ class AguiRun:
 
     Attributes:
         read_line: Where it waits until it may read the whole session.
+        show: Makes of a request what its reader may see of it.
         operation_id: Of the message that the run sends; "" when it sends none.
         execution_id: The execution that it follows; "" as long as its message waits behind a running step.
         after: Cursor after which it begins. None: at the first event.
         has_joined: Whether its message, if any, is part of the execution by then.
         looks_first: The execution's end, or its wait, may be stored already, and not come after that event.
         waits: The execution waits; open requests are looked for from time to time.
-        with_history: Begin with the conversation: the caller does not say what it has seen, or may have text that was
-            never committed.
+        with_history: Begin with the conversation: what the caller has seen is not known, or perhaps not committed.
         children: Subagents that have not ended by then, by their sessions.
     """
 
     client: AsyncAgentClient
     read_line: Callable[[], contextlib.AbstractAsyncContextManager[None]]
+    show: Callable[[FoundRequest], Awaitable[FoundRequest]]
     thread_id: str
     run_id: str
     operation_id: str = ""
@@ -308,9 +309,9 @@ class AguiRun:
 
     async def _read_requests(self) -> list[FoundRequest]:
         """Read those requests in full."""
-        found = await self.list_requests()
-        read = [await self.client.request(each.summary.session_id, each.summary.id) for each in found]
-        return [each for each in read if each.request is not None]
+        found = [each.summary for each in await self.list_requests()]
+        read = [await self.client.request(each.session_id, each.id) for each in found]
+        return [await self.show(each) for each in read if each.request is not None]
 
     async def list_requests(self) -> list[FoundRequest]:
         """List open requests of the session and of those below it that a person answers."""

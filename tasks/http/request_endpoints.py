@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from starlette.responses import Response
 
 from ...worker.requests.tokens import TokenPurpose
+from ...worker.store.keys import root_of
 from ...worker.store.requests.records import FoundRequest
 from ..client.json_values import answer_value, found_value
 from ..client.verbs import Scope
@@ -14,6 +16,7 @@ from . import bodies, replies
 from .access import Access
 from .endpoints import KEY, Call, endpoint, send
 from .problems import HttpProblem
+from .reach import is_in_tree
 
 
 @endpoint("GET", "/v1/requests", Scope.READ, replies.RequestsReply, query=bodies.RequestsQuery)
@@ -41,7 +44,21 @@ async def show_request(call: Call) -> Response:
     found = await call.client.request(call.session_id, call.path["request_id"])
     if not call.access.has(Scope.READ):
         check_addressee(call.access, found)
-    return send(found_value(found))
+    return send(found_value(await hide_messages_above(call, found)))
+
+
+async def hide_messages_above(call: Call, found: FoundRequest) -> FoundRequest:
+    """The request without the texts of messages to sessions above that of the token: it does not reach these.
+
+    That they have come stays: the number of the newest one is needed for an answer.
+    """
+    own = call.access.session_id
+    if own is None or own == root_of(own) or not found.messages:
+        return found
+    names = {each.session_id for each in found.messages}
+    reached = await call.client.run(lambda client: {name for name in names if is_in_tree(client, name, own)})
+    shown = (each if each.session_id in reached else replace(each, text="") for each in found.messages)
+    return replace(found, messages=tuple(shown))
 
 
 def check_addressee(access: Access, found: FoundRequest) -> None:
@@ -134,4 +151,5 @@ async def _list(call: Call, session_id: str | None) -> Response:
     )
     sees_all = call.access.has(Scope.READ)
     shown = [each for each in page.requests if sees_all or call.access.may_answer(each.summary.kind, each.summary.to)]
-    return send({"requests": [found_value(each) for each in shown], "cursor": page.cursor, "unread": page.unread})
+    values = [found_value(await hide_messages_above(call, each)) for each in shown]
+    return send({"requests": values, "cursor": page.cursor, "unread": page.unread})

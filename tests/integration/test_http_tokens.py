@@ -389,6 +389,41 @@ def test_the_token_of_a_root_reaches_the_sessions_that_it_has_started(served: Se
         assert bearer.get(f"/v1/sessions/{grandchild}").status_code == 403
 
 
+def test_the_token_of_a_child_or_a_fork_reaches_what_that_has_started_and_nothing_above(
+    served: ServeProcess, http: httpx.Client
+) -> None:
+    asking = plan([delegate(plan([call("approved_unsafe", work="a")]))])
+    root = http.post("/v1/agents/node/jobs", json={"message": plan([delegate(asking)])}).json()["session_id"]
+    asked = {"kind": "approval"}
+    wait_until(lambda: http.get(f"/v1/sessions/{root}/requests", params=asked).json()["requests"], "it asks", 30)
+    (child,) = http.get(f"/v1/sessions/{root}/tree").json()["children"]
+    (below,) = child["children"]
+    own = f"/v1/sessions/{child['session_id']}"
+    for session, said in ((root, "to the root"), (child["session_id"], "to the child")):
+        http.post(f"/v1/sessions/{session}/messages", json={"message": said})
+    with served.http(token_for(http, child["session_id"], "read", "submit", "answer")) as bearer:
+        assert bearer.get(f"/v1/sessions/{below['session_id']}").status_code == 200
+        assert bearer.get(f"/v1/sessions/{root}").status_code == 403
+        (listed,) = bearer.get(f"{own}/requests", params=asked).json()["requests"]
+        (shown,) = http.get(f"{own}/requests", params=asked).json()["requests"]
+        assert [each["text"] for each in shown["messages"]] == ["to the root", "to the child"]
+        request = f"/v1/sessions/{below['session_id']}/requests/{listed['id']}"
+        for found in (listed, bearer.get(request).json()):
+            assert [each["text"] for each in found["messages"]] == ["", "to the child"]
+            assert found["newest_message"] == 2
+        body = {"threadId": child["session_id"], "runId": "x", "messages": [], "tools": [], "context": [], "state": {}}
+        run = bearer.post("/agui/node", json={**body, "forwardedProps": {}})
+        assert (run.status_code, "to the root" in run.text, "to the child" in run.text) == (200, False, True), run.text
+    fork = http.post(f"/v1/sessions/{root}/fork").json()["session_id"]
+    message = {"message": plan([delegate(plan(answer="by the child of the fork"))])}
+    assert http.post(f"/v1/sessions/{fork}/messages", params={"wait": 30}, json=message).json()["status"] == "completed"
+    (started,) = http.get(f"/v1/sessions/{fork}/tree").json()["children"]
+    with served.http(token_for(http, fork, "read")) as bearer:
+        assert bearer.get(f"/v1/sessions/{started['session_id']}").status_code == 200
+        assert bearer.get(f"/v1/sessions/{below['session_id']}").status_code == 403
+    http.post(f"/v1/sessions/{root}/stop", json={})
+
+
 # --- numbers, dates and hosts -----------------------------------------------------------------------------------------
 
 NUMBERS = ["1e400", "-1e400", "NaN", "Infinity", "-1", "1e308", "9" * 400, "0", "1e-320", '"x"', "[]"]

@@ -206,6 +206,12 @@ def test_a_sessions_token_reaches_its_session_and_what_it_has_started() -> None:
             "other-session"
         )
     asyncio.run(Access(scopes=frozenset({Scope.READ})).check_place("foreign", client))
+    of_child = Access(scopes=frozenset({Scope.READ}), session_id=CHILD)
+    for inside in (CHILD, GRANDCHILD):
+        of_child.check(Scope.READ, inside)
+        asyncio.run(of_child.check_place(inside, client))
+    for outside in ("s", FORK):
+        assert refused(lambda outside=outside: asyncio.run(of_child.check_place(outside, client)))[1] == "other-session"
 
 
 def test_what_others_trust_comes_from_services() -> None:
