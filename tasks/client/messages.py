@@ -158,7 +158,8 @@ class MessageVerbs(ClientConnection):
             MessageNotWaiting: It was delivered, or the session does not know it.
             MessageNotOwn: It was not sent by `own`; nothing was written.
             InvalidInput: There is no such mode for a message that waits.
-            ActionRefused: There is no room where it is to go, or the session is a child and has no queue.
+            ActionRefused: There is no room where it is to go, the session is a child and has no queue, or the message
+                has a budget and would join an execution.
         """
         check_caller(by)
         check_caller(own, "own")

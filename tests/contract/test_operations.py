@@ -14,6 +14,7 @@ from celery_agents.worker.errors import ActionRefused, IdempotencyMismatch
 from celery_agents.worker.state import ExecutionBudget
 from celery_agents.worker.store import ActionResult, InboxKind, Operation, new_change_id
 from celery_agents.worker.store.memory.database import MemoryDatabase
+from celery_agents.worker.store.records import MessageMode
 
 from support.store import Bench, an_operation
 
@@ -147,6 +148,37 @@ def test_a_message_with_a_budget_is_refused_while_an_execution_has_another_one(b
     assert execution is not None
     assert execution.budget == budget
     assert act(bench, message).outcome == "again", "a lost reply is no refusal"
+
+
+def with_budget(budget: ExecutionBudget, when: str = "") -> Operation:
+    plain = an_operation("more", "m1", when=when)
+    return dataclasses.replace(plain, payload={**plain.payload, "budget": budget.to_dict()})
+
+
+def test_a_parked_session_takes_no_message_with_a_budget_but_behind_its_execution(bench: Bench) -> None:
+    bench.store.steps.park(bench.ref(), "nobody offers the agent")
+    before = bench.snapshot()
+    with pytest.raises(ActionRefused, match="change that one's limits"):
+        act(bench, with_budget(ExecutionBudget(max_steps=3)))
+    assert bench.snapshot() == before
+    assert act(bench, with_budget(ExecutionBudget(max_steps=3), "queue")).placed == "queued"
+
+
+def test_a_queued_message_with_a_budget_does_not_join_the_execution_that_runs(bench: Bench) -> None:
+    claimed = bench.claim()
+    act(bench, with_budget(ExecutionBudget(max_steps=3), "queue"))
+    before = bench.snapshot()
+    for mode in (MessageMode.STEER, MessageMode.INTERRUPT):
+        with pytest.raises(ActionRefused, match="change that one's limits"):
+            bench.set_mode("m1", mode)
+    assert bench.snapshot() == before
+    bench.stop()
+    bench.commit(claimed, final=True)
+    assert bench.queue[1], "the stop holds it"
+    assert bench.set_mode("m1", MessageMode.STEER).placed == "starts"
+    execution = bench.store.sessions.load(bench.session).state.execution
+    assert execution is not None
+    assert execution.budget == ExecutionBudget(max_steps=3)
 
 
 def test_a_change_behind_an_end_tells_nobody_of_it_again(bench: Bench) -> None:

@@ -109,7 +109,7 @@ class _Action:
             if self.debounce is not None:
                 return self._join_burst(found, inbox, queue, watched, self.debounce)
             refuse_mode(found, operation)
-            _refuse_budget(found, operation)
+            refuse_budget(found, operation)
             _refuse_ended_child(found, operation)
             self.operation = _as_taken(found, operation)
             return self._place(found, inbox, queue, watched, status=fields.text(status))
@@ -296,14 +296,18 @@ def refuse_mode(found: WatchedSession, operation: Operation) -> None:
         )
 
 
-def _refuse_budget(found: WatchedSession, operation: Operation) -> None:
-    """Refuse a message with a budget to an execution that runs or waits: it would join it, and change no limit."""
-    joins = found.control.phase in ("run", "wait") and operation.mode is not MessageMode.QUEUE
+def refuse_budget(found: WatchedSession, operation: Operation) -> None:
+    """Refuse a message with a budget to an execution that has not ended: it would join it, and change no limit.
+
+    Raises:
+        ActionRefused: It is such a message.
+    """
+    joins = found.control.phase != "end" and operation.mode is not MessageMode.QUEUE
     if not joins or operation.payload.get("budget") is None:
         return
     raise ActionRefused(
         f"session {found.scope.session_id}: budget= is for the execution that a message starts, and this message would "
-        "join the one that runs or waits; leave the budget out, and change that one's limits with change_budget, or "
+        "join the one that has not ended; leave the budget out, and change that one's limits with change_budget, or "
         "send the message with when='queue'"
     )
 

@@ -26,7 +26,7 @@ from ..queued_messages import (
 )
 from ..records import ActionResult, MessageMode, MessageQueue, Operation, Placement, Transition
 from ..session_records import SESSION_STATUS
-from .acting import apply_now, join_commands, life_ms, mode_under, refuse_mode
+from .acting import apply_now, join_commands, life_ms, mode_under, refuse_budget, refuse_mode
 from .loading import missing_error
 from .watched_sessions import WatchedSession
 
@@ -197,6 +197,7 @@ class _MessageAction:
             is_behind = mode is not MessageMode.QUEUE and found.control.requested_stop is not None
             changed = message.taken(when=mode, after_stop=message.is_after_stop or is_behind)
             refuse_mode(found, changed)
+            refuse_budget(found, changed)
             found = with_known(found, [self.change_id])
             taken = [*read.take_out(message), self._remember(found)]
             if mode is not MessageMode.QUEUE and found.control.phase == "end":
