@@ -20,6 +20,7 @@ from ...worker.flow.concurrency import ConcurrencyLimit
 from ...worker.flow.shares import FairShares, Priority
 from ...worker.flow.values import FleetValue, ProviderLimit
 from ..client.client import AgentClient
+from ..client.inputs import derive_id
 from ..client.json_values import (
     bucket_value,
     cap_value,
@@ -267,7 +268,9 @@ async def _labelled(call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {} if given is None else {"labels": access.bind_labels(given)}
     labels = access.bind_labels(given or {})
     if (named := arguments.get("session_id")) is None:
-        return {"labels": labels}
+        key, own = arguments.get("idempotency_key"), "=".join(access.label or ())
+        # Session and execution follow from the key: another customer's of the same name is another one.
+        return {"labels": labels, "idempotency_key": None if key is None else derive_id(key, own)}
     try:
         is_own = await access.has_label_of(named, call.client)
     except SessionNotFound:

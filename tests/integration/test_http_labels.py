@@ -94,6 +94,20 @@ def test_it_names_sessions_of_its_own_and_no_others(acme: httpx.Client, bolt: ht
     assert bolt.get("/v1/sessions/nobodys").status_code == 404
 
 
+def test_its_idempotency_keys_are_its_own(acme: httpx.Client, bolt: httpx.Client) -> None:
+    def made(client: httpx.Client, answer: str) -> httpx.Response:
+        body, headers = {"message": plan(answer=answer)}, {"Idempotency-Key": "order-1"}
+        return client.post("/v1/agents/node/jobs", json=body, headers=headers, params={"wait": 30})
+
+    first, again, others = made(acme, "mine"), made(acme, "mine"), made(bolt, "its")
+    assert [each.status_code for each in (first, again, others)] == [200] * 3, others.text
+    assert first.json()["execution_id"] == again.json()["execution_id"]
+    assert others.json()["result"]["final_response"] == "its"
+    assert made(acme, "another").status_code == 422
+    body = {"message": plan(answer="x")}
+    assert acme.post("/v1/agents/node/jobs", json=body, headers={"Idempotency-Key": "k" * 513}).status_code == 422
+
+
 def test_it_reaches_the_children_of_its_sessions(acme: httpx.Client, bolt: httpx.Client) -> None:
     parent = submit(acme, plan([delegate(plan(answer="below"))]))
     (child,) = acme.get(f"/v1/sessions/{parent}/tree").json()["children"]
