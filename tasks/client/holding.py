@@ -45,7 +45,7 @@ class HoldingVerbs(TreeVerbs):
         runs becomes suspended: an execution that a message starts begins nothing before the resume.
 
         Args:
-            reason: Shown where the session is shown to wait.
+            reason: Shown where the session is shown to wait. Where nothing of it runs, neither this nor `by` is kept.
             by: Who asks.
             until: When the hold ends, and the execution with it, 30 days from now at most. None: in 30 days.
             tree: Hold the sessions that its agents have started, too.

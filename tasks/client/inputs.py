@@ -148,6 +148,12 @@ def check_caller(by: Any, field: str = "by") -> None:
     freeze(by, field)
 
 
+def read_caller(by: Any) -> str:
+    """Read the name of who asks for something; "" for None."""
+    check_caller(by)
+    return by or ""
+
+
 def check_seconds(timeout: Any) -> None:
     """Check that it is a number of seconds from 0, or None."""
     if timeout is None:

@@ -30,7 +30,7 @@ from ...worker.store.labels import check_labels
 from ...worker.store.records import ActionResult, Placement
 from ..housekeeping.receivers import read_receivers
 from .connection import ClientConnection
-from .inputs import check_agent_name, check_caller, derive_id, read_message, read_metadata, read_transcript
+from .inputs import check_agent_name, derive_id, read_caller, read_message, read_metadata, read_transcript
 from .job import Job
 from .messages import INTERRUPTING, SENT_BY, WHEN, read_mode
 from .submission import Submission
@@ -62,8 +62,9 @@ class SubmittingVerbs(ClientConnection):
             "priority": Field(description="Among the waiting steps of its share; a new session only."),
             "completion_window": Field(description="Its model may answer so late, for less; a new session only."),
             "debounce": Field(description="It waits for further messages under this key; a new session only."),
+            "by": SENT_BY,
         },
-        reads_session=("session_id", "messages"), service_only=("labels", "debounce"), for_label=True,
+        reads_session=("session_id", "messages"), service_only=("labels", "debounce"), for_label=True, own="by",
     )  # fmt: skip
     def submit(
         self,
@@ -88,6 +89,7 @@ class SubmittingVerbs(ClientConnection):
         completion_window: str | None = None,
         new_only: bool = False,
         when: str = "steer",
+        by: str | None = None,
     ) -> Job:
         """Hand a job to an agent: a new session, or the next message of an existing one.
 
@@ -123,7 +125,7 @@ class SubmittingVerbs(ClientConnection):
             completion_window: The time within which the model may answer in a new session, and in those of its children
                 whose models are sold with it: "2h", "8h" or "24h", see `Agent`. None: as the agent says.
             new_only: True: `session_id` never continues a session; one that was made by another request is a mismatch.
-            when: How the message is delivered to a session that exists, as in `send_message`.
+            when, by: How the message is delivered to a session that exists, and who sends it, as in `send_message`.
         Raises:
             InvalidInput: An argument cannot be used; nothing was written.
             ActionRefused: The session belongs to another agent, or a budget is given while an execution of it runs.
@@ -135,14 +137,13 @@ class SubmittingVerbs(ClientConnection):
         submission = Submission(
             session=read_session_id(derive_id(idempotency_key, "session") if session_id is None else session_id),
             message=read_message(message, self.settings.max_message_bytes),
-            operation_id=derive_id(idempotency_key, "operation"),
-            has_key=idempotency_key is not None, budget=budget,
+            operation_id=derive_id(idempotency_key, "operation"), has_key=idempotency_key is not None, budget=budget,
             execution_id=ExecutionId(derive_id(idempotency_key, "execution")),
             metadata=read_metadata(metadata, self.settings.max_message_bytes),
             labels=check_labels(labels),
             transcript=read_transcript(messages, session_id, self.settings),
             notify=self._read_receivers(on_complete, webhook, on_request, request_webhook),
-            when=read_mode(when),
+            when=read_mode(when), by=read_caller(by),
             start_at=start_at, delay=delay, expires_in=expires_in, debounce=debounce,
             priority=priority, completion_window=completion_window,
         )  # fmt: skip
@@ -302,7 +303,6 @@ class SubmittingVerbs(ClientConnection):
             SessionBusy: It is to be refused, and an execution runs or waits.
             ActionRefused: Too many messages wait, or a budget is given while an execution runs.
         """
-        check_caller(by)
         content = read_message(message, self.settings.max_message_bytes)
         notify = self._read_receivers(on_complete, webhook, on_request, request_webhook)
         return self._send(
@@ -314,7 +314,7 @@ class SubmittingVerbs(ClientConnection):
                 budget=budget,
                 notify=notify,
                 when=read_mode(when),
-                by=by or "",
+                by=read_caller(by),
             )
         )
 

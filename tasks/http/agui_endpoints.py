@@ -120,8 +120,9 @@ async def _begin(call: Call, given: core.RunAgentInput, cursor: str | None) -> A
         await _check_thread(call, given)
         async with call.line():
             job = await call.client.submit(
-                call.path["agent"], text, session_id=given.thread_id, idempotency_key=key, when=_read_mode(call, given)
-            )
+                call.path["agent"], text, session_id=given.thread_id, idempotency_key=key,
+                when=_read_mode(call, given), by=call.access.name_sender(None),
+            )  # fmt: skip
         run.operation_id, run.execution_id = job.operation_id, await job.execution_id()
         if cursor is not None:
             run.begin_after(cursor, await _stored_events(call, given.thread_id))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, Field, PlainValidator, TypeAdapter, ValidationError, model_validator
 
 from ...worker.flow.debounce import Debounce
 from ...worker.flow.schedules import MOST_MISSED, Schedule
@@ -158,6 +158,13 @@ class Completion(Body):
     value: Any = None
     error: str | None = Field(None, description="Instead of a value: why the call failed. The model reads it.")
     by: By = None
+
+    @model_validator(mode="after")
+    def check_one(self) -> Self:
+        """Refuse both."""
+        if self.error is not None and self.value is not None:
+            raise ValueError("give a value or an error, not both")
+        return self
 
 
 class NewLink(Body):

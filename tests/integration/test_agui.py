@@ -403,3 +403,25 @@ def test_a_reader_that_leaves_stops_nothing(http: httpx.Client) -> None:
     while http.get(f"/v1/sessions/{name}").json()["status"] != "completed":
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_message_of_a_sessions_token_is_its_subjects_own(http: httpx.Client, served: ServeProcess) -> None:
+    name = uuid.uuid4().hex
+    stream(http, "asking", body(name, plan([call("refund", work="a")])))
+
+    def token(*scopes: str) -> str:
+        given = {"scopes": scopes, "subject": "jo"}
+        return http.post(f"/v1/sessions/{name}/tokens", json=given).json()["token"]
+
+    with served.http(token("submit", "read")) as bearer:
+        stream(bearer, "asking", body(name, "later", forwardedProps={"when": "queue"}), most=1)
+    (message,) = http.get(f"/v1/sessions/{name}/queue").json()["messages"]
+    assert message["by"] == "jo"
+    with served.http(token("chat")) as chat:
+        assert chat.delete(f"/v1/sessions/{name}/messages/{message['operation_id']}").json() == {"changed": True}
+    sent = {"message": "for ann", "session_id": name, "by": "ann"}
+    http.post("/v1/agents/asking/jobs", json=sent)
+    (request,) = http.get(f"/v1/sessions/{name}/requests").json()["requests"]
+    assert [each["text"] for each in request["messages"]] == ["for ann"]
+    assert [each["by"] for each in http.get(f"/v1/sessions/{name}/queue").json()["messages"]] == ["ann"]
+    http.post(f"/v1/sessions/{name}/stop", json={})

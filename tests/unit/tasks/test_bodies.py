@@ -116,6 +116,12 @@ def test_a_moment_is_a_date_with_a_time_and_no_number(value: object) -> None:
             read(give(value))
 
 
+def test_a_completion_is_a_value_or_an_error() -> None:
+    assert bodies.Completion(value=0).error is bodies.Completion(error="").value is None
+    with pytest.raises(ValidationError, match="give a value or an error, not both"):
+        bodies.Completion(value=0, error="it was not found")
+
+
 def test_what_is_left_out_has_its_default() -> None:
     assert (bodies.Stop().timeout_seconds, bodies.Stop().clear_queue) == (30, False)
     assert bodies.GivenSnapshot(snapshot={}).merge_context is True
