@@ -127,7 +127,7 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
             status, agent, label, text, error, waits_for, since, until: As for `list`.
             everything: Needed where none of these is given.
             labels: For `label`: what to set, and with None what to remove.
-            reason: For `suspend`.
+            reason: For `suspend` alone.
             limit: Most sessions, 1 to 10 000.
             dry_run: Only tell what would be done, and what a retry may cost.
             progress: Called with each outcome when it is known.
@@ -174,6 +174,8 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
             raise InvalidInput("act", act, f"there are {', '.join(acts)}.")
         if act == "suspend":
             check_reason(reason)
+        elif reason:
+            raise InvalidInput("reason", reason, "it is shown where a session is held: give it to `suspend` alone.")
         changes = check_changes({} if labels is None else labels)
         if bool(changes) != (act == "label"):
             raise InvalidInput("labels", labels, "they are what `label` sets and removes: give them there alone.")

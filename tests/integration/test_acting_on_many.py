@@ -125,6 +125,7 @@ def test_a_refusal_is_named_and_the_others_are_done(lab: Lab) -> None:
         ({"act": "stop", "label": {}}, "everything: name status, agent"),
         ({"act": "explode", "everything": True}, "act: there are retry, stop, suspend"),
         ({"act": "suspend", "everything": True}, "reason: say why"),
+        ({"act": "stop", "everything": True, "reason": "a look"}, "reason: it is shown where a session is held"),
         ({"act": "label", "everything": True}, "labels: they are what"),
         ({"act": "stop", "everything": True, "labels": {"a": "b"}}, "labels: they are what"),
         ({"act": "stop", "status": "odd"}, "status"),
