@@ -33,8 +33,8 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def chat_header(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A session without its content, and without what names other people, tools and causes."""
-    return {**value, "problem": None, "reason": ""}
+    """A session without its content and labels, and without what names other people, tools and causes."""
+    return {**value, "problem": None, "reason": "", "labels": {}}
 
 
 def chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:

@@ -296,10 +296,12 @@ def test_a_chat_sees_its_conversation_as_text_and_its_events_without_their_cause
     session, requests = waiting(http, "approved_by_managers", "question_to_customer")
     path = f"/v1/sessions/{session}"
     http.put(f"{path}/system-prompt", json={"prompt": "the secret prompt"})
+    http.post(f"{path}/labels", json={"labels": {"tier": "to be watched"}})
     answers = {requests["approved_by_managers"]: {"approve": True}}
     http.post(f"{path}/answers", json={"answers": answers, "by": "a manager's name"})
     with served.http(token_for(http, session, "chat", answer_to="customer")) as bearer:
-        assert bearer.get(path).json()["reason"] == ""
+        header = bearer.get(path).json()
+        assert (header["reason"], header["labels"]) == ("", {})
         answers = {requests["question_to_customer"]: {"answer": {"word": "yes"}}}
         assert bearer.post(f"{path}/answers", json={"answers": answers}).status_code == 200
         wait_until(lambda: bearer.get(path).json()["status"] == "completed", "it is done", 30)
