@@ -144,7 +144,6 @@ class RequestVerbs(ClientConnection):
         """
         return grants_of(self.store.sessions.load(read_session_id(session_id)).state)
 
-    @verb("DELETE", "/v1/sessions/{session_id}/grants/{grant_id}", "revoke_grant", scope=Scope.ANSWER)
     def revoke_grant(self, session_id: str, grant_id: str) -> None:
         """Take a remembered approval back: from the next step on, calls of its tool ask again.
 

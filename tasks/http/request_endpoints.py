@@ -8,6 +8,7 @@ from datetime import timedelta
 from starlette.responses import Response
 
 from ...worker.requests.tokens import TokenPurpose
+from ...worker.state.execution.requests import RequestKind
 from ...worker.store.keys import root_of
 from ...worker.store.requests.records import FoundRequest
 from ..client.json_values import answer_value, found_value
@@ -68,8 +69,11 @@ def check_addressee(access: Access, found: FoundRequest) -> None:
         HttpProblem: It is another addressee's, or a service's.
     """
     if not access.may_answer(found.summary.kind, found.summary.to):
-        name = found.summary.id
-        raise HttpProblem(403, "other-addressee", f"{name}: this token answers what is for {access.answer_to!r} only.")
+        raise _other_addressee(access, found.summary.id)
+
+
+def _other_addressee(access: Access, name: str) -> HttpProblem:
+    return HttpProblem(403, "other-addressee", f"{name}: this token answers what is for {access.answer_to!r} only.")
 
 
 @endpoint(
@@ -121,6 +125,18 @@ async def answer_requests(call: Call) -> Response:
         idempotency_key=call.idempotency_key,
     )
     return send(answer_value(call.session_id, result))
+
+
+@endpoint("DELETE", "/v1/sessions/{session_id}/grants/{grant_id}", Scope.ANSWER, reads_session=True)
+async def revoke_grant(call: Call) -> Response:
+    """Take a remembered approval back: from the next step on, calls of its tool ask again."""
+    grant_id = call.path["grant_id"]
+    if call.access.session_id is not None:
+        for each in await call.client.grants(call.session_id):
+            if each.id == grant_id and not call.access.may_answer(RequestKind.APPROVAL, each.to):
+                raise _other_addressee(call.access, grant_id)
+    await call.client.revoke_grant(call.session_id, grant_id)
+    return Response(status_code=204)
 
 
 @endpoint(

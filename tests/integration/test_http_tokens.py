@@ -154,6 +154,34 @@ def test_sessions_are_labelled_by_services_and_found_by_what_is_known_of_them(
     assert erased.json() == {"sessions": [session], "dead_entries": 0, "left": {}}
 
 
+def test_a_sessions_token_takes_back_the_approvals_that_it_could_give(served: ServeProcess, http: httpx.Client) -> None:
+    names = ("approved_by_anybody", "approved_by_customer", "approved_by_managers", "question_to_managers")
+    steps = [[call(name, work=name) for name in names], [call("question_to_managers", work="later")]]
+    session = http.post("/v1/agents/addressed/jobs", json={"message": plan(*steps)}).json()["session_id"]
+    path = f"/v1/sessions/{session}"
+
+    def asked() -> dict[str, str]:
+        return {each["tool"]: each["id"] for each in http.get(f"{path}/requests").json()["requests"]}
+
+    wait_until(lambda: len(asked()) == len(names), "it asks", 30)
+    first = asked()
+    approvals = {first[name]: {"approve": True} for name in names[:3]}
+    assert http.post(f"{path}/answers", json={"answers": approvals, "remember": "session"}).status_code == 200
+    http.post(f"{path}/answers", json={"answers": {first[names[3]]: answer_to("question")}})
+    wait_until(lambda: list(asked()) == ["question_to_managers"] and asked() != first, "the next step asks", 30)
+    grants = {each["tool"]: each["id"] for each in http.get(f"{path}/grants").json()["grants"]}
+    assert set(grants) == set(names[:3])
+    with served.http(token_for(http, session, "answer", answer_to="customer")) as bearer:
+        refused = bearer.delete(f"{path}/grants/{grants['approved_by_managers']}")
+        assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (403, "other-addressee")
+        for name in names[:2]:
+            assert bearer.delete(f"{path}/grants/{grants[name]}").status_code == 204
+        assert bearer.delete(f"{path}/grants/none").status_code == 422
+    with served.http(SERVER["answer"]) as service:
+        assert service.delete(f"{path}/grants/{grants['approved_by_managers']}").status_code == 204
+    http.post(f"{path}/stop", json={})
+
+
 def test_a_service_answers_any_request(served: ServeProcess, http: httpx.Client) -> None:
     names = [each.name for each in ADDRESSED_TOOLS]
     session, requests = waiting(http, *names)
