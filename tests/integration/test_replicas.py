@@ -107,7 +107,9 @@ def test_an_action_without_a_replica_is_refused_and_asked_again_it_is_taken_once
     with pytest.raises(NotConfirmed):  # it was applied before, and is no more confirmed than the first time
         lab.client.submit("planned", message, idempotency_key="once")
     stopped.close()
-    job = lab.client.submit("planned", message, idempotency_key="once")
+    job = wait_until(
+        lambda: lab.client.submit("planned", message, idempotency_key="once"), "it is confirmed", ignoring=NotConfirmed
+    )
     assert job.result(timeout=20).status == "completed"
     assert [event.type for event in job.events(timeout=5)].count("execution_submitted") == 1
 
@@ -150,7 +152,8 @@ def test_a_result_is_not_given_before_a_replica_has_it_and_reading_a_session_nev
     with pytest.raises(NotConfirmed):
         job.result(timeout=5)
     stopped.close()
-    assert job.result(timeout=5).status == "completed"
+    result = wait_until(lambda: job.result(timeout=5), "it is confirmed", ignoring=NotConfirmed)
+    assert result.status == "completed"
 
 
 @pytest.mark.timeout(60)
