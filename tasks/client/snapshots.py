@@ -50,7 +50,7 @@ class SnapshotVerbs(ClientConnection):
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             SessionConflict: It has another version; nothing was written.
-            ActionRefused: An execution of it runs or waits; nothing was written.
+            ActionRefused: An execution of it runs, waits or is parked; nothing was written.
         """
         source = read_session_id(session_id)
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -174,3 +175,18 @@ def test_a_thousand_sessions_are_listed_without_reading_a_body(idle: Bench) -> N
     assert names == {"ZREVRANGEBYSCORE", "HMGET"}
     assert not {"head", "session_definition"} & read
     assert len(idle.spy.sent) < 30
+
+
+def test_a_parked_session_is_not_saved_since_its_execution_has_not_ended(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    bench.store.steps.park(bench.ref(), "nobody offers the agent")
+    before = bench.snapshot()
+    stored = whole(bench)
+    with pytest.raises(ActionRefused, match="is parked: its execution has not ended"):
+        bench.store.sessions.save(bench.session, replace(stored, state=stored.state.without_conversation()))
+    assert bench.snapshot() == before
+    bench.stop()
+    stored = whole(bench)
+    bench.store.sessions.save(bench.session, replace(stored, state=stored.state.without_conversation()))
+    assert whole(bench).state.execution is None

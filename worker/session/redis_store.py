@@ -83,7 +83,7 @@ class RedisSessionStore:
         Raises:
             SessionNotFound: There is no such session, or it was deleted.
             SessionConflict: It was saved since it was loaded; nothing was written.
-            ActionRefused: An execution of it runs or waits; nothing was written.
+            ActionRefused: An execution of it runs, waits or is parked; nothing was written.
         """
         saved = self._store.sessions.save(session.session_id, _whole(session))
         self._publish(saved.publish)

@@ -97,7 +97,7 @@ class WholeSessionVerbs(StorePart):
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             SessionConflict: It was saved since it was read; the error names both versions. Nothing was written.
-            ActionRefused: An execution runs or waits; nothing was written.
+            ActionRefused: An execution runs, waits or is parked; nothing was written.
         """
         saving = _Saving(scope=self._context.session(session_id), session=session)
         return saving.scope.act_once(saving.run, "be saved")
@@ -231,6 +231,11 @@ class _Saving:
             raise ActionRefused(
                 f"an execution of session {name} runs or waits, and its step saves the session; send the change as an "
                 "action that waits for the step, or stop the execution first"
+            )
+        if found.control.phase == "parked":
+            raise ActionRefused(
+                f"session {name} is parked: its execution has not ended, and a save would lose it; stop or retry it "
+                "first"
             )
 
     def _save(self, found: WatchedSession, created: Reply, watched: WatchedTransaction) -> Saved:
