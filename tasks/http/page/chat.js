@@ -1,19 +1,27 @@
-// The conversation of a session as a chat: messages, a line for each call, what is written now, what is asked.
-import { entriesOf, MessageBox, stateOf } from "./conversation.js";
-import { callText, count, duration, firstLine, inert } from "./format.js";
+// The conversation of a session as a chat: messages, a line for each call, what is written now, what is asked, and the
+// messages that wait.
+import { sessionPath } from "./api.js";
+import { entriesOf, isActive, MessageBox, stateOf } from "./conversation.js";
+import { callText, count, duration, firstLine, inert, plural } from "./format.js";
 import { drawnWhen, html, useLayoutEffect, useMemo, useRef } from "./html.js";
+import { useActing } from "./live.js";
 import { LiveText } from "./live_text.js";
 import { Glyph, Long, Problem, Status } from "./parts.js";
-import { Queue } from "./queue.js";
 import { isBegun, RequestForm } from "./request_form.js";
 import { keyOf } from "./request_words.js";
 import { reasonOf } from "./session_head.js";
+import { actor } from "./state.js";
 
 const MOST_CALLS = 3;
 const MOST_TEXT = 4000;
 const NEAR_END = 40; // pixels
 const TOUCHED_MS = 1000; // how long the reader's wheel, finger or key scrolls
 const ABOVE = 48; // pixels of what was said before a request
+const PLACES = {
+  joins: "It is read with the next step.",
+  queued: "It starts an execution of its own.",
+  held: "It waits until the queue is released.",
+};
 
 export function Chat({ view, feed, isChat }) {
   const { header, messages, from, total, requests, timeline, steps, problems } = view;
@@ -144,4 +152,36 @@ function Asked({ request, session, onDone }) {
       ? html`<p><b>Waits for the result of <code dir="auto">${inert(request.tool)}</code></b>
         ${` from ${inert(request.to ?? "a service")}. There is nothing to do here.`}</p>`
       : html`<${RequestForm} session=${request.session_id} request=${request} onDone=${onDone} />`}</section>`;
+}
+
+/**
+ * Messages that wait: for the running step, or for executions of their own. They are taken back, moved, and released
+ * where an end holds them.
+ */
+function Queue({ view, feed }) {
+  const { header, line } = view;
+  const id = header.session_id;
+  const { act, problem, isBusy } = useActing({ refresh: () => feed.refresh("line", "header", "messages", "timeline") });
+  if (!line?.messages.length) return html`<${Problem} of=${problem} />`;
+  const path = ({ operation_id: operation }) => sessionPath(id, `/messages/${encodeURIComponent(operation)}`);
+  const withdraw = (message) => () => act("DELETE", path(message), { query: actor() });
+  const move = (message, when) => () => act("PUT", `${path(message)}/mode`, { body: { when, ...actor() } });
+  const release = () => act("POST", sessionPath(id, "/queue/release"), { body: actor() });
+  const button = (word, run, label) => html`<button class="button" type="button" disabled=${isBusy} aria-label=${label}
+    onClick=${run}>${word}</button>`;
+  return html`<section class="queue" aria-label="Messages that wait">
+    ${line.held && html`<p class="small"><b>The queue is held</b>
+      ${` since the last execution ${line.held === "failed" ? "failed" : `was ${line.held}`}. `}
+      ${button("Go on", release, `Go on with ${plural(line.messages.length, "message")}`)}</p>`}
+    <ol>${line.messages.map((each) => {
+      const words = firstLine(each.text, 80);
+      const isQueued = each.placed !== "joins";
+      const isInterrupting = each.when === "interrupt";
+      return html`<li class="small" key=${each.operation_id}><div><span dir="auto">${words}</span>
+        <span class="dim"> ${isInterrupting ? "The step is left off for it." : PLACES[each.placed]}</span></div>
+        <span class="actions">${isQueued ? button("Send now", move(each, "steer"), `Send now: ${words}`)
+          : button("After this one", move(each, "queue"), `After this one: ${words}`)}
+        ${isActive(header) && !isInterrupting && button("Interrupt", move(each, "interrupt"), `Interrupt: ${words}`)}
+        ${button("Withdraw", withdraw(each), `Withdraw: ${words}`)}</span></li>`;
+    })}</ol><${Problem} of=${problem} /></section>`;
 }

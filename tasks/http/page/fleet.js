@@ -1,9 +1,9 @@
 // The place Fleet: what needs a look, the workers with their slots, who offers which agent, and what steps wait for.
-import { get, post, sessionPath } from "./api.js";
+import { get, sessionPath } from "./api.js";
 import { ask } from "./dialog.js";
 import { count, duration, inert, plural } from "./format.js";
-import { html, Table, useState } from "./html.js";
-import { usePolled } from "./live.js";
+import { html, Table } from "./html.js";
+import { useActing, usePolled } from "./live.js";
 import { Ago, Empty, Glyph, Key, Meter, Problem, Status, useNow, useTitle } from "./parts.js";
 import { Providers } from "./providers.js";
 import { Schedules } from "./schedules.js";
@@ -58,7 +58,7 @@ export function Fleet() {
     </div>
     <${Providers} now=${now} />
     <${Schedules} now=${now} />
-    <${Parked} page=${parked.value} onChanged=${parked.refresh} />`;
+    <${Parked} polled=${parked} />`;
 }
 
 const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value));
@@ -136,20 +136,14 @@ function Agents({ agents, workers, now }) {
   })} />`;
 }
 
-function Parked({ page, onChanged }) {
-  const [problem, setProblem] = useState(null);
-  const sessions = page?.sessions ?? [];
-  if (!sessions.length) return null;
+function Parked({ polled }) {
+  const { act, problem } = useActing(polled);
+  const sessions = polled.value?.sessions ?? [];
+  if (!sessions.length && !problem) return null; // the last one may be brought back by another
   const bringBack = async (id) => {
     const text = "Its step is published again. Where the cause is not mended, it is parked again.";
     if ((await ask({ title: `Bring ${id} back?`, text, action: "Bring it back" })) === null) return;
-    try {
-      await post(sessionPath(id, "/retry"), actor());
-      setProblem(null);
-    } catch (refusal) {
-      setProblem(refusal);
-    }
-    onChanged();
+    await act("POST", sessionPath(id, "/retry"), { body: actor() });
   };
   return html`<section class="part" aria-labelledby="parked-title"><header><h2 id="parked-title">Parked</h2>
     <p class="dim">No worker can carry these on.</p></header>

@@ -99,8 +99,16 @@ export function Chunk({ as, draw, columns, guess, ...attributes }) {
 
 const GROUP = 20;
 
-/** A long list in pieces, of which only what is near is drawn. `keyOf` tells an item from others, `draw` makes one. */
-export const Chunks = ({ items, keyOf, draw }) => Array.from({ length: Math.ceil(items.length / GROUP) }, (_, at) => {
-  const group = items.slice(at * GROUP, (at + 1) * GROUP);
-  return html`<${Chunk} as="div" key=${keyOf(group[0])} guess=${96 * group.length} draw=${() => group.map(draw)} />`;
-});
+/**
+ * A long list in pieces, of which only what is near is drawn.
+ *
+ * @param keyOf tells an item from others; without it pieces are told by their places
+ * @param draw makes one
+ * @param guess the height of one; see Chunk for what else it has
+ */
+export const Chunks = ({ as = "div", items, keyOf, draw, guess = 96, ...more }) =>
+  Array.from({ length: Math.ceil(items.length / GROUP) }, (_, at) => {
+    const group = items.slice(at * GROUP, (at + 1) * GROUP);
+    return html`<${Chunk} as=${as} ...${more} key=${keyOf ? keyOf(group[0]) : at} guess=${guess * group.length}
+      draw=${() => group.map(draw)} />`;
+  });

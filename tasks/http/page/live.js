@@ -73,6 +73,7 @@ export function usePolled(load, deps, seconds = 3, isOn = true) {
     return () => {
       clearTimeout(timer);
       reading?.abort();
+      refresh.current = () => {}; // what an action asks for whose place was left
       document.removeEventListener("visibilitychange", next);
     };
   }, [...deps, isOn]);
@@ -173,19 +174,22 @@ export async function readPages(path, query, name, most, signal) {
   }
 }
 
-/** Act on what is polled: {act(method, path, more) → whether it was done, problem, notes of the reply}. */
+/** Act on what is polled: {act(method, path, more) → whether it was done, isBusy, problem, notes of the reply}. */
 export function useActing(...polled) {
   const [said, setSaid] = useState({ problem: null, notes: [] });
+  const [isBusy, setBusy] = useState(false);
   const act = async (method, path, more) => {
+    setBusy(true);
     try {
-      setSaid({ problem: null, notes: (await request(method, path, more)).notes ?? [] });
+      setSaid({ problem: null, notes: (await request(method, path, more))?.notes ?? [] });
       return true;
     } catch (problem) {
       setSaid({ problem, notes: [] });
       return false;
     } finally {
+      setBusy(false);
       for (const each of polled) each.refresh();
     }
   };
-  return { act, ...said };
+  return { act, isBusy, ...said };
 }

@@ -2,14 +2,13 @@
 import { get } from "./api.js";
 import { ask } from "./dialog.js";
 import { count, plural } from "./format.js";
-import { Chunk, Head, html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { Chunks, Head, html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Empty, Filled, Key, Problem, useNow, useTitle } from "./parts.js";
 import { labelsOf } from "./session_head.js";
 import { Bulk, SessionRow, useRowKeys, useSessions } from "./session_rows.js";
 import { linkTo, parseKept, setQuery, useKept } from "./state.js";
 
-const DRAWN = 20; // rows that are drawn at once
 const STATUSES = ["pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"];
 const GIVEN = [["Failed", { status: "failed" }], ["Waiting", { status: "waiting" }], ["Parked", { status: "parked" }]];
 const NUMBERS = ["Steps", "Tokens", "Cost", "Age"].map((each) => [each, "number"]);
@@ -42,9 +41,7 @@ export function Sessions({ query }) {
     if (!next.delete(id)) next.add(id);
     setSelected(next);
   };
-  useRowKeys(at, setAt, toggle);
-  const chunks = [];
-  for (let first = 0; first < rows.length; first += DRAWN) chunks.push(rows.slice(first, first + DRAWN));
+  useRowKeys(rows.some((each) => each.session_id === at) ? at : "", setAt, toggle);
   const isAll = rows.length > 0 && rows.every((each) => selected.has(each.session_id));
   const all = html`<input type="checkbox" aria-label="Select all that are shown" checked=${isAll}
     onChange=${() => setSelected(isAll ? new Set() : new Set(rows.map((each) => each.session_id)))} />`;
@@ -79,8 +76,7 @@ export function Sessions({ query }) {
       ? html`<${NoSessions} isFiltered=${agent || status || label || text} />`
       : html`<table class="list cards" role="table" aria-label="Sessions, newest first">
         <${Head} columns=${[[all], ["Session"], ["Status, and why"], ...NUMBERS]} />
-        ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number} columns="7"
-          guess=${56 * chunk.length} draw=${() => chunk.map(drawRow)} />`)}
+        <${Chunks} as="tbody" role="rowgroup" columns="7" guess=${56} items=${rows} draw=${drawRow} />
       </table>`}
     ${list.hasOlder && html`<div class="part actions"><button class="button" type="button" onClick=${list.readOlder}
       disabled=${list.isReadingOlder}>Older sessions</button></div>`}`;

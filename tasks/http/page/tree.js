@@ -1,13 +1,12 @@
 // The place Tree: a session with those below it, what the whole may spend, and where the money went.
-import { get, post, sessionPath } from "./api.js";
+import { get, sessionPath } from "./api.js";
 import { ask } from "./dialog.js";
 import { count, firstLine, inert, money, plural, shortId } from "./format.js";
-import { Chunk, Head, html, useMemo, useState } from "./html.js";
-import { usePolled } from "./live.js";
+import { Chunks, Head, html, useMemo, useState } from "./html.js";
+import { useActing, usePolled } from "./live.js";
 import { Ago, Meter, Problem, Status, useNow, useTitle } from "./parts.js";
 import { actor, linkTo } from "./state.js";
 
-const ROWS = 20;
 const COLUMNS = [["Session"], ["Status, and why"], ["Steps", "number"], ["Tokens", "number"], ["Share of the cost"],
   ["Age", "number"], [html`<span class="unseen">Actions</span>`]];
 const ENDED = ["completed", "stopped", "failed", "idle", "parked", "unreadable"];
@@ -16,7 +15,7 @@ export function Tree({ id }) {
   const tree = usePolled((signal) => get(sessionPath(id, "/tree"), {}, signal), [id], 3);
   const state = usePolled((signal) => get(sessionPath(id, "/state"), { whole: "false" }, signal), [id], 60);
   const [folded, setFolded] = useState(new Set());
-  const [problem, setProblem] = useState(null);
+  const { act, problem } = useActing(tree);
   const now = useNow();
   useTitle(`Tree of ${id}`);
   const rows = useMemo(() => (tree.value ? flatten(tree.value, folded) : []), [tree.value, folded]);
@@ -32,16 +31,11 @@ export function Tree({ id }) {
     const text = `What runs in ${where} is ended. What was done is kept; `
       + "the session above goes on with a stopped result.";
     if ((await ask({ title: "Stop this branch?", text, action: "Stop it" })) === null) return;
-    try {
-      await post(sessionPath(node.session_id, "/stop"), { timeout_seconds: 0, ...actor() });
-      setProblem(null);
-    } catch (refusal) {
-      setProblem(refusal);
-    }
-    tree.refresh();
+    await act("POST", sessionPath(node.session_id, "/stop"), { body: { timeout_seconds: 0, ...actor() } });
   };
-  const chunks = [];
-  for (let first = 0; first < rows.length; first += ROWS) chunks.push(rows.slice(first, first + ROWS));
+  const drawRow = ({ node, depth }) => html`<${Branch} key=${node.session_id} node=${node} depth=${depth} root=${root}
+    now=${now} isFolded=${folded.has(node.session_id)} onFold=${() => fold(node.session_id)}
+    onStop=${() => stop(node)} />`;
   return html`
     <div class="heading"><div><p class="small"><a href=${linkTo("sessions")}>Sessions</a>
       <span class="dim"> / </span><a class="mono" href=${linkTo("sessions", id)}>${id}</a></p><h1>Tree</h1>
@@ -51,10 +45,7 @@ export function Tree({ id }) {
     ${root && html`<${Spent} root=${root} budget=${state.value?.state?.execution?.budget} />`}
     ${root && html`<table class="list cards tree" role="table" aria-label="Sessions of the tree">
       <${Head} columns=${COLUMNS} />
-      ${chunks.map((chunk, number) => html`<${Chunk} as="tbody" role="rowgroup" key=${number} columns="7"
-        guess=${48 * chunk.length} draw=${() => chunk.map(({ node, depth }) => html`<${Branch} key=${node.session_id}
-          node=${node} depth=${depth} root=${root} now=${now} isFolded=${folded.has(node.session_id)}
-          onFold=${() => fold(node.session_id)} onStop=${() => stop(node)} />`)} />`)}</table>`}`;
+      <${Chunks} as="tbody" role="rowgroup" columns="7" guess=${48} items=${rows} draw=${drawRow} /></table>`}`;
 }
 
 /** The nodes in the order of their rows, each with its depth; those below a folded one are left out. */
