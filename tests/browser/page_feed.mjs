@@ -9,6 +9,8 @@ let messages; // of the session, as the API has them
 let told; // the controller of its stream of events
 let held; // replies of GET …/messages that wait: {offset, limit, letGo}
 let isHolding;
+let isRefusing; // the header
+let refused; // how often
 let feed;
 
 const messageOf = (number) => ({ role: "assistant", content: `said ${number}` });
@@ -27,7 +29,11 @@ async function answer(url) {
     return new Response(body);
   }
   if (url.pathname.endsWith("/requests")) return Response.json({ requests: [] });
-  if (!url.pathname.endsWith("/messages")) return Response.json({ session_id: "s", execution_id: "e", status: "in_progress" });
+  if (!url.pathname.endsWith("/messages")) {
+    if (isRefusing) refused += 1;
+    if (isRefusing) return new Response("", { status: 503 });
+    return Response.json({ session_id: "s", execution_id: "e", status: "in_progress" });
+  }
   const [offset, limit] = ["offset", "limit"].map((name) => Number(url.searchParams.get(name) ?? 0));
   const reply = Response.json({ messages: messages.slice(offset, offset + limit), total: messages.length });
   if (isHolding) await new Promise((letGo) => held.push({ offset, limit, letGo }));
@@ -47,7 +53,7 @@ async function open(count) {
 }
 
 beforeEach(() => {
-  [told, held, isHolding] = [null, [], false];
+  [told, held, isHolding, isRefusing, refused] = [null, [], false, false, 0];
   globalThis.fetch = answer;
   globalThis.document = { hidden: false, addEventListener: () => {}, removeEventListener: () => {} };
 });
@@ -65,6 +71,19 @@ test("the text of a step that is committed while messages are read stays until t
   held.pop().letGo();
   await until(() => held.length);
   assert.deepEqual(feed.transcript.pieces.map((each) => each.text), ["said 1"]);
+  held.pop().letGo();
+  await until(() => contents().length === 2);
+  assert.deepEqual(feed.transcript.pieces, []);
+});
+
+test("the text of a step that is told while the messages that have it are read is there once", async () => {
+  await open(1);
+  isHolding = true;
+  messages.push(messageOf(1));
+  feed.refresh("messages");
+  await until(() => held.length);
+  tell("step_committed", { execution_id: "e", step: 1, text: "said 1", data: {} });
+  await until(() => feed.transcript.pieces.length);
   held.pop().letGo();
   await until(() => contents().length === 2);
   assert.deepEqual(feed.transcript.pieces, []);
@@ -103,4 +122,27 @@ test("earlier messages that are asked for twice at once are there once", async (
   await open(250);
   await Promise.all([feed.readEarlier(), feed.readEarlier()]);
   assert.deepEqual(contents(), all());
+});
+
+test("a conversation that was replaced by one as long is read anew", async () => {
+  await open(3);
+  messages = [messageOf(0), ...[7, 8, 9].map(messageOf)]; // rewound, and gone on with, while nothing was read
+  feed.refresh("messages");
+  await until(() => contents().length === 4);
+  assert.deepEqual(contents(), all());
+});
+
+test("a read that is tried again does not run beside those of the start", async () => {
+  [messages, isRefusing, isHolding] = [[messageOf(0)], true, true];
+  feed = new Feed("s", true, () => {});
+  const started = feed.start();
+  await until(() => held.length);
+  isRefusing = false;
+  await new Promise((resolve) => setTimeout(resolve, 1200)); // until the header would be tried again
+  feed.refresh("messages");
+  await new Promise((resolve) => setTimeout(resolve, 700));
+  assert.equal(held.length, 1);
+  isHolding = false;
+  held.pop().letGo();
+  await started;
 });

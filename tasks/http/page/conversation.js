@@ -20,13 +20,14 @@ export async function readMessages(read, feed) {
   const { first, messages, from, total } = feed.view; // earlier messages may come meanwhile
   if (total === null) return readNewest(read);
   const known = from + messages.length;
+  const last = messages.slice(-1); // it is read again: where it is another one, the conversation was replaced
   const added = [];
-  for (let offset = known; ; offset += PAGE) {
+  for (let offset = known - last.length; ; offset += PAGE) {
     const page = await read("/messages", { offset, limit: PAGE });
-    if (page.total < known) return readNewest(read); // the conversation was replaced
     added.push(...page.messages);
     if (offset + page.messages.length >= page.total || !page.messages.length) break;
   }
+  if (JSON.stringify(added.splice(0, last.length)) !== JSON.stringify(last)) return readNewest(read);
   return added.length && { first: first ?? added[0], messages: [...feed.view.messages, ...added],
     total: known + added.length };
 }

@@ -127,6 +127,7 @@ export class Feed {
   }
 
   async #run() {
+    clearTimeout(this.#timer);
     this.#timer = 0;
     this.#isReading = true;
     const names = [...this.#dirty];
@@ -162,9 +163,11 @@ export class Feed {
       this.#set({ header, problem: null, result: this.#latest(header, this.view.results) });
     },
     messages: async () => {
-      const { pieces } = this.transcript; // those of commits from here on stay
+      const { transcript: { pieces }, view: { total } } = this;
       this.#set(await readMessages(this.#get, this));
-      this.transcript.settleCommitted(pieces);
+      const added = this.view.messages.slice(total - this.view.from).map((each) => each.content);
+      // Those of commits that were told meanwhile stay, unless the reply has them.
+      this.transcript.settleCommitted((piece) => pieces.includes(piece) || added.includes(piece.text));
     },
     timeline: async () => {
       for await (const changes of readSteps(this.#get, this.view)) {

@@ -33,9 +33,9 @@ export class Transcript {
     this.#keep((piece) => piece.isCommitted || piece.execution !== execution || piece.step > step);
   }
 
-  /** Forget the texts of committed steps among these pieces: the conversation has been read since. */
-  settleCommitted(pieces) {
-    this.#keep((piece) => !piece.isCommitted || !pieces.includes(piece));
+  /** Forget the texts of committed steps that the conversation has by now, as `isRead` says of a piece. */
+  settleCommitted(isRead) {
+    this.#keep((piece) => !piece.isCommitted || !isRead(piece));
   }
 
   #add({ execution_id: execution, step, attempt, call, part, text = "", data = null }) {
