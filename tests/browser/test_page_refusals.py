@@ -9,6 +9,7 @@ import pytest
 from browser.conftest import Watched, completed, submit, wait_for, wait_for_request
 from playwright.sync_api import Route, expect
 
+from celery_agents import ExecutionBudget
 from celery_agents.tasks.client.job import Job
 from celery_agents.worker.store.history_losses import LOST, HistoryLoss
 
@@ -20,6 +21,8 @@ from support.worker_process import WorkerProcess
 pytestmark = [pytest.mark.timeout(300)]
 
 expect.set_options(timeout=30_000)
+A_REQUEST = "**/v1/sessions/*/requests/*"
+AN_ANSWER = "**/v1/sessions/*/answers"
 READS = "This page reads every 5 seconds until it is open again."
 
 
@@ -186,3 +189,170 @@ def test_a_name_that_is_typed_while_the_requests_are_read_is_that_of_the_answer(
     wait_for(desk, job, "completed")
     expect(page.get_by_role("log", name="Messages")).to_contain_text("approved by ann")
     assert watched.complaints == []
+
+
+def test_what_is_typed_stays_where_it_was_typed_while_replies_arrive(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "My mug, order 4341, is cracked")
+    request = wait_for_request(desk, job)
+    wait_for(desk, job, "waiting")
+    box, reason = page.get_by_label("Message to support"), page.get_by_label("Reason, which the agent reads")
+
+    page.goto(f"{served.url}/sessions")
+    page.get_by_role("link", name="My mug, order 4341").click()
+    page.get_by_role("button", name="Deny…").click()
+    page.keyboard.type("No")
+    page.go_back()
+    page.route(A_REQUEST, lambda route: None)
+    with page.expect_request(A_REQUEST):
+        page.get_by_role("link", name="My mug, order 4341").click()
+    box.press_sequentially("On")
+    page.unroute(A_REQUEST)  # what is held is sent
+    expect(reason).to_have_value("No")
+    page.keyboard.type("e")
+    expect(box).to_have_value("One")
+    page.route("**/messages", lambda route: None)  # reads have a query
+    with page.expect_request("**/messages"):
+        page.get_by_role("button", name="Send message").click()
+    box.fill("Two")
+    page.unroute("**/messages")
+    expect(page.get_by_role("region", name="Messages that wait").get_by_text("One", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Send message")).to_be_enabled()
+    expect(box).to_have_value("Two")
+
+    page.get_by_role("tab", name="Overview").click()
+    page.get_by_text("Change the limits").click()
+    page.get_by_label("Steps").fill("7")
+    desk.client.change_budget(job.session_id, ExecutionBudget(max_steps=9))
+    expect(page.get_by_role("table", name="Budget").get_by_text("of 9")).to_be_visible()
+    expect(page.get_by_label("Steps")).to_have_value("7")
+
+    page.set_viewport_size({"width": 800, "height": 900})
+    page.route("**/v1/requests?*", lambda route: None)
+    page.goto(f"{served.url}/requests?open={job.session_id}/{request}")
+    note = page.get_by_label("Note, kept with the answer")
+    note.press_sequentially("I have ")
+    page.unroute("**/v1/requests?*")
+    expect(page.locator(".ask-entry")).to_be_visible()
+    page.keyboard.type("called.")
+    expect(note).to_have_value("I have called.")
+    desk.client.stop(job.session_id, timeout=0)
+
+    page.goto(f"{served.url}/fleet")
+    page.get_by_text("Set a limit").click()
+    form = page.locator("form").filter(has_text="0 admits no request")
+    form.get_by_label("Model").fill("a:first")
+    form.get_by_label("Requests a minute").fill("4")
+    page.route("**/v1/limits", lambda route: None if route.request.method == "PUT" else route.continue_())
+    with page.expect_request(lambda sent: sent.method == "PUT"):
+        form.get_by_role("button", name="Set this limit").click()
+    form.get_by_label("Model").fill("a:second")
+    page.unroute("**/v1/limits")
+    expect(page.get_by_role("button", name="Remove the limit of a:first")).to_be_visible()
+    expect(form.get_by_label("Model")).to_have_value("a:second")
+    desk.client.limits.remove("a:first")
+    assert watched.complaints == []
+
+
+def test_a_reply_that_comes_late_or_never_changes_no_other_place_and_says_nothing_false(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    done = completed(desk, "Thanks")
+    jobs = [submit(desk, f"My bowl, order {number}, is cracked") for number in (4351, 4352)]
+    asked = [wait_for_request(desk, job) for job in jobs]
+    page.goto(f"{served.url}/sessions/{done.session_id}")
+    held: list[Route] = []
+    page.route("**/fork", lambda route: held.append(route))
+    with page.expect_request("**/fork"):
+        page.get_by_role("button", name="Fork", exact=True).click()
+    page.get_by_role("link", name="Inbox").click()
+    with page.expect_response("**/fork"):
+        held.pop().continue_()
+    page.locator(".ask-entry").filter(has_text="4351").click()
+    page.route(AN_ANSWER, lambda route: held.append(route))
+    with page.expect_request(AN_ANSWER):
+        page.get_by_role("button", name="Approve", exact=True).click()
+    page.get_by_role("navigation", name="Places").get_by_role("link", name="Sessions").click()
+    expect(page).to_have_url(f"{served.url}/sessions")
+    reads: list[str] = []
+    page.on("request", lambda sent: reads.append(sent.url))
+    with page.expect_response(AN_ANSWER):
+        held.pop().continue_()
+    wait_for(desk, jobs[0], "completed")
+    page.wait_for_timeout(500)
+    expect(page).to_have_url(f"{served.url}/sessions")
+    assert [each for each in reads if "kind=external" in each or asked[0] in each] == []  # the inbox reads no more
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    page.unroute(AN_ANSWER)
+    page.route(AN_ANSWER, lose)
+    page.goto(f"{served.url}/requests?open={jobs[1].session_id}/{asked[1]}")
+    page.get_by_label("Note, kept with the answer").fill("They keep it.")
+    page.get_by_role("button", name="Approve", exact=True).click()
+    expect(page.get_by_text("Your answer may have arrived nevertheless.")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Approved")).to_contain_text("Note: They keep it.")
+    expect(page.get_by_text("was not sent")).to_have_count(0)
+    assert [each for each in watched.complaints if "ERR_FAILED" not in each] == []
+
+
+def test_a_held_key_a_key_pressed_twice_and_the_way_back_carry_out_nothing_unseen(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    slow, failed = submit(desk, "slow: count the mugs"), submit(desk, "fail: cancel the mugs")
+    wait_for(desk, failed, "failed")
+    page.goto(f"{served.url}/sessions")
+    page.get_by_role("link", name="slow: count the mugs").click()
+    stop, dialog = page.get_by_role("button", name="Stop…"), page.get_by_role("dialog")
+    stop.focus()
+    sent: list[str] = []
+    page.on("request", lambda each: each.method == "POST" and sent.append(each.url))
+    for _ in range(5):
+        page.keyboard.down("Enter")
+    page.keyboard.up("Enter")
+    expect(dialog).to_have_count(1)
+    page.go_back()
+    expect(page).to_have_url(f"{served.url}/sessions")
+    expect(dialog).to_have_count(0)
+    page.get_by_label(f"Select {failed.session_id}").check()
+    page.route("**/retry", lambda route: None)
+    page.keyboard.press("r")
+    page.keyboard.press("r")
+    page.unroute("**/retry")  # what is held is sent
+    expect(page.get_by_role("status").filter(has_text="Retry: 1 of 1 done.")).to_be_visible()
+    assert [each.rpartition("/")[2] for each in sent] == ["retry"]
+    desk.client.stop(slow.session_id, timeout=0)
+    assert watched.complaints == []
+
+
+def test_another_token_is_taken_where_the_page_is(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    page.clock.install()
+    job = completed(desk, "Thanks")
+    places = page.get_by_role("navigation", name="Places")
+    wait_for_request(desk, submit(desk, "My vase, order 4361, is cracked"))
+    page.goto(f"{served.url}/sessions")
+    expect(places).to_contain_text("open request")
+    wait_for_request(desk, submit(desk, "My vase, order 4362, is cracked"))
+    page.route("**/v1/**", lambda route: route.fulfill(status=401, json={"detail": "Its time is over."}))
+    page.clock.fast_forward(20_000)
+    given = page.get_by_label("Token")
+    expect(given).to_be_visible()
+    page.clock.fast_forward(20_000)  # the number of open requests is refused, too
+    page.unroute("**/v1/**")
+    given.fill(" ")  # this server needs none
+    page.get_by_role("button", name="Use this token").click()
+    expect(places).to_contain_text(f"{sum(1 for _ in desk.client.requests())} open requests")
+    page.goto(f"{served.url}/sessions#token=wrong")
+    given.fill(desk.client.session_token(job.session_id, ["chat"]))
+    page.get_by_role("button", name="Use this token").click()
+    expect(page.get_by_role("log", name="Messages")).to_contain_text("You are welcome.")
+    assert [each for each in watched.complaints if "401" not in each] == []

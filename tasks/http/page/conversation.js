@@ -2,7 +2,7 @@
 // and the box at its end.
 import { newKey, post, Refusal, sessionPath } from "./api.js";
 import { firstLine, inert } from "./format.js";
-import { html, useRef, useState } from "./html.js";
+import { html, useState } from "./html.js";
 import { Problem } from "./parts.js";
 
 const PAGE = 200;
@@ -102,36 +102,40 @@ const MODES = {
   queue: { word: "after this one", text: "It starts an execution of its own, after this one." },
 };
 
-const drafts = new Map(); // by session: what was typed and not sent yet
+const drafts = new Map(); // by session: {text}, typed and not sent yet, and {key, mode} that it is sent with
 
 /** The box at the end. What was typed stays until it is sent; sent again, it is the same message. */
 export function MessageBox({ view, feed, onSent, isChat }) {
   const { header, messages } = view;
   const id = header.session_id;
-  const [text, setText] = useState(drafts.get(id) ?? "");
+  const { text = "" } = drafts.get(id) ?? {};
+  const [, drawAgain] = useState(0);
   const [problem, setProblem] = useState(null);
   const [isSending, setSending] = useState(false);
   const [sent, setSent] = useState([]); // in a chat: messages that wait behind a running step
   const [when, setWhen] = useState("steer");
-  const key = useRef(null);
   const isChild = id.includes(".") && !header.forked_from;
   const change = (value) => {
-    drafts.set(id, value);
-    setText(value);
-    key.current = null; // another message
+    drafts.set(id, { text: value }); // another message
+    drawAgain((times) => times + 1);
+  };
+  const choose = ({ target }) => {
+    setWhen(target.value);
+    change(text);
   };
   const send = async (event) => {
     event.preventDefault();
     if (!text.trim() || isSending) return;
     setSending(true);
     setProblem(null);
-    key.current ??= newKey();
+    const draft = drafts.get(id);
+    draft.key ??= newKey();
+    draft.mode ??= isActive(header) ? when : "steer";
     try {
-      const mode = isActive(header) ? when : "steer";
-      const job = await post(sessionPath(id, "/messages"), { message: text, when: mode }, { key: key.current });
+      const job = await post(sessionPath(id, "/messages"), { message: text, when: draft.mode }, { key: draft.key });
       const waits = isChat && (!job.execution_id || isActive(header));
       if (waits) setSent((before) => [...before, { text, known: view.total ?? 0 }]);
-      change("");
+      if (drafts.get(id) === draft) change(""); // what was typed meanwhile stays
       onSent();
     } catch (refusal) {
       if (!(refusal instanceof Refusal)) throw refusal;
@@ -160,7 +164,7 @@ export function MessageBox({ view, feed, onSent, isChat }) {
     <${Problem} of=${problem} />
     <span class="small dim">${(isActive(header) && MODES[when].text) || whenItJoins(view)}</span>
     <div class="actions">${isActive(header) && html`<label class="small">When <select value=${when}
-        onChange=${(event) => setWhen(event.target.value)}>${Object.entries(MODES)
+        onChange=${choose}>${Object.entries(MODES)
           .filter(([mode]) => !(mode === "queue" ? isChild : mode === "interrupt" && isChat))
           .map(([mode, { word }]) => html`<option value=${mode}>${word}</option>`)}</select></label>`}
       <button class="button go" type="submit" disabled=${isSending || !text.trim()}>

@@ -45,11 +45,13 @@ export function Decision(props) {
   const yes = useRef(null);
   const note = useRef(null);
   const no = useRef(null);
+  const wasDenying = useRef(draft.isDenying); // what was begun earlier does not take the focus when it is drawn
   const isQuestion = request.kind === "question";
   const isBusy = sending !== null;
   const deny = () => change({ isDenying: true });
   useLayoutEffect(() => {
-    if (draft.isDenying) no.current?.focus(); // before the next key is pressed
+    if (draft.isDenying && !wasDenying.current) no.current?.focus(); // before the next key is pressed
+    wasDenying.current = draft.isDenying;
   }, [draft.isDenying]);
   const acts = {
     a: () => show(yes.current),
@@ -109,7 +111,7 @@ function show(element) {
 }
 
 const NO_REPLY =
-  "No reply came. Your answer may have arrived nevertheless. Send it again when the API answers: it counts once.";
+  "No reply came. Your answer may have arrived nevertheless. While it is open, send it again: it counts once.";
 const keys = new Map();
 
 /** The same key for the same answer, so that one whose reply was lost is not given twice. */

@@ -1,17 +1,20 @@
 // Dialogs: questions that an action asks once before it happens. And the keys of what is shown: one dialog lists them.
-import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { html, render, useLayoutEffect, useRef, useState } from "./html.js";
 
 /** Show a dialog until it is closed; resolves to what it was closed with, null where it was refused. */
 function show(Content, props) {
   const place = document.body.appendChild(document.createElement("div"));
   const before = document.activeElement;
   return new Promise((resolve) => {
+    const refuse = () => close(null);
     const close = (answer) => {
+      removeEventListener("popstate", refuse);
       render(null, place);
       place.remove();
       before?.focus?.();
       resolve(answer);
     };
+    addEventListener("popstate", refuse); // it asks about the place that is left
     render(html`<${Frame} title=${props.title} close=${close}><${Content} ...${props} close=${close} /></${Frame}>`,
       place);
   });
@@ -19,7 +22,7 @@ function show(Content, props) {
 
 function Frame({ title, close, children }) {
   const dialog = useRef(null);
-  useEffect(() => dialog.current.showModal(), []);
+  useLayoutEffect(() => dialog.current.showModal(), []); // before the next key is pressed
   const cancel = (event) => {
     event.preventDefault();
     close(null);
@@ -85,6 +88,8 @@ export const showKeys = () => show(Keys, { title: "Keys", rows: [...groups].flat
 /** Listen to the keys of the page. */
 export function followKeys() {
   addEventListener("keydown", (event) => {
+    // Held, it would press the button of the dialog that it has opened.
+    if (event.repeat && event.key === "Enter" && event.target.tagName !== "TEXTAREA") event.preventDefault();
     if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented
       || document.querySelector("dialog[open]")) return;
     if (event.target.closest?.(TYPED)) {

@@ -29,6 +29,7 @@ export function Inbox({ query }) {
   const [focus, setFocus] = useState(0);
   const list = useRef(null);
   const pressed = useRef("");
+  const above = useRef(null); // what was opened on a narrow page before the list had it: its form stays above it
   const isWide = useMedia("(min-width: 901px)");
   const now = useNow(10);
   const { value, problem, refresh } = usePolled((signal) => readInbox(to, most, signal), [to, most], 3);
@@ -58,6 +59,7 @@ export function Inbox({ query }) {
   const goOn = useRef(null);
   goOn.current = (left) => {
     const isLeft = (each) => left.includes(keyOf(each));
+    if (!list.current) return; // the inbox itself was left
     if (chosen ? !chosen.every(isLeft) : !left.includes(open)) return;
     const stays = (entry) => !entry.some(isLeft) && !gone.has(keyOf(entry[0]));
     const next = entries.slice(entries.indexOf(chosen) + 1).find(stays) ?? entries.findLast(stays);
@@ -83,6 +85,8 @@ export function Inbox({ query }) {
   const form = open && html`<${RequestForm} key=${open} session=${open.slice(0, slash)} request=${open.slice(slash + 1)}
     ...${{ onDone, inbox }} />`;
   const isListed = shown.some((each) => keyOf(each) === open);
+  if (above.current !== open) above.current = isWide || isListed ? null : open;
+  const isAbove = above.current === open;
   const row = (until) => (entry) => {
     const isCurrent = entry.some((each) => keyOf(each) === open);
     const isBegun = entry.some((each) => hasDraft(keyOf(each)));
@@ -92,14 +96,14 @@ export function Inbox({ query }) {
         until=${until && away.get(key)} href=${linkTo("requests", "", { to, open: key })} onOpen=${() => select(key)} />
       ${until && html`<button class="link small" type="button" onClick=${() => back(entry.map(keyOf))}>
         Bring it back now</button>`}
-      ${!isWide && isCurrent && form}`;
+      ${!isWide && isCurrent && !isAbove && form}`;
   };
   return html`<div class="heading"><div><h1>Inbox</h1><${Summary} ...${{ value, people, putAway, told }} /></div>
       <div role="status">${waiting > 0 && html`<button class="button ask-new" type="button" onClick=${show}>
         Show ${plural(waiting, "new request")}</button>`}</div>
       <${Addressee} to=${to} /></div>
     <${Problem} of=${problem} onRetry=${refresh}>${to && html`<${ToEverybody} />`}</${Problem}>
-    ${!isWide && open && !isListed && form}
+    ${!isWide && isAbove && form}
     <div class=${shown.length || open ? "inbox" : ""}><nav class="ask-list" ref=${list} aria-label="Open requests">
       ${groups.map(([agent, each]) => html`<${Part} key=${agent} title=${agent}
         note=${`${count(each.flat().length)} open`} entries=${each} row=${row(false)} />`)}

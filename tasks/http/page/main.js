@@ -32,12 +32,12 @@ function Page() {
   }, []);
   useEffect(() => {
     if (visitor && address.id !== visitor.session) go(linkTo("sessions", visitor.session), { replace: true });
-  }, [address.id]);
+  }, [address.id, visitor?.session]);
   // Else the place would ask for what the token may not see, before the address has changed.
   const isAllowed = !visitor || address.id === visitor.session;
   const Place = isAllowed ? PLACES[address.place] : () => null;
   return html`<a class="skip" href="#main">Skip to the content</a>
-    <${Head} place=${address.place} visitor=${visitor} />
+    <${Head} key=${!problem} place=${address.place} visitor=${visitor} />
     <main id="main" tabindex="-1">
       ${problem
         ? html`<${TokenForm} problem=${problem} onToken=${() => setProblem(null)} />`

@@ -1,9 +1,10 @@
 // The tab Overview of a session: its budget, why it has not ended, its plan, notes, facts, and earlier executions.
-import { post, Refusal, sessionPath, tokenClaims } from "./api.js";
+import { sessionPath, tokenClaims } from "./api.js";
 import { isActive } from "./conversation.js";
 import { asNumber, brief, count, duration, exactTime, firstLine, inert, money, tokensOf } from "./format.js";
-import { html, Table, useState } from "./html.js";
-import { Clock, Glyph, Json, Long, Meter, Problem, Status, useNow } from "./parts.js";
+import { html, Table } from "./html.js";
+import { useActing } from "./live.js";
+import { Clock, Glyph, Json, Long, Meter, Problem, sendForm, Status, useNow } from "./parts.js";
 import { actor, linkTo } from "./state.js";
 
 const OWN_PARTS = ["smart_plan", "smart_memory", "smart_reflections"]; // drawn by their own section
@@ -81,29 +82,20 @@ function Budget({ execution, view, feed, now }) {
     ${budget.deadline && html`<p>It ends at ${exactTime(budget.deadline)} at the latest.</p>`}
     <p class="small dim">${children > 0 && "With what its children used. "}Time without what it waited for people.
       ${view.tree && html` <a href=${linkTo("tree", view.header.session_id)}>Where it went</a>`}</p>
-    ${isActive(view.header) && tokenClaims() === null && html`<${Limits} key=${JSON.stringify(budget)} budget=${budget}
+    ${isActive(view.header) && tokenClaims() === null && html`<${Limits} budget=${budget}
       id=${view.header.session_id} feed=${feed} />`}</section>`;
 }
 
 /** Other limits for what runs: all of the form hold in place of the present ones; an empty one is the agent's own. */
 function Limits({ budget, id, feed }) {
-  const [problem, setProblem] = useState(null);
-  const submit = async (event) => {
-    event.preventDefault();
-    const given = new FormData(event.target);
-    const limits = Object.fromEntries(LIMITS.map(([name]) => [name, given.get(name) === "" ? null
-      : Number(given.get(name))]));
-    try {
-      await post(sessionPath(id, "/budget"), { budget: { ...limits, deadline: budget.deadline ?? null },
-        beyond_agent: given.has("beyond_agent"), ...actor() });
-      setProblem(null);
-      feed.refresh("header", "state");
-    } catch (refusal) {
-      if (!(refusal instanceof Refusal)) throw refusal;
-      setProblem(refusal);
-    }
-  };
-  return html`<details><summary>Change the limits</summary><form class="chosen" onSubmit=${submit}>
+  const { act, problem } = useActing({ refresh: () => feed.refresh("header", "state") });
+  const submit = sendForm((given) => {
+    const limits = Object.fromEntries(LIMITS.map(([name]) => [name, given[name] ? Number(given[name]) : null]));
+    return act("POST", sessionPath(id, "/budget"), { body: { budget: { ...limits, deadline: budget.deadline ?? null },
+      beyond_agent: "beyond_agent" in given, ...actor() } });
+  });
+  const fold = ({ target }) => (target.parentElement.open = false);
+  return html`<details><summary>Change the limits</summary><form class="chosen" onSubmit=${submit} onReset=${fold}>
     ${LIMITS.map(([name, word, step]) => html`<label key=${name} class="field"><span class="label">${word}</span>
       <input type="number" min="0" step=${step} name=${name} defaultValue=${budget[name] ?? ""} /></label>`)}
     <label class="field whole"><input type="checkbox" name="beyond_agent" />

@@ -80,6 +80,18 @@ export function Wrong({ of }) {
 export const Empty = ({ children, command }) =>
   html`<div class="empty"><p>${children}</p>${command && html`<p><code>${command}</code></p>`}</div>`;
 
+/**
+ * Submit a form: `send` gets its values by the names of its fields, without those that are empty. Once it says that
+ * they were taken, the form is blank again, unless others were typed meanwhile.
+ */
+export const sendForm = (send) => async (event) => {
+  event.preventDefault();
+  const form = event.target;
+  const read = () => Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
+  const given = read();
+  if (await send(given) && JSON.stringify(read()) === JSON.stringify(given)) form.reset();
+};
+
 /** A part of a whole as a bar. `parts` are [share from 0 to 1, class] from the left. */
 export function Meter({ parts }) {
   let left = 0;

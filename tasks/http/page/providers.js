@@ -4,7 +4,7 @@ import { ask } from "./dialog.js";
 import { count, inert } from "./format.js";
 import { html, Table } from "./html.js";
 import { useActing, usePolled } from "./live.js";
-import { Ago, Clock, Glyph, Meter, Problem } from "./parts.js";
+import { Ago, Clock, sendForm, Glyph, Meter, Problem } from "./parts.js";
 import { ActingAs, actor } from "./state.js";
 
 const NUMBERS = [
@@ -125,15 +125,14 @@ function Pauses({ pauses, now, act }) {
       onClick=${() => end(each)}>End it</button></li>`)}</ul>`;
 }
 
+const number = (text) => (Number.isFinite(+text) ? +text : text);
+
 function LimitForm({ act }) {
-  const submit = async (event) => {
-    event.preventDefault();
-    const form = event.target;
-    const { model, group, ...given } = valuesOf(form);
-    const numbers = Object.entries(given).map(([name, text]) => [name, Number.isFinite(+text) ? +text : text]);
+  const submit = sendForm(({ model, group, ...given }) => {
+    const numbers = Object.entries(given).map(([name, text]) => [name, number(text)]);
     const body = { limit: { model, group, ...Object.fromEntries(numbers) }, ...actor() };
-    if (await act("PUT", "v1/limits", { body })) form.reset();
-  };
+    return act("PUT", "v1/limits", { body });
+  });
   return html`<form onSubmit=${submit}>
     <p class="dim">It holds for all workers together, at once. 0 admits no request.</p>
     <div class="fields"><${Field} name="model" label="Model" hint="openai:gpt-5-mini" required />
@@ -144,14 +143,10 @@ function LimitForm({ act }) {
 }
 
 function ConcurrencyForm({ act }) {
-  const submit = async (event) => {
-    event.preventDefault();
-    const form = event.target;
-    const { name, total, label, most } = valuesOf(form);
-    const number = (text) => (Number.isFinite(+text) ? +text : text);
+  const submit = sendForm(({ name, total, label, most }) => {
     const limit = { name, ...(total && { total: number(total) }), ...(label && { per: { [label]: number(most) } }) };
-    if (await act("PUT", "v1/concurrency", { body: { limit, ...actor() } })) form.reset();
-  };
+    return act("PUT", "v1/concurrency", { body: { limit, ...actor() } });
+  });
   return html`<form onSubmit=${submit}>
     <p class="dim">Agents and tools name the limit: <code>concurrency="crm"</code>. 0 lets nothing begin.</p>
     <div class="fields"><${Field} name="name" label="Name of the limit" hint="crm" required />
@@ -162,14 +157,11 @@ function ConcurrencyForm({ act }) {
 }
 
 function PauseForm({ act }) {
-  const submit = async (event) => {
-    event.preventDefault();
-    const form = event.target;
-    const { kind, name, reason, seconds, tell } = valuesOf(form);
+  const submit = sendForm(({ kind, name, reason, seconds, tell }) => {
     const until = seconds && new Date(serverNow() + 1000 * seconds).toISOString();
     const body = { [kind]: name, reason, until: until || undefined, tell: tell ? true : undefined, ...actor() };
-    if (await act("POST", "v1/pauses", { body })) form.reset();
-  };
+    return act("POST", "v1/pauses", { body });
+  });
   return html`<form onSubmit=${submit}>
     <p class="dim">Steps that would use it wait without a slot, and continue when the pause ends.</p>
     <div class="fields"><label class="field"><span class="label">What</span>
@@ -188,7 +180,3 @@ function PauseForm({ act }) {
 const Field = ({ name, label, hint, mode = "text", required = false }) =>
   html`<label class="field"><span class="label">${label}</span><input name=${name} placeholder=${hint} inputmode=${mode}
     autocomplete="off" required=${required} /></label>`;
-
-/** The values of a form by the names of its fields; those that are empty are left out. */
-const valuesOf = (form) =>
-  Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim() !== ""));

@@ -98,7 +98,7 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
   const errors = new Map([...marked, ...filled.shown]);
 
   const send = async (given, remember) => {
-    change({}); // it is begun
+    change({ mayBeSent: true });
     setRefused(NO_REFUSAL);
     setSending({ done: 0, of: targets.length });
     const about = { digest: found.digest, note: draft.note, remember };
@@ -109,6 +109,7 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
       ...targets.slice(results.length).map((target) => [target, new Refusal(0, NOT_SENT)]),
     ];
     const first = results[0][1];
+    change({ mayBeSent: first?.status === 0 });
     const errorsOf = form.questions ? questionErrors : fieldErrors;
     setSending(null);
     const fields = first ? errorsOf(first, form.questions ?? found.id) : new Map();
@@ -131,7 +132,7 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
   const hasContent = !isPast(found) || hasDraft(keyOf(found));
   return html`<div ref=${place} class="ask-rest">
     ${!isOpen && !sending && isBegun(keyOf(found)) && html`<${Unsent} ...${{ found, draft }}
-      isTyped=${hasDraft(keyOf(found))} onLeave=${leave} />`}
+      isTyped=${hasDraft(keyOf(found)) && !draft.mayBeSent} onLeave=${leave} />`}
     ${hasContent && html`<fieldset class="plain" disabled=${!isOpen || sending !== null}>
       <legend class="unseen">What is asked</legend>
       <${Content} ...${{ found, form, values, errors, isOpen }} onChange=${(changed) => change({ values: changed })} />

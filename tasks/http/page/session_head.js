@@ -112,7 +112,7 @@ function Actions({ view, feed }) {
   const isChild = id.includes(".") && !header.forked_from;
   const say = (text) => {
     setSaid(text);
-    if (text) setTimeout(() => setSaid(""), 8000);
+    if (text) setTimeout(() => setSaid((now) => (now === text ? "" : now)), 8000);
   };
   const act = async (work) => {
     setRunning(true);
@@ -155,9 +155,10 @@ function Actions({ view, feed }) {
   });
   const fork = () => act(async () => {
     forkKey.current ??= newKey(); // the same one after a failure: it makes one fork
+    const place = location.pathname;
     const { session_id: made } = await request("POST", sessionPath(id, "/fork"), { key: forkKey.current });
     forkKey.current = null;
-    go(linkTo("sessions", made));
+    if (place === location.pathname) go(linkTo("sessions", made));
   });
   const rewind = async () => {
     const text = "The next message goes on from the step. What tools have done stays, and the last run is not retried.";

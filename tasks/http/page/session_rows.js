@@ -109,8 +109,7 @@ export function useRowKeys(at, setAt, toggle) {
   useKeys([
     ["j", "The next session", () => move(1)],
     ["k", "The session before", () => move(-1)],
-    ["x", "Select it", () => at && toggle(at)],
-    ["o", "Open it", () => at && go(linkTo("sessions", at))],
+    ["x", "Select it", () => at && toggle(at)], ["o", "Open it", () => at && go(linkTo("sessions", at))],
     ["/", "Look for words", () => document.querySelector("input[type=search]")?.focus()],
   ]);
 }
@@ -130,7 +129,7 @@ const ACTIONS = {
     send: (id, given) => post(sessionPath(id, "/suspend"), { reason: given.trim() || SUSPENDED, ...actor() }),
     question: () => "Running steps end. Nothing begins after them, there and below, until they are resumed.",
   },
-  resume: { word: "Resume", send: (id) => post(sessionPath(id, "/resume"), { ...actor() }) },
+  resume: { word: "Resume", send: (id) => post(sessionPath(id, "/resume"), actor()) },
   delete: {
     word: "Delete",
     send: (id) => request("DELETE", sessionPath(id)),
@@ -144,13 +143,14 @@ export function Bulk({ selected, rows, onClear, onChanged }) {
   const [report, setReport] = useState(null);
   const isStopped = useRef(false);
   const chosen = rows.filter((each) => selected.has(each.session_id)).map((each) => each.session_id);
+  const isBusy = report && !report.isOver;
   const run = async (name) => {
     const action = ACTIONS[name];
+    const { word, field, question } = action;
     const number = chosen.length;
-    const title = `${action.word} ${plural(number, "session")}?`;
-    const text = action.question?.(number);
-    const given = text && await ask({ title, text, field: action.field, action: `${action.word} ${number}` });
-    if (given === null) return;
+    const title = `${word} ${plural(number, "session")}?`;
+    const given = question && await ask({ title, text: question(number), field, action: `${word} ${number}` });
+    if (given === null || isBusy) return;
     isStopped.current = false;
     const told = { action, number, done: 0, refused: [], isOver: false };
     setReport({ ...told });
@@ -173,7 +173,7 @@ export function Bulk({ selected, rows, onClear, onChanged }) {
     onChanged();
   };
   useKeys(chosen.length ? [
-    ["r", `Retry what is selected`, () => run("retry")],
+    ["r", "Retry what is selected", () => run("retry")],
     ["Escape", "Select none", onClear],
   ] : []);
   if (!chosen.length && !report) return null;
@@ -181,7 +181,7 @@ export function Bulk({ selected, rows, onClear, onChanged }) {
     <b>${count(chosen.length)} selected</b>
     <div class="actions">
       ${Object.entries(ACTIONS).map(([name, { word, question }]) =>
-        html`<button class="button" type="button" disabled=${!chosen.length || (report && !report.isOver)}
+        html`<button class="button" type="button" disabled=${!chosen.length || isBusy}
       onClick=${() => run(name)}>${word} ${count(chosen.length)}${question ? "…" : ""}</button>`)}</div>
     ${chosen.length > 0 && html`<button class="button bare" type="button" onClick=${onClear}>Select none</button>`}
     ${report && html`<${Report} report=${report} onStop=${() => (isStopped.current = true)}

@@ -54,11 +54,12 @@ function ForkHere({ session, step, name, data: { execution, call_id: call, value
     const given = await ask({ title: "Fork with another result?", text, field, initial, action: "Fork, and go on" });
     if (given === null) return;
     key.current ??= newKey(); // the same one after a failure: it makes one fork
+    const place = location.pathname;
     const body = { at: `${execution}:${step}`, edit: [{ call_id: call, value: asValue(given, value) }], go_on: true };
     try {
       const { session_id: made } = await request("POST", sessionPath(session, "/fork"), { body, key: key.current });
       key.current = null;
-      go(linkTo("sessions", made));
+      if (place === location.pathname) go(linkTo("sessions", made));
     } catch (refusal) {
       if (!(refusal instanceof Refusal)) throw refusal;
       if (!refusal.isTemporary) key.current = null; // another text is another fork
