@@ -107,12 +107,13 @@ def test_a_job_runs_again_after_its_interval_and_at_once_after_an_error() -> Non
 
 def test_jobs_run_for_the_shards_that_this_worker_has_locked() -> None:
     runtime: Any = FailsAtFirst()
+    runtime.settings = Settings.build(sweep_seconds=60, broker_url="memory://")  # the lock outlives the test
     job = RecordingJob("job", [])
     sweeper = Sweeper(lambda: runtime, lambda: 0, jobs=[job])
     sweeper.run_pass()
     assert job.shards == list(runtime.store.context.shards)
     other: Any = FailsAtFirst()
-    other.name, other.store = "another worker", runtime.store
+    other.name, other.store, other.settings = "another worker", runtime.store, runtime.settings
     Sweeper(lambda: other, lambda: 0, jobs=[job]).run_pass()
     assert job.shards == []
 
