@@ -356,3 +356,27 @@ def test_another_token_is_taken_where_the_page_is(
     page.get_by_role("button", name="Use this token").click()
     expect(page.get_by_role("log", name="Messages")).to_contain_text("You are welcome.")
     assert [each for each in watched.complaints if "401" not in each] == []
+
+
+def test_an_answer_for_equal_requests_is_for_those_that_were_there_when_it_was_begun(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    seen = [submit(desk, "My jug, order 4377, is cracked") for _ in range(2)]
+    for job in seen:
+        wait_for_request(desk, job)
+    page.goto(f"{served.url}/requests")
+    page.get_by_role("link").filter(has_text="4377").click()
+    expect(page.get_by_role("button", name="Approve all 2")).to_be_visible()
+    page.get_by_label("Note, kept with the answer").click()  # away from the list, which is held under the pointer
+    later = submit(desk, "My jug, order 4377, is cracked")
+    wait_for_request(desk, later)
+    expect(page.get_by_role("link").filter(has_text="4377")).to_contain_text("3 equal approvals")
+    page.get_by_role("button", name="Approve all").click()
+    for job in seen:
+        wait_for(desk, job, "completed")
+    assert desk.client.header(later.session_id).status == "waiting", "nobody has seen it"
+    page.get_by_role("link").filter(has_text="4377").click()
+    page.get_by_role("button", name="Approve", exact=True).click()
+    wait_for(desk, later, "completed")
+    assert watched.complaints == []

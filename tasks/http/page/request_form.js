@@ -90,7 +90,9 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
   const [refused, setRefused] = useState(NO_REFUSAL);
   const place = useRef(null);
   const values = draft.values ?? form.start;
-  const equal = inbox?.equal ?? [];
+  const known = useRef(null); // those that arrive later are not answered unseen
+  if (inbox?.equal.length) known.current ??= new Set(inbox.equal.map(keyOf));
+  const equal = (inbox?.equal ?? []).filter((each) => known.current.has(keyOf(each)));
   const targets = [found, ...(draft.isOnlyThis ? [] : equal.filter((each) => keyOf(each) !== keyOf(found)))];
   const filled = fill(form, values, draft.isTried);
   // A field is marked as refused until it is changed.
