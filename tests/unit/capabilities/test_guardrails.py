@@ -317,8 +317,12 @@ def test_l22_a_handler_overrides_the_rule_and_one_that_raises_blocks(new_bench: 
 
 def test_rules_behind_one_that_blocks_are_asked_only_where_it_does_not_halt(new_bench: NewBench) -> None:
     rules = [RegexRule("a", name="first"), RegexRule("a", name="second", then="warn")]
-    for halts, names in ((True, ["first"]), (False, ["first", "second"])):
-        rail = Guardrail("g", rules, phases=["request"], halt_on_violation=halts)
+    cases: list[tuple[dict[str, bool], list[str]]] = [
+        ({}, ["first"]),
+        ({"halt_on_violation": False}, ["first", "second"]),
+    ]
+    for options, names in cases:
+        rail = Guardrail("g", rules, phases=["request"], **options)  # pyright: ignore[reportArgumentType]
         other = Guardrail("h", [RegexRule("a", name="other", then="warn")], phases=["request"])
         state = finished(new_bench(agent(Asked(["x"]), rail, other)), "a")
         assert [each.rule for each in state.smart.guardrail_result.incidents] == [*names, "other"]
