@@ -5,11 +5,20 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from celery_agents.worker.archive.rows import ExecutionCost
-from celery_agents.worker.store.database import Database
-from celery_agents.worker.store.sessions.spending import add_up
+import pytest
 
-from support.store import Bench
+from celery_agents.worker.archive.rows import ExecutionCost
+from celery_agents.worker.state import InferenceUsage
+from celery_agents.worker.state.values.field_types import utcnow
+from celery_agents.worker.state.values.ids import ExecutionId
+from celery_agents.worker.store import Claimed, NextState, Snapshot, Transition
+from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.session_records import StoredSession
+from celery_agents.worker.store.sessions.copying import go_on
+from celery_agents.worker.store.sessions.spending import add_up
+from celery_agents.worker.store.sessions.whole_sessions import Copy
+
+from support.store import Bench, step_transition
 
 
 def costs_of(bench: Bench, *sessions: str) -> list[ExecutionCost]:
@@ -51,3 +60,75 @@ def test_steps_of_a_copy_count_for_the_session_that_they_come_from(database: Dat
     bench.session = "copy"
     bench.commit(bench.claim(2), final=True)
     assert [each.steps for each in costs_of(bench, session, "copy")] == [1, 1]
+
+
+def pay_beside(claimed: Claimed, cost: float, *, final: bool = False) -> Transition:
+    """A step beside whose answer another one was paid for."""
+    step = step_transition(claimed, final=final)
+
+    def transition(fresh: Snapshot) -> NextState:
+        made = step(fresh)
+        return replace(made, state=made.state.with_usage(InferenceUsage(input=round(cost * 100)), cost))
+
+    return transition
+
+
+def commit_paid(bench: Bench, number: int, cost: float, *, final: bool = False) -> None:
+    claimed = bench.claim(number)
+    made = pay_beside(claimed, cost, final=final)
+    bench.store.steps.commit(claimed.claim, claimed.loaded, made, results={}, keep_claim=False)
+
+
+def paid_by(bench: Bench, session: str) -> tuple[int, int, float]:
+    found = costs_of(bench, session)
+    return sum(each.steps for each in found), sum(each.tokens for each in found), sum(each.cost for each in found)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("kind", ["restored", "fork"])
+def test_what_a_copy_pays_for_beside_its_steps_counts_for_it(database: Database, kind: str, before: int) -> None:
+    """And what its source had paid for before it was copied counts for that alone."""
+    bench = Bench(database)
+    bench.submit()
+    for number in range(1, before + 1):
+        commit_paid(bench, number, 0.5)
+    session, copy = bench.session, f"{bench.session}.{'c' * 32}"
+    source = bench.store.sessions.load(session)
+    if kind == "fork":
+        bench.execution = "forked"
+        made = Copy(change=lambda stored, parts: (stored, go_on(parts, ExecutionId("forked"), utcnow())))
+        bench.store.sessions.fork(session, copy, made)
+    else:
+        bench.store.sessions.create(copy, replace(source, version=0))
+    assert paid_by(bench, copy) == (0, 0, 0.0)
+    bench.session = copy
+    commit_paid(bench, before + 1, 0.25, final=True)
+    assert paid_by(bench, session) == (before, 50 * before, 0.5 * before)
+    assert paid_by(bench, copy) == (1, 25, 0.25)
+
+
+def test_a_copy_of_an_execution_that_has_paid_and_done_no_step_counts_nothing_twice(database: Database) -> None:
+    bench = Bench(database)
+    bench.submit()
+    source = bench.store.sessions.load(bench.session)
+    paid = source.state.with_usage(InferenceUsage(input=7), 0.5)
+    bench.store.sessions.create("copy", StoredSession(agent="agent", state=paid))
+    assert paid_by(bench, "copy") == (0, 0, 0.0)
+
+
+def test_what_was_spent_before_a_clear_is_counted(database: Database) -> None:
+    """Steps of some size are stored over their messages, which go."""
+    bench = Bench(database)
+    bench.submit()
+    for text in ("x", "y"):
+        bench.commit(bench.claim(), text=text * 3_000)
+        bench.commit(bench.claim(2), final=True, text=text * 3_000)
+        if text == "x":
+            bench.execution = bench.message("next").execution_id
+    before = costs_of(bench, bench.session)
+    stored = bench.store.sessions.load(bench.session)
+    bench.store.sessions.save(bench.session, replace(stored, state=stored.state.without_conversation()))
+    assert bench.store.sessions.load(bench.session).state.messages == ()
+    counted = [(each.execution_id, each.steps, each.ended_ms) for each in costs_of(bench, bench.session)]
+    assert counted == [(each.execution_id, each.steps, each.ended_ms) for each in before]
+    assert [steps for _, steps, _ in counted] == [2, 2]

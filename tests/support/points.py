@@ -116,6 +116,7 @@ class Points:
     CREATE_READ: Final = "create.read"
     CREATE_EXEC: Final = "create.exec"
     SAVE_READ: Final = "save.read"
+    SAVE_STEPS: Final = "save.steps"
     SAVE_EXEC: Final = "save.exec"
     SUSPEND_READ: Final = "suspend.read"
     SUSPEND_EXEC: Final = "suspend.exec"
@@ -233,7 +234,7 @@ OF_READERS: Final = (
 
 # Nothing that the simulation has to reach.
 ELSEWHERE: Final = (
-    Points.SESSION_MARK, Points.DELETE_FULL, Points.STOP_CLEAR, *OF_DELETING,
+    Points.SESSION_MARK, Points.SAVE_STEPS, Points.DELETE_FULL, Points.STOP_CLEAR, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
     Points.FLOW_NEXT, Points.FLOW_VIEW, Points.FLOW_CONCURRENCY, Points.FLOW_KNOWN, Points.HOLDERS_DEFINED, Points.HOLDERS_PRIMARY,

@@ -48,10 +48,11 @@ def charge_execution(run: Run, execution: ExecutionState) -> ExecutionState:
     for number, each in enumerate(run.memory.rejected):
         execution = execution.with_auxiliary_charge(run.ref.step, f"rejected:{number}", each.usage, each.cost)
     for key, raw in journaled_answers(run).items():
+        answer: InferenceResponse | RejectedAnswer
         try:
             answer = parse_answer(run, raw)
-        except UnusableAnswer:
-            continue  # its cost is unknown
+        except UnusableAnswer as error:
+            answer = RejectedAnswer.of(error)
         execution = execution.with_auxiliary_charge(run.ref.step, key, answer.usage, answer.cost)
     return execution
 

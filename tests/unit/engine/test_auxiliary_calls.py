@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.capability import Capability
 from celery_agents.worker.drivers import AuxiliaryRequest, CallTool, InferenceRequest, ScriptedDriver
 from celery_agents.worker.engine import Done, RetryLater, TakenOver
-from celery_agents.worker.errors import DriverError, InvalidInput, ModelCallRefused
+from celery_agents.worker.errors import DriverError, InvalidInput, ModelCallRefused, UnusableAnswer
 from celery_agents.worker.guards import PROCEED, Delay, Guard, GuardPoint, GuardView, Verdict
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import (
@@ -76,6 +77,16 @@ class Summing(Capability):
         return context.changed(state=context.state.with_part(Summary(text=answer.content)))
 
 
+class _Unreadable(CountingDriver):
+    """Its auxiliary answers cannot be used, and were paid for."""
+
+    def parse(self, raw: bytes) -> InferenceResponse:
+        answer = super().parse(raw)
+        if answer.content == "short":
+            raise UnusableAnswer("no JSON").paid(answer.usage, answer.cost)
+        return answer
+
+
 def _dies_once() -> Callable[[], None]:
     left = [True]
 
@@ -115,6 +126,27 @@ def test_a_worker_that_dies_after_the_journal_write_costs_nothing_again(new_benc
     assert sorted(driver.asked) == ["", "sum"]
     assert bench.state(session_id).part(Summary).text == "short"
     assert bench.execution(session_id).usage.total == 11
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_answer_that_cannot_be_used_is_charged_once(new_bench: NewBench, point: HookPoint) -> None:
+    die = _dies_once()
+
+    def ask(context: HookContext) -> HookContext:
+        with contextlib.suppress(UnusableAnswer):
+            context.ask_model("sum", "?")
+        die()
+        return context
+
+    driver = _Unreadable([_paid("done", 1, 0.1)], sum=_paid("short"))
+    bench = new_bench(Agent("a", driver=driver, hooks=[Hook(point, ask)]))
+    session_id = bench.submit()
+    bench.worker_died(session_id)
+    bench.run(session_id)
+    execution = bench.execution(session_id)
+    assert (execution.status, execution.usage.total) == (ExecutionStatus.COMPLETED, 11)
+    assert execution.cost == pytest.approx(0.6)
+    assert sorted(driver.asked) == ["", "sum"]
 
 
 def test_each_step_asks_and_pays_for_itself(new_bench: NewBench) -> None:

@@ -8,22 +8,21 @@ states at all steps stay readable. The records of steps that were packed over th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...errors import ActionRefused, IdempotencyMismatch, SessionConflict, StateUnreadable
+from ...errors import ActionRefused, IdempotencyMismatch, SessionConflict
 from ...moments import moment
 from ...state.agent_state import AgentState
 from .. import fields
 from ..context import SessionScope, StorePart
-from ..database import Command, Reply, WatchedTransaction
+from ..database import Command
 from ..event_records import EventType, NewEvent
 from ..inbox import new_change_id
 from ..keys import fingerprint_field
-from ..packing import pack, read_steps, step_spans
 from ..records import NextState
 from .loading import missing_error
+from .repacking import write_steps_again
 from .watched_sessions import WatchedSession
 
 _BUSY: Final = ("run", "wait", "parked")
@@ -118,7 +117,8 @@ class _Rewind:
                 fingerprints={self.operation_id: self.asked},
             )
             save = found.with_old_values(watched).prepare_save(before, next_state)
-            watched.commit("rewind.exec", [*self._written_again(found, before, after, watched), *save.commands])
+            again = write_steps_again(found, before, after, watched, "rewind.steps")
+            watched.commit("rewind.exec", [*again, *save.commands])
             return save.version
 
     def _check(self, found: WatchedSession) -> None:
@@ -148,41 +148,6 @@ class _Rewind:
             "by": self.by,
         }
         return NewEvent(type=EventType.REWOUND, execution_id=execution.execution_id, step=done, data=data)
-
-    def _written_again(
-        self, found: WatchedSession, before: AgentState, after: AgentState, watched: WatchedTransaction
-    ) -> Iterator[Command]:
-        """Write the steps of earlier executions by themselves where they are packed over messages that go.
-
-        They come before the save, which gives their keys their life. Those of the last execution it writes itself.
-        """
-        kept = after.store.sections
-        gone = {
-            (name, section.generation)
-            for name, section in before.store.sections.items()
-            if name not in kept or kept[name].generation != section.generation
-        }
-        last = before.execution.execution_id if before.execution is not None else ""
-        names = [name for name in found.bookkeeping.executions if name != last] if gone else []
-        keys = self.scope.keys
-        reads: list[Command] = [("LRANGE", keys.steps(name), 0, -1) for name in names]
-        for name, entries in zip(names, watched.pipeline("rewind.steps", reads) if reads else (), strict=True):
-            if any((span.section, span.generation) in gone for entry in entries for span in step_spans(entry)):
-                steps = self._read(entries, watched)
-                if steps is not None:
-                    yield ("DEL", keys.steps(name))
-                    yield ("RPUSH", keys.steps(name), *map(pack, steps))
-
-    def _read(self, entries: Sequence[bytes], watched: WatchedTransaction) -> list[bytes] | None:
-        """The JSON of steps; None where one of them is packed over messages that are gone already."""
-
-        def read(_: str, commands: Sequence[Command]) -> list[Reply]:
-            return watched.pipeline("rewind.steps", commands)
-
-        try:
-            return read_steps(read, self.scope.keys, entries)
-        except StateUnreadable:
-            return None
 
 
 def _check_same(session_id: str, applied: str, asked: str) -> None:

@@ -12,16 +12,18 @@ from ...archive.rows import CostSum, ExecutionCost
 from ...errors import StateUnreadable
 from ...moments import unix_ms
 from ...state.execution.children import child_ids
+from ...state.execution.execution import ExecutionState
 from ...state.execution.requests import RequestKind
 from ...state.execution.steps import StepExecution
 from ...state.execution.usage import InferenceUsage
 from .. import fields
 from ..context import StorePart
-from ..database import Command
+from ..database import Command, Word
 from ..packing import read_steps
 from ..session_records import Header
 
 _LEAST: Final = 1e-9  # dollars: less is the rounding of a sum
+_BROUGHT: Final = "brought"
 
 
 @dataclass(slots=True)
@@ -39,6 +41,33 @@ class _Use:
         self.cost += cost or 0.0
         self.is_priced = self.is_priced and cost is not None
 
+    def take_off(self, part: _Brought) -> None:
+        self.tokens -= part.tokens
+        self.cost -= part.cost
+
+
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """The use of the execution of a copy, as it was when the copy was made: of the session that it comes from."""
+
+    execution_id: str = ""
+    steps: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+
+_NOTHING_BROUGHT: Final = _Brought()
+
+
+def brought_words(execution: ExecutionState, steps: int) -> list[Word]:
+    """The field of a new session's hash that tells what its execution has used elsewhere, and its value.
+
+    Args:
+        steps: Its steps that are done.
+    """
+    facts = [execution.execution_id, steps, execution.usage.total, execution.cost or 0.0]
+    return [_BROUGHT, fields.to_json(facts)]
+
 
 class SpendingVerbs(StorePart):
     """Reads what sessions have spent."""
@@ -49,7 +78,8 @@ class SpendingVerbs(StorePart):
         A session that goes while it is read, since it moves to the archive or is deleted, has none.
         """
         all_keys = [self._context.keys(each.session_id) for each in headers]
-        heads: list[list[Command]] = [[("HMGET", keys.session, "executions", "head", "first")] for keys in all_keys]
+        names = ("executions", "head", "first", _BROUGHT)
+        heads: list[list[Command]] = [[("HMGET", keys.session, *names)] for keys in all_keys]
         found, unread = list[ExecutionCost](), list[str]()
         for header, replies in zip(headers, self._context.read_apart("costs.heads", heads), strict=True):
             try:
@@ -64,7 +94,7 @@ class SpendingVerbs(StorePart):
         return [each for each in found if each.session_id not in gone], [each for each in unread if each not in gone]
 
     def _costs_of(
-        self, header: Header, executions: bytes | None, head: bytes | None, first: bytes | None
+        self, header: Header, executions: bytes | None, head: bytes | None, first: bytes | None, brought: bytes | None
     ) -> Iterator[ExecutionCost]:
         # A session that begins with a message has no steps of another one. Times of steps follow an estimate of Redis's
         # clock: its first step may seem older than the session.
@@ -77,14 +107,18 @@ class SpendingVerbs(StorePart):
         *entries, ends = database.pipeline("costs.steps", [*lists, self._ends(header.session_id, names)])
         stored: Any = fields.read_json(head, "head") if head else {}
         latest: Any = stored.get("state", {}).get("execution") or {}
+        copied = _Brought(*fields.read_json(brought, _BROUGHT)) if brought else _NOTHING_BROUGHT
         for name, records, end in zip(names, entries, ends, strict=True):
             steps = [StepExecution.from_json(each) for each in read_steps(database.pipeline, keys, records)]
-            own = [each for each in steps if unix_ms(each.completed_at) >= oldest_ms]
-            if steps and not own:
-                continue  # a snapshot has brought its steps: they belong to the session that they come from
+            is_copied = copied.execution_id == name
+            # What a copy has brought belongs to the session that it comes from.
+            own = steps[copied.steps :] if is_copied else [e for e in steps if unix_ms(e.completed_at) >= oldest_ms]
+            if steps and not own and not is_copied:
+                continue  # an earlier version has made the copy
             uses = _uses(own)
             total = _total(latest if latest.get("execution_id") == name else end and fields.read_json(end, "a record"))
-            if total is not None and len(own) == len(steps):
+            if total is not None and (is_copied or len(own) == len(steps)):
+                total.take_off(copied if is_copied else _NOTHING_BROUGHT)
                 self._add_rest(uses, total, _children_of(header.session_id, name, own))
             yield from _execution_costs(header, name, own, uses)
 

@@ -20,7 +20,7 @@ from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StorePart
 from ..control import ControlFields, control_command
-from ..database import Command, Reply, WatchedTransaction
+from ..database import Command, Reply, WatchedTransaction, Word
 from ..event_records import EventType, NewEvent
 from ..inbox import new_change_id
 from ..labels import NO_LABELS, index_commands, label_words
@@ -30,7 +30,9 @@ from ..waking import begin_waiting
 from .archive_marks import ArchiveMark
 from .copying import check_entries
 from .loading import ARCHIVED, MARK, LoadVerbs
+from .repacking import write_steps_again
 from .saving import SessionSave
+from .spending import brought_words
 from .watched_sessions import WatchedSession
 
 
@@ -183,7 +185,7 @@ class _Creation:
                 bookkeeping=Bookkeeping(),
                 version=1,
                 now_ms=now_ms,
-                extra=(*extra, *stored.words(), *label_words(stored.labels)),
+                extra=(*extra, *self._brought(), *stored.words(), *label_words(stored.labels)),
                 queue=self.queue, lane=self.lane,
                 copied=self.copied,
             ).prepare()  # fmt: skip
@@ -195,6 +197,14 @@ class _Creation:
                 commands += begin_waiting(scope, stored.agent, since_ms=now_ms, ref=save.next)
             watched.commit("create.exec", commands)
             return Saved(stored, None if save.is_published or self.queue is None else save.next)
+
+    def _brought(self) -> list[Word]:
+        """Tell what its execution has used elsewhere."""
+        execution = self.session.state.execution
+        if execution is None:
+            return []
+        steps = execution.step_executions if self.copied is None else self.copied.steps
+        return brought_words(execution, len(steps))
 
 
 @dataclass(slots=True)
@@ -253,7 +263,8 @@ class _Saving:
         )
         save = found.with_old_values(watched).prepare_save(before, next_state, extra=session.words())
         self.written = Saved(session, None if save.is_published else save.next)
-        watched.commit("save.exec", save.commands)
+        again = write_steps_again(found, before, session.state, watched, "save.steps")
+        watched.commit("save.exec", [*again, *save.commands])
         return self.written
 
 
