@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .archive_urls import ArchiveUrl
@@ -22,10 +22,17 @@ from .urls import hide_password
 
 PREFIX: Final = "CELERY_AGENTS_"
 # Kubernetes injects these names for a service called celery-agents; they are not settings.
-_INJECTED: Final = re.compile(r"^CELERY_AGENTS_(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT(_.*)?)$")
+_INJECTED: Final = re.compile(r"^CELERY_AGENTS_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$")
+# It injects these, too, with an address such as tcp://10.0.0.1:8080; people write them with a number.
+_INJECTED_ADDRESS: Final = re.compile(r"^CELERY_AGENTS_(.*_)?PORT$")
 # The demo's tools read these in the worker process.
 _DEMO: Final = re.compile(r"^CELERY_AGENTS_DEMO_")
 
+
+_MOST: Final = 2**53
+"""Redis and its scripts count exactly up to this."""
+_MOST_SECONDS: Final = 3_155_760_000
+"""A hundred years, which timers of every platform can wait for."""
 
 _URLS: Final = ("redis_url", "broker_url", "archive_url")
 
@@ -56,7 +63,9 @@ class Settings(BaseSettings):
     Every field can be set as `CELERY_AGENTS_<NAME>` in the environment.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
     # --- where things are -------------------------------------------------------------------------------------
     redis_url: str = Field(
@@ -186,7 +195,9 @@ class Settings(BaseSettings):
 
     # --- what is kept -----------------------------------------------------------------------------------------
     retention_seconds: float | None = Field(
-        604_800.0, description="Life of a session's keys once no execution is active. None: for ever."
+        604_800.0,
+        gt=0,
+        description="Life of a session's keys once no execution is active. None, in the environment none: for ever.",
     )
     archive_url: str | None = Field(
         None,
@@ -316,6 +327,20 @@ class Settings(BaseSettings):
         None, description="Fault injection for tests: point:probability:seed[:stop=<seconds>]. Never in production."
     )
 
+    @field_validator("*")
+    @classmethod
+    def _check_size(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse numbers that Redis, its scripts or a timer cannot hold."""
+        most = _MOST_SECONDS if (info.field_name or "").endswith("_seconds") else _MOST
+        if isinstance(value, int | float) and value > most:
+            raise ValueError(f"give {most} at most")
+        return value
+
+    @field_validator("retention_seconds", mode="before")
+    @classmethod
+    def _read_retention(cls, value: object) -> object:
+        return None if value == "none" else value
+
     @field_validator("redis_url", "broker_url")
     @classmethod
     def _check_url(cls, value: str | None) -> str | None:
@@ -401,8 +426,6 @@ class Settings(BaseSettings):
             )
         if self.due_max_seconds < self.due_seconds:
             raise ValueError(f"due_max_seconds={self.due_max_seconds} is less than due_seconds={self.due_seconds}")
-        if self.retention_seconds is not None and self.retention_seconds <= 0:
-            raise ValueError(f"retention_seconds={self.retention_seconds} must be positive, or unset to keep for ever")
         if self.suspect_attempts > self.attempts_limit:
             raise ValueError(
                 f"suspect_attempts={self.suspect_attempts} is more than attempts_limit={self.attempts_limit}; "
@@ -523,9 +546,8 @@ def _read_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _is_injected(name: str, value: str) -> bool:
-    """Whether Kubernetes has set the variable. A service called celery-agents-metrics has the name of a setting."""
-    own = name[len(PREFIX) :].lower() in Settings.model_fields
-    return bool(_INJECTED.match(name.upper())) and (not own or "://" in value)
+    """Whether Kubernetes has set the variable. It does for a service celery-agents-metrics, whose port is a setting."""
+    return bool(_INJECTED.match(name.upper()) or (_INJECTED_ADDRESS.match(name.upper()) and "://" in value))
 
 
 def shown_queues(names: Iterable[object]) -> list[str]:
@@ -557,8 +579,12 @@ def _describe(error: ValidationError) -> str:
     parts: list[str] = []
     for item in error.errors(include_url=False):
         name = ".".join(str(part) for part in item["loc"])
-        shown = f"{PREFIX}{name.upper()}={_hide_secret(name, item.get('input'))}: " if name else ""
-        parts.append(f"{shown}{item['msg'].removeprefix('Value error, ')}")
+        given = item.get("input")
+        shown = f"{PREFIX}{name.upper()}={_hide_secret(name, given)}: " if name else ""
+        said = item["msg"].removeprefix("Value error, ")
+        if isinstance(given, str):  # a URL in the wrong setting
+            said = said.replace(repr(given), _hide_secret(name, given))
+        parts.append(f"{shown}{said}")
     return "; ".join(parts)
 
 
