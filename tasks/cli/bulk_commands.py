@@ -22,6 +22,7 @@ from .options import (
     WithError,
     WithText,
     ago,
+    check_between,
     client_for,
     login,
 )
@@ -67,7 +68,8 @@ def act(
       celery-agents act label --agent researcher --set team=blue
       celery-agents act stop --label customer=42
     """
-    changes = {key: value or None for key, _, value in (each.partition("=") for each in set_ or ())}
+    check_between(since, until)
+    changes = {key: value or None for key, value in read_pairs("--set", set_ or ()).items()}
     report = client_for(redis_url).act_on_many(
         act,
         status=status,

@@ -28,10 +28,12 @@ from .options import (
     WithError,
     WithText,
     ago,
+    check_between,
     client_for,
     find_session,
     login,
     moment_option,
+    read_stdin,
     time_option,
 )
 from .views import as_json, clean, plural, print_table, print_values, say_unread
@@ -100,6 +102,7 @@ def submit(
       celery-agents submit researcher "The news of the night" --start-at 2030-01-31T06:00 --label customer=42
       celery-agents submit reviewer "Push 3f2a to main" --debounce repo-17 --quiet 30s --at-most 5m --expires-in 1h
     """
+    _check_wait(wait, timeout)
     job = client_for(redis_url).submit(
         agent,
         _read_message(message),
@@ -155,6 +158,7 @@ def send(
       celery-agents send 3f2a… "Then translate it." --when queue
       celery-agents send 3f2a… "Stop: not the whole list." --when interrupt
     """
+    _check_wait(wait, timeout)
     client = client_for(redis_url)
     job = client.send_message(find_session(client, session), _read_message(message), when=when)
     _report(job, wait=wait, timeout=timeout, json=json)
@@ -233,13 +237,10 @@ def show(
     from .past_views import past_lines
     from .session_views import Beside, session_lines, step_lines, step_numbers
 
+    _check_show(step, state=state, request=request, tree=tree, json=json, verbose=verbose)
     client = client_for(redis_url)
     header = client.header(find_session(client, session))
-    if state or request:
-        if step is None or (state and request):
-            raise typer.BadParameter(
-                "--step goes with --state or with --request; `snapshot` prints the state as it is now"
-            )
+    if step is not None and (state or request):
         print("\n".join(past_lines(client, header.session_id, step, is_request=request, is_json=json)))
         return
     if tree:
@@ -297,6 +298,7 @@ def list_(
     from ..observability.listed_sessions import listed_sessions, listed_value
     from .session_views import HEAD, row
 
+    check_between(since, until)
     client = client_for(redis_url)
     page = client.list(
         status=status,
@@ -374,7 +376,10 @@ def retry(
       celery-agents retry --failed --since 1h --agent researcher --dry-run
     """
     budget = read_budget(max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds)
-    _check_retry(session, failed, [since is not None, agent is not None, dry_run], [wait, budget is not None])
+    _check_retry(
+        session, failed, [since is not None, agent is not None, dry_run], [wait, budget is not None, beyond_agent]
+    )
+    _check_wait(wait, timeout)
     client = client_for(redis_url)
     if session is not None:
         session = find_session(client, session)
@@ -418,13 +423,15 @@ def budget(
       celery-agents budget 3f2a… --max-cost 5.00
       celery-agents budget 3f2a… --max-steps 100 --replace
     """
-    client = client_for(redis_url)
-    session = find_session(client, session)
-    found = client.store.sessions.outline(session).execution
     given = read_budget(
         max_steps=max_steps, max_tokens=max_tokens, max_cost=max_cost, max_seconds=max_seconds,
         deadline=moment_option(deadline),
     )  # fmt: skip
+    if given is None and not replace and (beyond_agent or by is not None):
+        raise typer.BadParameter("--beyond-agent and --by go with a limit or with --replace")
+    client = client_for(redis_url)
+    session = find_session(client, session)
+    found = client.store.sessions.outline(session).execution
     if given is None and not replace:
         print_budget(session, found, json)
         return
@@ -452,7 +459,22 @@ def _check_retry(session: str | None, failed: bool, bulk_options: list[bool], si
     if session is not None and any(bulk_options):
         raise typer.BadParameter("--since, --agent and --dry-run go with --failed, not with a SESSION")
     if failed and any(single_options):
-        raise typer.BadParameter("--wait and limits go with one SESSION, not with --failed")
+        raise typer.BadParameter("--wait, limits and --beyond-agent go with one SESSION, not with --failed")
+
+
+def _check_wait(wait: bool, timeout: timedelta | None) -> None:
+    if timeout is not None and not wait:
+        raise typer.BadParameter("goes with --wait", param_hint="--timeout")
+
+
+def _check_show(step: int | None, *, state: bool, request: bool, tree: bool, json: bool, verbose: bool) -> None:
+    """Refuse options of `show` of which one would be without effect."""
+    if (state or request) and (step is None or (state and request)):
+        raise typer.BadParameter("--step goes with --state or with --request; `snapshot` prints the state as it is now")
+    if tree and (step is not None or verbose):
+        raise typer.BadParameter("--step and --verbose go with one session, not with --tree")
+    if json and step is not None and not (state or request):
+        raise typer.BadParameter("--step with --json goes with --state or --request; --json alone has all steps")
 
 
 def _report(job: Job, *, wait: bool, timeout: timedelta | None, json: bool) -> None:
@@ -489,4 +511,4 @@ def _print_job(job: Job, json: bool) -> None:
 
 
 def _read_message(message: str) -> str:
-    return sys.stdin.read() if message == "-" else message
+    return read_stdin() if message == "-" else message

@@ -20,7 +20,7 @@ from ...worker.moments import moment
 from ...worker.store.labels import read_pairs
 from .exits import ExitCode
 from .named_app import AppOption, choose_app, chosen_app
-from .options import AsJson, RedisUrl, ago, client_for, settings_for, time_option
+from .options import AsJson, RedisUrl, ago, check_between, client_for, settings_for, time_option
 from .views import as_json, clean, one_line, plural, print_table, print_values
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def costs(
       celery-agents costs --since 7d
       celery-agents costs --by label:customer --since 30d --json
     """
+    check_between(since, until)
     report = client_for(redis_url).costs(by=by, since=ago(since), until=ago(until))
     if json:
         print(as_json(report.to_dict()))
@@ -204,6 +205,10 @@ def archive(
       celery-agents archive now --older-than 1h
       celery-agents archive export --agent helpdesk > sessions.jsonl
     """
+    if older_than is not None and action is not ArchiveAction.NOW:
+        raise typer.BadParameter(f"goes with now, not with {action.value}", param_hint="--older-than")
+    if (agent is not None or label) and action is not ArchiveAction.EXPORT:
+        raise typer.BadParameter(f"--agent and --label go with export, not with {action.value}")
     client = client_for(redis_url)
     match action:
         case ArchiveAction.STATUS:

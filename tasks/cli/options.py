@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -107,6 +108,30 @@ def moment_option(value: datetime | None) -> datetime | None:
         return value.astimezone(UTC).astimezone()
     except (OverflowError, ValueError):
         raise typer.BadParameter(f"{value.isoformat()!r}: give a time from 1970 to the year 9999") from None
+
+
+def check_between(since: timedelta | None, until: timedelta | None) -> None:
+    """Refuse a time that would begin behind its end.
+
+    Raises:
+        typer.BadParameter: It does, and nothing can be in it.
+    """
+    if since is not None and until is not None and since <= until:
+        raise typer.BadParameter("give a longer time than --until, such as --since 2h --until 1h", param_hint="--since")
+
+
+def read_stdin() -> str:
+    """Read standard input to its end.
+
+    Raises:
+        typer.BadParameter: It is no text.
+    """
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] — it was closed before the start
+        raise typer.BadParameter("standard input is closed")
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"standard input is no {error.encoding} text: {error.reason}") from None
 
 
 def ago(age: timedelta | None) -> datetime | None:

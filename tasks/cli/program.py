@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 import warnings
@@ -51,6 +52,7 @@ SECTIONS: Final[Mapping[str, str]] = {
 """The sections of the help, each with its module. A command is a public function there, in the order of the help."""
 
 _HELP_WIDTH: Final = 80
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LazyCommands(TyperGroup):
@@ -133,14 +135,28 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show is shown escaped
     try:
-        program(args=None if arguments is None else list(arguments), prog_name="celery-agents")
+        _call_program(arguments)
     except EXPECTED as error:
         _print_error(sentence(error))
         sys.exit(exit_code(error))
     except BrokenPipeError:
         _drop_output()
         sys.exit(ExitCode.FAILED)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _drop_output()
+        _print_error(f"The output cannot be written whole: {error.strerror}.")
+        sys.exit(ExitCode.FAILED)
     sys.exit(ExitCode.DONE)
+
+
+def _call_program(arguments: Sequence[str] | None) -> None:
+    try:
+        program(args=None if arguments is None else list(arguments), prog_name="celery-agents")
+    finally:
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] — it was closed before the start
+            sys.stdout.flush()  # here, where a full disk is a sentence; at the interpreter's exit it is none
 
 
 def _print_error(text: str) -> None:

@@ -54,8 +54,10 @@ def limits(
     numbers = {"rpm": rpm, "tpm": tpm, "input_tpm": input_tpm, "output_tpm": output_tpm}
     if (action == "list") != (model is None):
         raise typer.BadParameter("give it with set and with remove, and not with list", param_hint="MODEL")
-    if action != "set" and any(value is not None for value in numbers.values()):
-        raise typer.BadParameter(f"--rpm, --tpm, --input-tpm and --output-tpm go with set, not with {action}")
+    if action != "set" and any(value is not None for value in (*numbers.values(), by)):
+        raise typer.BadParameter(f"--rpm, --tpm, --input-tpm, --output-tpm and --by go with set, not with {action}")
+    if action == "list" and group is not None:
+        raise typer.BadParameter("goes with set and with remove, not with list", param_hint="--group")
     client = client_for(redis_url)
     if model is None:
         _print_limits(client.limits.list(), json)
@@ -90,8 +92,8 @@ def concurrency(
     """
     if (action == "list") != (name is None):
         raise typer.BadParameter("give it with set and with remove, and not with list", param_hint="NAME")
-    if action != "set" and (total is not None or per):
-        raise typer.BadParameter(f"--total and --per go with set, not with {action}")
+    if action != "set" and (total is not None or per or by is not None):
+        raise typer.BadParameter(f"--total, --per and --by go with set, not with {action}")
     client = client_for(redis_url)
     if name is None:
         _print_concurrency(client.concurrency.list(), json)
@@ -138,8 +140,9 @@ def caps(
         given["values"] = _read_numbers("--value", value, float, "VALUE=USD")
     if (action == "list") != (name is None):
         raise typer.BadParameter("give it with set and with remove, and not with list", param_hint="NAME")
-    if action != "set" and given:
-        raise typer.BadParameter(f"{', '.join(f'--{each}' for each in given)} go with set, not with {action}")
+    if action != "set" and (given or by is not None):
+        named = ", ".join(f"--{'value' if each == 'values' else each}" for each in given) or "--by"
+        raise typer.BadParameter(f"{named} go with set, not with {action}")
     if action == "set" and per is None:
         raise typer.BadParameter("give hour, day or month", param_hint="--per")
     client = client_for(redis_url)
@@ -175,8 +178,8 @@ def shares(
     """
     if (action == "set") != (label is not None):
         raise typer.BadParameter("give it with set, and not with list and remove", param_hint="LABEL")
-    if action != "set" and weight:
-        raise typer.BadParameter(f"--weight goes with set, not with {action}")
+    if action != "set" and (weight or by is not None):
+        raise typer.BadParameter(f"--weight and --by go with set, not with {action}")
     client = client_for(redis_url)
     if label is not None:
         from ...worker.flow.shares import FairShares

@@ -13,7 +13,7 @@ import typer
 from ...worker.moments import moment
 from ..client.json_values import answer_value, found_value
 from .answer_form import ask_value, fill_form
-from .options import AsJson, By, Cursor, RedisUrl, SessionArgument, client_for, find_session, login
+from .options import AsJson, By, Cursor, RedisUrl, SessionArgument, client_for, find_session, login, read_stdin
 from .views import age, as_json, clean, one_line, print_table, print_values, say_unread
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def requests(
     to: Annotated[str | None, typer.Option(help="Only those to this addressee.")] = None,
     kind: Annotated[Kind | None, typer.Option(help="Only of this kind.")] = None,
     status: Annotated[
-        RequestState | None, typer.Option(help="Only with this status; needs a SESSION unless it is open.")
-    ] = "open",
+        RequestState | None,
+        typer.Option(help="Only with this status, open by default; others need a SESSION."),
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="With a SESSION: whatever became of them.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Most requests.")] = 50,
     cursor: Cursor = None,
@@ -71,12 +72,14 @@ def requests(
       celery-agents requests --to managers --kind approval
       celery-agents requests 3f2a… --all --json
     """
+    if all_ and status is not None:
+        raise typer.BadParameter("give one of --all and --status")
     client = client_for(redis_url)
     page = client.requests(
         None if session is None else find_session(client, session),
         to=to,
         kind=kind,
-        status=None if all_ else status,
+        status=None if all_ else status or "open",
         limit=limit,
         cursor=cursor,
     )
@@ -167,7 +170,7 @@ def answer(
     found = _find(client, session, request)
     assert found.request is not None
     if value is not None:
-        given: GivenAnswer = Answer(_parse_json("--value", sys.stdin.read() if value == "-" else value))
+        given: GivenAnswer = Answer(_parse_json("--value", read_stdin() if value == "-" else value))
     elif sys.stdin.isatty():
         given = _ask_person(found)
         seen = found.newest_message if seen is None else seen

@@ -14,6 +14,7 @@ from .views import one_line, print_done, print_found, print_notes, print_removed
 if TYPE_CHECKING:
     from ...worker.flow.schedules import ScheduleStatus
 
+_MOST_DIGITS: Final = 9
 _HEAD: Final = ("NAME", "CRON", "AGENT", "NEXT", "LAST", "SUBMITTED", "SKIPPED", "MISSED", "REFUSED")
 
 
@@ -48,10 +49,12 @@ def schedules(
     """
     given = {
         "cron": cron, "agent": agent, "message": message, "zone": zone, "session": session, "overlap": overlap,
-        "missed": missed if missed is None or not missed.isdigit() else int(missed), "jitter": jitter,
+        "missed": missed if missed is None or not _is_number(missed) else int(missed), "jitter": jitter,
     }  # fmt: skip
     options: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     _check(action, name, options)
+    if action != "set" and by is not None:
+        raise typer.BadParameter(f"goes with set, not with {action}", param_hint="--by")
     client = client_for(redis_url)
     if name is None:
         _print_schedules(client.schedules.list(), json)
@@ -64,6 +67,10 @@ def schedules(
         from ...worker.flow.schedules import Schedule
 
         print_notes(client.schedules.set(Schedule(name, **options), by=by or login()), "set", json)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _check(action: str, name: str | None, options: dict[str, Any]) -> None:

@@ -59,6 +59,8 @@ def suspend(
       celery-agents suspend --all --agent researcher
     """
     _check_all(session, all_, _BULK, [agent, status, dry_run])
+    if all_ and during is not None:
+        raise typer.BadParameter("--for goes with one SESSION, not with --all")
     client = client_for(redis_url)
     if session is not None:
         found = find_session(client, session)
@@ -66,8 +68,6 @@ def suspend(
         changed = client.suspend(found, reason=reason, by=by or login(), until=until)
         _print_one(found, "suspended" if changed else "it was suspended before", json)
         return
-    if during is not None:
-        raise typer.BadParameter("--for goes with one SESSION, not with --all")
     suspended = client.suspend_all(reason=reason, agent=agent, status=status, by=by or login(), dry_run=dry_run)
     _print_many(suspended, "to suspend" if dry_run else "suspended", json)
 
@@ -243,7 +243,11 @@ def restore(
     Example:
       celery-agents restore session.json
     """
-    job = client_for(redis_url).resume_snapshot(file.read(), session_id=session)
+    try:
+        text = file.read()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"it is no {error.encoding} text: {error.reason}", param_hint="FILE") from None
+    job = client_for(redis_url).resume_snapshot(text, session_id=session)
     print(as_json({"session_id": job.session_id, "notice": job.notice or None}) if json else job.session_id)
 
 
@@ -320,6 +324,8 @@ def delete(
     """
     refusal = "--older-than, --agent, --status, --dry-run and --yes go with --all"
     _check_all(session, all_, refusal, [older_than, agent, status, dry_run, yes])
+    if all_ and timeout is not None:
+        raise typer.BadParameter("goes with one SESSION, not with --all", param_hint="--timeout")
     if all_ and older_than is None:
         raise typer.BadParameter("--all goes with --older-than, such as --older-than 30d")
     client = client_for(redis_url)

@@ -47,6 +47,7 @@ def demo(
       celery-agents demo --keep
       OPENAI_API_KEY=… celery-agents demo --model openai:gpt-5-mini
     """
+    refuse_app("demo", "leave it out")
     if base_url is not None and model is None:
         raise typer.BadParameter("--base-url goes with --model: name the model that the server offers")
     from ...demo.run import run_demo
@@ -68,6 +69,7 @@ def new(
     Example:
       celery-agents new my_shop
     """
+    refuse_app("new", "leave it out")
     from ..local.new_project import check_project_name, write_project
 
     folder, files = write_project(name, Path.cwd())

@@ -1,0 +1,30 @@
+"""Standard streams that are full or closed end a command with a sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+COMMAND = f"{sys.executable} -m celery_agents"
+
+
+def run(line: str) -> tuple[int, str]:
+    done = subprocess.run(["/bin/sh", "-c", f"{COMMAND} {line}"], capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("command", ["--version", "health --json --redis-url redis://127.0.0.1:1 --alive", "--help"])
+def test_output_that_has_no_room_is_a_sentence(command: str) -> None:
+    code, said = run(f"{command} > /dev/full")
+    assert (code, said) == (1, "celery-agents: The output cannot be written whole: No space left on device.\n")
+
+
+def test_standard_input_that_is_closed_is_a_sentence() -> None:
+    code, said = run("submit echo - <&-")
+    assert (code, "standard input is closed" in said, "Traceback" in said) == (2, True, False), said
+
+
+def test_output_that_is_closed_changes_no_exit_code() -> None:
+    assert run("--version >&-") == (0, "")
