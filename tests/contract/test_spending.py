@@ -9,6 +9,7 @@ import pytest
 
 from celery_agents.worker.archive.rows import ExecutionCost
 from celery_agents.worker.state import InferenceUsage
+from celery_agents.worker.state.execution.execution import ExecutionState
 from celery_agents.worker.state.values.field_types import utcnow
 from celery_agents.worker.state.values.ids import ExecutionId
 from celery_agents.worker.store import Claimed, NextState, Snapshot, Transition
@@ -132,3 +133,30 @@ def test_what_was_spent_before_a_clear_is_counted(database: Database) -> None:
     counted = [(each.execution_id, each.steps, each.ended_ms) for each in costs_of(bench, bench.session)]
     assert counted == [(each.execution_id, each.steps, each.ended_ms) for each in before]
     assert [steps for _, steps, _ in counted] == [2, 2]
+
+
+@pytest.mark.parametrize("children", ["told", "of an earlier version"])
+def test_what_an_execution_was_charged_for_children_counts_for_these_alone(database: Database, children: str) -> None:
+    """Wherever they are: they may have expired, have moved to the archive, or have ended without a result."""
+    bench = Bench(database)
+    bench.submit()
+    for number in (1, 2):
+        claimed = bench.claim()
+        step = pay_beside(claimed, 0.5, final=True)
+
+        def with_child(fresh: Snapshot, step: Transition = step) -> NextState:
+            made = step(fresh)
+            assert made.state.execution is not None
+            charged = made.state.execution.with_child_charge(InferenceUsage(output=70), 0.125, 3)
+            if children != "told":
+                charged = ExecutionState.from_dict(
+                    {**charged.to_dict(), "child_tokens": None, "child_cost": None, "child_steps": 0}
+                )
+            return replace(made, state=made.state.with_context_and_execution(made.state.context, charged))
+
+        bench.store.steps.commit(claimed.claim, claimed.loaded, with_child, results={}, keep_claim=False)
+        # An earlier version has told nothing of children: what is there of them is read, and here is none.
+        tokens, cost = (50, 0.5) if children == "told" else (120, 0.625)
+        assert paid_by(bench, bench.session) == (number, tokens * number, cost * number)
+        if number == 1:
+            bench.execution = bench.message("next").execution_id

@@ -93,6 +93,8 @@ class SessionSnapshot(Value):
             for key, value in context.items():
                 if not is_callback_like(key):
                     state = state.with_metadata(key, value)
+        if state.execution is not None:
+            state = state.with_context_and_execution(state.context, state.execution.without_charged_calls())
         return state.with_execution_resumed() if state.status is ExecutionStatus.WAITING else state
 
 

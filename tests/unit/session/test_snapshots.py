@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_agents.worker.session.snapshots import SessionSnapshot
-from celery_agents.worker.state import AgentState
+from celery_agents.worker.state import AgentState, InferenceUsage
 
 ORDINARY = (
     "online", "only_eu", "once", "on_hold", "on_call", "signal", "signals", "Online", "ON_TIME", "ontology", "_on",
@@ -31,3 +31,16 @@ def test_a_callback_of_a_javascript_program_is_left_out_and_named(key: str) -> N
     snapshot = taken(key, "kept")
     assert snapshot.stripped == (key,)
     assert dict(snapshot.restored({key: 2}, merge=True).context.metadata) == {"kept": 1}
+
+
+def test_a_call_beside_a_step_that_is_paid_again_is_charged_again() -> None:
+    """A snapshot has no journal: what the step that failed has asked for is asked for once more."""
+    usage = InferenceUsage(input=7)
+    state = AgentState.fresh().with_execution()
+    assert state.execution is not None
+    failed = state.execution.with_auxiliary_charge(1, "sum", usage, 0.5)
+    assert failed.with_auxiliary_charge(1, "sum", usage, 0.5).cost == 0.5
+    state = state.with_context_and_execution(state.context, failed)
+    restored = SessionSnapshot.of(state, session_id="s1", version=1, agent="a").restored(None, merge=True).execution
+    assert restored is not None
+    assert restored.with_auxiliary_charge(1, "sum", usage, 0.5).cost == 1.0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.state import UNLIMITED, AgentState, ExecutionBudget, InferenceUsage
+from celery_agents.worker.state.execution.execution import ExecutionState
 
 from support.states import NOON, at, budgets, final_step, is_same, running, stored_and_loaded, tool_step
 
@@ -187,6 +188,18 @@ def test_b14_what_a_child_used_is_charged_to_its_parent_before_the_next_child() 
     again = stored_and_loaded(state.with_usage(InferenceUsage(output=70))).execution
     assert again is not None
     assert again.budget.remaining_from(again).is_exhausted()
+
+
+def test_the_part_of_children_is_told_apart_unless_an_earlier_version_has_charged_some() -> None:
+    execution = running().with_usage(InferenceUsage(input=60), 0.1).execution
+    assert execution is not None
+    assert (execution.child_tokens, execution.child_cost) == (None, None)
+    once = execution.with_child_charge(InferenceUsage(output=7), None, 0)
+    twice = once.with_child_charge(InferenceUsage(output=3), 0.25, 2)
+    assert (twice.child_tokens, twice.child_cost, twice.child_steps) == (10, 0.25, 2)
+    assert (twice.usage.total, twice.cost) == (70, pytest.approx(0.35))
+    old = ExecutionState.from_dict({**twice.to_dict(), "child_tokens": None, "child_cost": None})
+    assert old.with_child_charge(InferenceUsage(output=7), 0.25, 1).child_tokens is None
 
 
 def test_b15_the_counters_start_anew_with_the_next_execution() -> None:

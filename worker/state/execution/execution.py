@@ -48,6 +48,8 @@ class ExecutionState(Value):
         charged_calls: Auxiliary calls of the current step, as `<step>:<key>`, whose usage is counted already.
         parts: What capabilities keep for this execution; None without any.
         child_steps: Steps that children made for it; they count against the limit of steps.
+        child_tokens, child_cost: The part of its usage and cost that children had. None: none was charged, or an
+            earlier version has charged some.
         handed_over_by: Agents that have handed the execution over, in order.
         default_steps: Most steps of its own, where no budget was given; 0: one was given, and only that holds. None:
             not decided before it starts; no limit in one that an earlier version has started.
@@ -85,6 +87,8 @@ class ExecutionState(Value):
     charged_calls: tuple[Text, ...] = ()
     parts: StoredParts | None = None
     child_steps: Count = 0
+    child_tokens: Count | None = None
+    child_cost: Amount | None = None
     handed_over_by: tuple[Text, ...] = ()
     default_steps: Count | None = None
     rewound_to: Text | None = None
@@ -255,7 +259,11 @@ class ExecutionState(Value):
 
     def with_child_charge(self, usage: InferenceUsage, cost: float | None, steps: int) -> ExecutionState:
         """Add what a child has used: tokens, dollars and steps."""
-        return self.with_charge(usage, cost)._with(child_steps=self.child_steps + steps)
+        charged = self.with_charge(usage, cost)._with(child_steps=self.child_steps + steps)
+        if self.child_steps and self.child_tokens is None:
+            return charged
+        tokens, dollars = (self.child_tokens or 0) + usage.total, (self.child_cost or 0.0) + (cost or 0.0)
+        return charged._with(child_tokens=tokens, child_cost=min(dollars, _LARGEST_COST))
 
     def with_child_time(self, seconds: float) -> ExecutionState:
         """Count `seconds` as elapsed: the time for which it has waited for children."""
@@ -275,6 +283,10 @@ class ExecutionState(Value):
         if name in self.charged_calls:
             return self
         return self.with_charge(usage, cost)._with(charged_calls=(*self.charged_calls, name))
+
+    def without_charged_calls(self) -> ExecutionState:
+        """The same where no journal has the auxiliary answers of its next step: they are asked for, and paid, again."""
+        return self._with(charged_calls=()) if self.charged_calls else self
 
     def as_fork(self, execution_id: ExecutionId, *, idle: float) -> ExecutionState:
         """The same in another session; `idle` seconds since its last step do not count."""

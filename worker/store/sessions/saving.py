@@ -31,6 +31,7 @@ from ..packing import pack, pack_step
 from ..past import PastChange, begin_past, change_past
 from ..records import NextState, StepRef, is_active
 from ..session_records import REQUEST_KINDS, Result
+from .spending import child_facts
 
 Growth = tuple[AgentState, StateChanges, AgentState | None]
 """A state, what its lists gain, and the state before it; None: there is none."""
@@ -225,8 +226,8 @@ class SessionSave:
             words += ["executions", fields.to_json(known.executions)]
         if next_state.notify:
             words += ["notify", known.notify or b""]
-        for ended in self._ended_executions():
-            words += [f"e:{ended.execution_id}", fields.to_json(ended.to_stored())]
+        for ended, last in self._ended_executions():
+            words += [f"e:{last.execution_id}", fields.to_json({**ended.to_stored(), **child_facts(last)})]
         return ("HSET", self.scope.keys.session, *words)
 
     def _schedule_callbacks(self) -> Iterator[Command]:
@@ -234,14 +235,14 @@ class SessionSave:
         if self.bookkeeping.notify is None and not self.next_state.notify:
             return
         wanted = self._notify()
-        for record in self._ended_executions():
+        for record, _ in self._ended_executions():
             for kind in wanted.get(record.operation_id or "", ()):
                 if kind in REQUEST_KINDS:
                     continue
                 note = callback_note(self.scope.session_id, record.execution_id, kind, record.retries)
                 yield ("ZADD", self.scope.keys.shard.callbacks, self.now_ms, note)
 
-    def _ended_executions(self) -> Iterator[Result]:
+    def _ended_executions(self) -> Iterator[tuple[Result, ExecutionState]]:
         """The results of executions that end with this save: one that had ended before was recorded and told then."""
         before = _ended_id(self.before)
         for state in (self.next_state.ended, self.next_state.state):
@@ -249,7 +250,7 @@ class SessionSave:
                 continue
             ended = _ended_id(state)
             if ended not in (None, before):
-                yield Result.of(self.scope.session_id, state, state.execution)
+                yield Result.of(self.scope.session_id, state, state.execution), state.execution
             before = ended
 
     def _control_fields(self, due: StepRef | None) -> Command:

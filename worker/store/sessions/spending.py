@@ -41,14 +41,18 @@ class _Use:
         self.cost += cost or 0.0
         self.is_priced = self.is_priced and cost is not None
 
-    def take_off(self, part: _Brought) -> None:
-        self.tokens -= part.tokens
-        self.cost -= part.cost
+    def take_off(self, tokens: int, cost: float) -> None:
+        self.tokens -= tokens
+        self.cost -= cost
 
 
 @dataclass(frozen=True, slots=True)
 class _Brought:
-    """The use of the execution of a copy, as it was when the copy was made: of the session that it comes from."""
+    """The use of the execution of a copy, as it was when the copy was made: of the session that it comes from.
+
+    Attributes:
+        tokens, cost: Without those of children, where they are known.
+    """
 
     execution_id: str = ""
     steps: int = 0
@@ -65,8 +69,16 @@ def brought_words(execution: ExecutionState, steps: int) -> list[Word]:
     Args:
         steps: Its steps that are done.
     """
-    facts = [execution.execution_id, steps, execution.usage.total, execution.cost or 0.0]
-    return [_BROUGHT, fields.to_json(facts)]
+    tokens = execution.usage.total - (execution.child_tokens or 0)
+    cost = (execution.cost or 0.0) - (execution.child_cost or 0.0)
+    return [_BROUGHT, fields.to_json([execution.execution_id, steps, tokens, cost])]
+
+
+def child_facts(execution: ExecutionState) -> dict[str, Any]:
+    """Tell the record of an ended execution what its children have used."""
+    if execution.child_tokens is None:
+        return {}
+    return {"child_tokens": execution.child_tokens, "child_cost": execution.child_cost}
 
 
 class SpendingVerbs(StorePart):
@@ -116,14 +128,22 @@ class SpendingVerbs(StorePart):
             if steps and not own and not is_copied:
                 continue  # an earlier version has made the copy
             uses = _uses(own)
-            total = _total(latest if latest.get("execution_id") == name else end and fields.read_json(end, "a record"))
+            told: Any = latest if latest.get("execution_id") == name else end and fields.read_json(end, "a record")
+            total = _total(told)
             if total is not None and (is_copied or len(own) == len(steps)):
-                total.take_off(copied if is_copied else _NOTHING_BROUGHT)
-                self._add_rest(uses, total, _children_of(header.session_id, name, own))
+                total.take_off(copied.tokens if is_copied else 0, copied.cost if is_copied else 0.0)
+                knows_children = told.get("child_tokens") is not None
+                if knows_children:
+                    total.take_off(told["child_tokens"], told.get("child_cost") or 0.0)
+                self._add_rest(uses, total, () if knows_children else _children_of(header.session_id, name, own))
             yield from _execution_costs(header, name, own, uses)
 
     def _add_rest(self, uses: dict[str, _Use], total: _Use, children: Sequence[tuple[str, str]]) -> None:
-        """Add what an execution has used besides the answers of its steps and besides its children."""
+        """Add what an execution has used besides the answers of its steps and besides its children.
+
+        Args:
+            children: Those whose use is in the total, by executions of earlier versions.
+        """
         reads = [self._ends(session, [execution]) for session, execution in children]
         ends = self._context.database.pipeline("costs.children", reads) if reads else ()
         parts = [*uses.values(), *(_total(fields.read_json(end, "a record")) for (end,) in ends if end is not None)]
