@@ -335,13 +335,13 @@ def test_what_is_pressed_and_typed_while_an_answer_is_on_its_way_is_for_what_com
     held: list[Route] = []
     page.route(AN_ANSWER, lambda route: held.append(route))
 
-    page.locator(".ask-entry").filter(has_text="4921").click()
+    page.locator(".ask-entry").filter(has_text='order="4921"').click()
     expect(order).to_have_value("4921")
     expect(heading).to_be_focused()
     with page.expect_request(AN_ANSWER):
         page.keyboard.press("a")
         page.keyboard.press("Enter")
-    page.locator(".ask-entry").filter(has_text="4923").click()  # somebody goes on meanwhile
+    page.locator(".ask-entry").filter(has_text='order="4923"').click()  # somebody goes on meanwhile
     expect(order).to_have_value("4923")
     expect(heading).to_be_focused()
     page.keyboard.type("dNo ")
@@ -477,7 +477,7 @@ def test_the_request_of_a_step_is_read_and_compared_with_that_of_another(
     expect(panel.get_by_label("Compared with step")).to_have_value("1")
     panel.get_by_label("Compared with step").fill("7")
     numbers = page.locator("dl.numbers").inner_text()
-    desk.client.send_message(job.session_id, "Where is order 4916?")
+    desk.client.send_message(job.session_id, "Where is order 4916?").result(timeout=60)
     expect(page.locator("dl.numbers")).not_to_have_text(numbers, use_inner_text=True)
     page.keyboard.press("Enter")  # what was typed stays while the session goes on
     expect(panel.get_by_role("alert")).to_contain_text("7")
