@@ -60,9 +60,6 @@ class _Brought:
     cost: float = 0.0
 
 
-_NOTHING_BROUGHT: Final = _Brought()
-
-
 def brought_words(execution: ExecutionState, steps: int) -> list[Word]:
     """The field of a new session's hash that tells what its execution has used elsewhere, and its value.
 
@@ -119,7 +116,7 @@ class SpendingVerbs(StorePart):
         *entries, ends = database.pipeline("costs.steps", [*lists, self._ends(header.session_id, names)])
         stored: Any = fields.read_json(head, "head") if head else {}
         latest: Any = stored.get("state", {}).get("execution") or {}
-        copied = _Brought(*fields.read_json(brought, _BROUGHT)) if brought else _NOTHING_BROUGHT
+        copied = _Brought(*fields.read_json(brought, _BROUGHT)) if brought else _Brought()
         for name, records, end in zip(names, entries, ends, strict=True):
             steps = [StepExecution.from_json(each) for each in read_steps(database.pipeline, keys, records)]
             is_copied = copied.execution_id == name
@@ -131,7 +128,8 @@ class SpendingVerbs(StorePart):
             told: Any = latest if latest.get("execution_id") == name else end and fields.read_json(end, "a record")
             total = _total(told)
             if total is not None and (is_copied or len(own) == len(steps)):
-                total.take_off(copied.tokens if is_copied else 0, copied.cost if is_copied else 0.0)
+                if is_copied:
+                    total.take_off(copied.tokens, copied.cost)
                 knows_children = told.get("child_tokens") is not None
                 if knows_children:
                     total.take_off(told["child_tokens"], told.get("child_cost") or 0.0)
