@@ -28,7 +28,8 @@ from .schedules import Schedules
 from .shares import Shares
 from .stream_items import StreamItem
 
-C = TypeVar("C")
+# Covariant: for mypy an inherited verb is one of the base class that defines it, and the client has to fit that, too.
+C_co = TypeVar("C_co", covariant=True)
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -96,20 +97,20 @@ class AsyncJob:
         return f"Async{self._job!r}"
 
 
-class _InThreads(Generic[C]):
+class _InThreads(Generic[C_co]):
     """Has the verbs of a client, or of a part of it, which run in threads."""
 
-    def __init__(self, client: C, threads: _Threads) -> None:
+    def __init__(self, client: C_co, threads: _Threads) -> None:
         self._client, self._threads = client, threads
 
 
 def _run_in_thread(
-    verb: Callable[Concatenate[C, P], T],
-) -> Callable[Concatenate[_InThreads[C], P], Coroutine[Any, Any, T]]:
+    verb: Callable[Concatenate[C_co, P], T],
+) -> Callable[Concatenate[_InThreads[C_co], P], Coroutine[Any, Any, T]]:
     """Make a method that runs a verb of a client in a thread, with its arguments and its docstring."""
 
     @functools.wraps(verb)
-    async def run(self: _InThreads[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self: _InThreads[C_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
         client, threads = self._client, self._threads  # pyright: ignore[reportPrivateUsage]
         return await threads.run(lambda: verb(client, *args, **kwargs))
 

@@ -55,6 +55,16 @@ def test_mypy_finds_nothing(examples: tuple[Path, list[str]]) -> None:
                 check_with_mypy(project, ".")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_mypy_lets_a_service_use_each_verb_of_the_async_client(tmp_path: Path) -> None:
+    verbs = [name for name in dir(celery_agents.AsyncAgentClient) if not name.startswith("_")]
+    lines = ["from celery_agents import AsyncAgentClient", "def use(client: AsyncAgentClient) -> None:"]
+    (tmp_path / "service.py").write_text("\n".join([*lines, *(f"    print(client.{verb})" for verb in verbs)]))
+
+    check_with_mypy(tmp_path, "service.py")
+
+
 def named_classes(annotation: object) -> Iterator[type]:
     """The classes that an annotation names, also within its arguments."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
