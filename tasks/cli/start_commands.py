@@ -200,7 +200,7 @@ def serve(
     try:
         from ..http.server import serve as serve_http
     except ModuleNotFoundError as error:
-        raise MissingExtra("http", "celery-agents serve") from error
+        raise MissingExtra("http", "the HTTP interface") from error
     remember_secrets(settings.secrets)
     logging.basicConfig(format="[%(asctime)s: %(levelname)s] %(message)s")
     configure_logging(settings, redact=redact_known, everybody=True)

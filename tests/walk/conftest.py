@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -90,7 +91,7 @@ def fresh_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=True)
     pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    extras = "embedded,flower,http,llm"
+    (extras,) = re.findall(r"pip install 'celery-agents\[(.+)\]'", (ROOT / "docs" / "quickstart.md").read_text())
     constraints = home / "constraints.txt"
     freeze = subprocess.run(
         [sys.executable, "-m", "pip", "freeze", "--exclude-editable"], capture_output=True, text=True, check=True
