@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
 
 from celery_agents.tasks.client.job import Job
 
@@ -137,3 +137,9 @@ def take_picture(page: Page, name: str) -> None:
     if folder is not None:
         page.wait_for_timeout(500)
         page.screenshot(path=folder / f"page-{name}.png")
+
+
+def lose_reply(route: Route) -> None:
+    """Carry a request of the page out, and lose what is answered."""
+    route.fetch()
+    route.abort()

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from browser.conftest import Watched, completed, submit, wait_for, wait_for_request
+from browser.conftest import Watched, completed, lose_reply, submit, wait_for, wait_for_request
 from playwright.sync_api import Route, expect
 
 from celery_agents import ExecutionBudget
@@ -286,12 +286,8 @@ def test_a_reply_that_comes_late_or_never_changes_no_other_place_and_says_nothin
     expect(page).to_have_url(f"{served.url}/sessions")
     assert [each for each in reads if "kind=external" in each or asked[0] in each] == []  # the inbox reads no more
 
-    def lose(route: Route) -> None:
-        route.fetch()
-        route.abort()
-
     page.unroute(AN_ANSWER)
-    page.route(AN_ANSWER, lose)
+    page.route(AN_ANSWER, lose_reply)
     page.goto(f"{served.url}/requests?open={jobs[1].session_id}/{asked[1]}")
     page.get_by_label("Note, kept with the answer").fill("They keep it.")
     page.get_by_role("button", name="Approve", exact=True).click()

@@ -102,13 +102,31 @@ export function addressOf(path, query = {}) {
   return url;
 }
 
+const keys = new Map(); // by path and body: of what is to be done once, and may have been done without a reply
+
 /**
  * Send a request and read its JSON; null for an empty reply.
  *
- * @param {object} more query, body, key (Idempotency-Key), version (If-Match), signal
+ * @param {object} more query, body, key (Idempotency-Key), version (If-Match), signal;
+ *   isOnce: the same request after a failure that may pass has the same key, and is carried out once
  * @throws {Refusal}
  */
-export async function request(method, path, { query, body, key, version, signal } = {}) {
+export async function request(method, path, { isOnce, ...more } = {}) {
+  if (!isOnce) return send(method, path, more);
+  const what = JSON.stringify([path, more.body]);
+  if (!keys.has(what)) keys.set(what, newKey());
+  let isOpen = false;
+  try {
+    return await send(method, path, { ...more, key: keys.get(what) });
+  } catch (refusal) {
+    isOpen = refusal.isTemporary;
+    throw refusal;
+  } finally {
+    if (!isOpen) keys.delete(what);
+  }
+}
+
+async function send(method, path, { query, body, key, version, signal }) {
   const sent = headers({
     ...(body === undefined ? {} : { "Content-Type": "application/json" }),
     ...(key ? { "Idempotency-Key": key } : {}),
@@ -145,7 +163,7 @@ function parseRefusal(status, text) {
   }
 }
 
-/** A key for Idempotency-Key; keep it when a request fails, so that the same one is carried out once. */
+/** A key for Idempotency-Key. */
 export function newKey() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
 }

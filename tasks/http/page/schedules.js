@@ -54,5 +54,5 @@ function slotsOf({ submitted, skipped, missed_slots: missed, refused, waiting })
 async function runNow({ name, agent }, act) {
   const text = `${agent} gets its message at once.`;
   if ((await ask({ title: `Run ${name} now?`, text, action: "Run it" })) === null) return;
-  await act("POST", `v1/schedules/${encodeURIComponent(name)}/run`);
+  await act("POST", `v1/schedules/${encodeURIComponent(name)}/run`, { isOnce: true });
 }

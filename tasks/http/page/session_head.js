@@ -1,13 +1,13 @@
 // The head of a session: its place, its first words, its status with the reason, its numbers, and what can be done with
 // it: each action only where its status allows it; what cannot be taken back asks once.
-import { get, newKey, post, Refusal, request, sessionPath, tokenClaims } from "./api.js";
+import { get, post, Refusal, sessionPath, tokenClaims } from "./api.js";
 import { isActive } from "./conversation.js";
 import { ask } from "./dialog.js";
 import { count, duration, firstLine, inert, money, plural, sumOf, tokensOf } from "./format.js";
-import { html, useMemo, useRef, useState } from "./html.js";
+import { html, useMemo, useState } from "./html.js";
 import { Copy, Problem, Status, useNow } from "./parts.js";
 import { callsChildren, sumUp } from "./spans.js";
-import { ActingAs, actor, go, linkTo } from "./state.js";
+import { ActingAs, actor, forkSession, linkTo } from "./state.js";
 
 export const WHY = "Why? It is shown wherever the session is.";
 export const SUSPENDED = "suspended on the page";
@@ -106,7 +106,6 @@ function Actions({ view, feed }) {
   const [problem, setProblem] = useState(null);
   const [isRunning, setRunning] = useState(false);
   const [said, setSaid] = useState("");
-  const forkKey = useRef(null);
   const isHeld = header.session_status === "suspended";
   const isReadable = header.status !== "unreadable";
   const isChild = id.includes(".") && !header.forked_from;
@@ -153,13 +152,7 @@ function Actions({ view, feed }) {
     await post(sessionPath(id, "/retry"), actor());
     return "It goes on at the step at which it ended.";
   });
-  const fork = () => act(async () => {
-    forkKey.current ??= newKey(); // the same one after a failure: it makes one fork
-    const place = location.pathname;
-    const { session_id: made } = await request("POST", sessionPath(id, "/fork"), { key: forkKey.current });
-    forkKey.current = null;
-    if (place === location.pathname) go(linkTo("sessions", made));
-  });
+  const fork = () => act(() => forkSession(id));
   const rewind = async () => {
     const text = "The next message goes on from the step. What tools have done stays, and the last run is not retried.";
     const to = await ask({ title: "Rewind this session?", text, field: "To step", action: "Rewind" });

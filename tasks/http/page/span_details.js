@@ -1,11 +1,11 @@
 // What a span holds, read when it is opened: arguments as asked and as approved, result, error, facts of the call.
-import { get, newKey, parseExact, Refusal, request, sessionPath, tokenClaims } from "./api.js";
+import { get, parseExact, Refusal, sessionPath, tokenClaims } from "./api.js";
 import { ask } from "./dialog.js";
 import { brief, callText, count, duration, exactTime, firstLine, inert, money } from "./format.js";
-import { html, useRef, useState } from "./html.js";
+import { html, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Copy, Glyph, Json, Long, Problem } from "./parts.js";
-import { go, linkTo } from "./state.js";
+import { forkSession, linkTo } from "./state.js";
 
 const OUTCOMES = {
   ok: "completed", error: "failed", unknown: "lost", lost: "lost", void: "lost", open: "waiting", answered: "completed",
@@ -45,7 +45,6 @@ export function SpanDetails({ span, session, step, tool }) {
 /** A copy of the session that goes on behind a step as if a tool had returned something else. */
 function ForkHere({ session, step, name, data: { execution, call_id: call, value } }) {
   const [problem, setProblem] = useState(null);
-  const key = useRef(null);
   const fork = async () => {
     const text = `A copy of this session goes on behind step ${step} with what you write. Effects behind it happen`
       + " again in the copy, and those that have happened stay. This session is not changed.";
@@ -53,16 +52,11 @@ function ForkHere({ session, step, name, data: { execution, call_id: call, value
     const field = `Result of ${firstLine(name, 120)}, JSON or text`;
     const given = await ask({ title: "Fork with another result?", text, field, initial, action: "Fork, and go on" });
     if (given === null) return;
-    key.current ??= newKey(); // the same one after a failure: it makes one fork
-    const place = location.pathname;
     const body = { at: `${execution}:${step}`, edit: [{ call_id: call, value: asValue(given, value) }], go_on: true };
     try {
-      const { session_id: made } = await request("POST", sessionPath(session, "/fork"), { body, key: key.current });
-      key.current = null;
-      if (place === location.pathname) go(linkTo("sessions", made));
+      await forkSession(session, body);
     } catch (refusal) {
       if (!(refusal instanceof Refusal)) throw refusal;
-      if (!refusal.isTemporary) key.current = null; // another text is another fork
       setProblem(refusal);
     }
   };

@@ -1,7 +1,7 @@
 // What outlives a place: the address of the page, which can be sent to a colleague; and what this browser keeps between
 // visits: theme, saved filters, requests put away, and the name that one acts under, which goes with actions (`by`).
 // Where storage is forbidden, it lives as long as the page.
-import { root, tokenClaims } from "./api.js";
+import { post, root, sessionPath, tokenClaims } from "./api.js";
 import { html, useEffect, useState } from "./html.js";
 
 const PLACES = ["sessions", "requests", "tree", "fleet"];
@@ -31,6 +31,13 @@ export function linkTo(place, id = "", query = {}) {
 export function go(href, { replace = false } = {}) {
   history[replace ? "replaceState" : "pushState"](null, "", href);
   dispatchEvent(new Event(CHANGED));
+}
+
+/** Fork a session, and go to the copy unless one has gone elsewhere meanwhile. */
+export async function forkSession(id, body) {
+  const place = location.pathname;
+  const { session_id: made } = await post(sessionPath(id, "/fork"), body, { isOnce: true });
+  if (place === location.pathname) go(linkTo("sessions", made));
 }
 
 /** Change parts of the query of the current place; an empty value removes one. */
