@@ -6,28 +6,19 @@ environment. Durations carry their unit in the name. A wrong or unknown value st
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .archive_urls import ArchiveUrl
+from .environment import PREFIX, describe_unknown, read_variables
 from .networks import AllowedNetworks
 from .redis_urls import CLUSTERS, ONE_SERVER, SENTINELS, canonical_url, check_url, uses_cluster
-from .urls import hide_password
-
-PREFIX: Final = "CELERY_AGENTS_"
-# Kubernetes injects these names for a service called celery-agents; they are not settings.
-_INJECTED: Final = re.compile(r"^CELERY_AGENTS_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$")
-# It injects these, too, with an address such as tcp://10.0.0.1:8080; people write them with a number.
-_INJECTED_ADDRESS: Final = re.compile(r"^CELERY_AGENTS_(.*_)?PORT$")
-# The demo's tools read these in the worker process.
-_DEMO: Final = re.compile(r"^CELERY_AGENTS_DEMO_")
-
+from .urls import check_origins, hide_password
 
 _MOST: Final = 2**53
 """Redis and its scripts count exactly up to this."""
@@ -35,6 +26,9 @@ _MOST_SECONDS: Final = 3_155_760_000
 """A hundred years, which timers of every platform can wait for."""
 
 _URLS: Final = ("redis_url", "broker_url", "archive_url")
+
+_BROKER_QUEUE: Final = r"^[^\s,]+$"
+"""A queue that a worker's -Q can name."""
 
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """The name that an agent gives its queue."""
@@ -83,6 +77,7 @@ class Settings(BaseSettings):
     agents: str = Field("", description="Modules that define agents, comma separated; each worker imports them.")
     queue: str = Field(
         "celery_agents.steps",
+        pattern=_BROKER_QUEUE,
         description="Queue of the step messages. An agent with queue='gpu' has its own: this name with '.gpu'.",
     )
     queues: str = Field(
@@ -90,7 +85,9 @@ class Settings(BaseSettings):
         description="Queues that this worker takes, comma separated, by the names that agents give them; 'default' is "
         "the common one. It offers no agent of another queue. Empty: the queues of all its agents.",
     )
-    control_queue: str = Field("celery_agents.control", description="Queue of submit, retry and stop by task name.")
+    control_queue: str = Field(
+        "celery_agents.control", pattern=_BROKER_QUEUE, description="Queue of submit, retry and stop by task name."
+    )
     control_tasks: str = Field(
         "submit,answer_by_token,complete,fail",
         description="Control tasks that workers take from that queue, comma separated, or 'all': submit (new sessions "
@@ -289,7 +286,9 @@ class Settings(BaseSettings):
     traces: bool = Field(False, description="OpenTelemetry spans (exporter settings from OTEL_*).")
     log_format: str = Field("text", pattern="^(text|json)$", description="json: one object a line with session ids.")
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Of our own loggers.")
-    webhook_secret: str | None = Field(None, description="HMAC key of completion webhooks. None: webhooks are refused.")
+    webhook_secret: str | None = Field(
+        None, min_length=1, description="HMAC key of completion webhooks. None: webhooks are refused."
+    )
     token_secret: str | None = Field(
         None,
         min_length=16,
@@ -389,6 +388,12 @@ class Settings(BaseSettings):
             raise ValueError(f"{value!r} is no address; write it like 127.0.0.1:8080 or [::]:8080")
         return value
 
+    @field_validator("http_origins")
+    @classmethod
+    def _check_origins(cls, value: str) -> str:
+        check_origins(_split_names(value))
+        return value
+
     @field_validator("control_tasks")
     @classmethod
     def _check_control_tasks(cls, value: str) -> str:
@@ -424,6 +429,11 @@ class Settings(BaseSettings):
                 f"replica_timeout_seconds={self.replica_timeout_seconds} is not less than redis_timeout_seconds="
                 f"{self.redis_timeout_seconds}; Redis would seem to be away while it waits for its replicas"
             )
+        if self.queue_name(self.control_queue) is not None:
+            raise ValueError(
+                f"control_queue={self.control_queue!r} is a queue of steps, as queue={self.queue!r} names them; "
+                "give it a name of its own"
+            )
         if self.due_max_seconds < self.due_seconds:
             raise ValueError(f"due_max_seconds={self.due_max_seconds} is less than due_seconds={self.due_seconds}")
         if self.suspect_attempts > self.attempts_limit:
@@ -453,6 +463,11 @@ class Settings(BaseSettings):
         tokens = (entry.partition(":")[0] for entry in _split_names(self.http_token_secrets or ""))
         keys = (entry.partition("=")[2] for entry in _split_names(self.provider_webhook_secrets or ""))
         return (self.redis_url, self.broker_url, self.archive_url, *named, *filter(None, (*tokens, *keys)))
+
+    @property
+    def allowed_origins(self) -> tuple[str, ...]:
+        """The origins whose pages may call the HTTP interface, as browsers send them."""
+        return tuple(origin.rstrip("/") for origin in _split_names(self.http_origins))
 
     @property
     def agent_modules(self) -> tuple[str, ...]:
@@ -499,10 +514,10 @@ class Settings(BaseSettings):
             SettingsError: A name or a value is wrong; the sentence says which and what to do.
         """
         source = os.environ if environment is None else environment
-        values = dict(_read_variables(source))
+        values = dict(read_variables(source))
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
-            raise SettingsError(_describe_unknown(unknown, cls.model_fields))
+            raise SettingsError(describe_unknown(unknown, cls.model_fields))
         if default_redis_url is not None:
             values.setdefault("redis_url", default_redis_url)
         given = {name: value for name, value in overrides.items() if value is not None}
@@ -537,19 +552,6 @@ class _Explicit(Settings):
         return (init_settings,)
 
 
-def _read_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [
-        (name[len(PREFIX) :].lower(), value)
-        for name, value in environment.items()
-        if name.upper().startswith(PREFIX) and not _is_injected(name, value) and not _DEMO.match(name.upper())
-    ]
-
-
-def _is_injected(name: str, value: str) -> bool:
-    """Whether Kubernetes has set the variable. It does for a service celery-agents-metrics, whose port is a setting."""
-    return bool(_INJECTED.match(name.upper()) or (_INJECTED_ADDRESS.match(name.upper()) and "://" in value))
-
-
 def shown_queues(names: Iterable[object]) -> list[str]:
     """Name the queues that a worker takes as people know them, without that of its group.
 
@@ -562,17 +564,6 @@ def shown_queues(names: Iterable[object]) -> list[str]:
 
 def _split_names(value: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in value.split(",") if name.strip())
-
-
-def _describe_unknown(unknown: Sequence[str], known: Iterable[str]) -> str:
-    """Name unknown settings with the known ones that look like them; all known ones where none does."""
-    names = sorted(known)
-    alike = [near for name in unknown for near in difflib.get_close_matches(name, names, 3, 0.75)]
-    listed = ", ".join(PREFIX + name.upper() for name in dict.fromkeys(alike) or names)
-    hint = f"did you mean {listed}?" if alike else f"known are {listed}."
-    return (
-        f"unknown setting {', '.join(PREFIX + name.upper() for name in unknown)}; {hint} Correct the name or unset it."
-    )
 
 
 def _describe(error: ValidationError) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -11,6 +12,7 @@ _UNSEEN: Final = re.compile(r"^[\0-\x20]+|[\t\r\n]+")
 _NAMED_PASSWORD: Final = re.compile(r"(?<=password=)[^&#]+")
 _PASSWORD: Final = re.compile(r"(?<=://)([^:@/?#]*:)[^/?#]*(?=@)")
 _CUT_PASSWORD: Final = re.compile(r"(?<=://)([^:@/?#]*:).*(?=@)", re.DOTALL)
+_ORIGIN: Final = re.compile(r"(?!http:.*:80/?$|https:.*:443/?$)[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]-]+/?")
 _HOSTS: Final = re.compile(r"((?:[^:/?#]*:)?//)([^/?#]*)")
 
 
@@ -35,6 +37,20 @@ def is_web_address(url: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Refuse what no browser sends as the origin of a page (RFC 6454), and would be compared in vain.
+
+    Raises:
+        ValueError: The first one that is none.
+    """
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"{origin!r} is no origin as browsers send it; write it like https://app.example.com, in lower case, "
+                "without a path and without the port that the scheme has anyway"
+            )
 
 
 def hide_password(url: str) -> str:

@@ -203,7 +203,7 @@ class AccessRules:
             SettingsError: `http_token_secrets` cannot be read.
         """
         self._tokens = read_tokens(settings.http_token_secrets)
-        self._origins = allowed_origins(settings)
+        self._origins = settings.allowed_origins
 
     async def access_of(self, request: Request, client: AsyncAgentClient) -> Access:
         """Read the bearer token of a request.
@@ -298,11 +298,6 @@ def _read_label(place: str, text: str, scopes: Collection[Scope]) -> tuple[str, 
     except InvalidInput as error:
         raise SettingsError(f"{place} needs a label: write <token>:<scopes>:<key>=<value>; {error}") from None
     return key, value
-
-
-def allowed_origins(settings: Settings) -> tuple[str, ...]:
-    """The origins whose pages may call the interface."""
-    return tuple(origin.strip().rstrip("/") for origin in settings.http_origins.split(",") if origin.strip())
 
 
 def is_loopback(host: str) -> bool:

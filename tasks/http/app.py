@@ -19,7 +19,7 @@ from starlette.routing import Match, Route
 from ..client.async_client import AsyncAgentClient
 from ..client.client import AgentClient
 from . import agui_endpoints, job_endpoints, provider_webhooks, request_endpoints, session_endpoints, verb_endpoints
-from .access import NOTHING, Access, AccessRules, allowed_origins
+from .access import NOTHING, Access, AccessRules
 from .endpoints import Call, Endpoint, endpoints_of, read_query, send
 from .event_hub import EventHub
 from .memory import SessionReading
@@ -57,7 +57,7 @@ def create_http_app(client: AgentClient | AsyncAgentClient | None = None) -> Sta
     interface = _Interface(wrapped)
     settings = wrapped.settings
     middleware = [Middleware(RequestLimits, most_bytes=settings.http_max_body_bytes)]
-    if origins := allowed_origins(settings):
+    if origins := settings.allowed_origins:
         middleware.insert(
             0,
             Middleware(

@@ -34,8 +34,40 @@ def test_sessions_are_kept_for_ever_by_a_word_in_the_environment() -> None:
         read(retention_seconds="0")
 
 
-@pytest.mark.parametrize("name", ["queues", "control_tasks", "http_address", "webhook_allow"])
+@pytest.mark.parametrize("name", ["queues", "control_tasks", "http_address", "http_origins", "webhook_allow"])
 def test_a_url_in_the_wrong_setting_is_refused_without_its_password(name: str) -> None:
     with pytest.raises(SettingsError, match=name.upper()) as refused:
         read(**{name: "redis://ops:hidden@cache"})
     assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["", "a b", "a,b"])
+@pytest.mark.parametrize("name", ["queue", "control_queue"])
+def test_a_queue_that_no_worker_could_be_told_to_take_is_refused(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"CELERY_AGENTS_{name.upper()}='{value}'"):
+        read(**{name: value})
+
+
+@pytest.mark.parametrize("control", ["steps", "steps.gpu"])
+def test_a_control_queue_that_is_one_of_steps_is_refused(control: str) -> None:
+    with pytest.raises(SettingsError, match="a queue of steps"):
+        read(queue="steps", control_queue=control)
+    assert read(queue="steps", control_queue="steps-control").control_queue == "steps-control"
+
+
+def test_an_empty_key_signs_no_webhook() -> None:
+    with pytest.raises(SettingsError, match="CELERY_AGENTS_WEBHOOK_SECRET"):
+        read(webhook_secret="")
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "app.example.com", "https://a.example/app", "https://A.example", "https://a.example:443"]
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(SettingsError, match="no origin"):
+        read(http_origins=f"https://b.example, {origin}")
+
+
+def test_origins_of_pages_and_extensions_are_taken() -> None:
+    origins = "http://localhost:3000, https://app.example.com/ ,http://[::1]:8080,capacitor://localhost"
+    assert read(http_origins=origins).http_origins == origins
