@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -12,6 +13,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     if arguments is None:
         hide_redis_password()
-    from .program import run
-
+    try:
+        from .program import run
+    except KeyboardInterrupt:  # the modules take a moment to load
+        sys.exit(130)
     run(arguments)

@@ -6,7 +6,7 @@ import getpass
 import re
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TextIO
 
 import typer
 
@@ -124,14 +124,25 @@ def read_stdin() -> str:
     """Read standard input to its end.
 
     Raises:
-        typer.BadParameter: It is no text.
+        typer.BadParameter: It is closed, or no text.
     """
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] — it was closed before the start
         raise typer.BadParameter("standard input is closed")
+    return read_text(sys.stdin, "standard input")
+
+
+def read_text(file: TextIO, hint: str) -> str:
+    """Read a file to its end.
+
+    Args:
+        hint: The name that the error gives it.
+    Raises:
+        typer.BadParameter: It is no text.
+    """
     try:
-        return sys.stdin.read()
+        return file.read()
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"standard input is no {error.encoding} text: {error.reason}") from None
+        raise typer.BadParameter(f"it is no {error.encoding} text: {error.reason}", param_hint=hint) from None
 
 
 def ago(age: timedelta | None) -> datetime | None:

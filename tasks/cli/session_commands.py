@@ -15,7 +15,18 @@ from ...worker.errors import SessionDeleted
 from ...worker.state.past.edits import ReplaceMessage, SetResult
 from ...worker.store.labels import read_pairs
 from .exits import ExitCode
-from .options import AsJson, By, OneSession, RedisUrl, SessionArgument, client_for, find_session, login, time_option
+from .options import (
+    AsJson,
+    By,
+    OneSession,
+    RedisUrl,
+    SessionArgument,
+    client_for,
+    find_session,
+    login,
+    read_text,
+    time_option,
+)
 from .views import as_json, clean, plural
 
 if TYPE_CHECKING:
@@ -243,11 +254,7 @@ def restore(
     Example:
       celery-agents restore session.json
     """
-    try:
-        text = file.read()
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"it is no {error.encoding} text: {error.reason}", param_hint="FILE") from None
-    job = client_for(redis_url).resume_snapshot(text, session_id=session)
+    job = client_for(redis_url).resume_snapshot(read_text(file, "FILE"), session_id=session)
     print(as_json({"session_id": job.session_id, "notice": job.notice or None}) if json else job.session_id)
 
 

@@ -95,13 +95,16 @@ def up(
         bool, typer.Option("--reload", help="Restart the worker when a Python file changes; for development.")
     ] = False,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Redis; another one when it is taken.")] = 6379,
-    flower_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Flower; another when taken.")] = 5555,
+    flower_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of Flower: 5555, or another when it is taken.")
+    ] = None,
     with_flower: Annotated[
         bool, typer.Option("--flower/--no-flower", help="Start Flower when it is installed.")
     ] = True,
     http_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port of the HTTP interface; another when taken.")
-    ] = 8080,
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the HTTP interface: 8080, or another when it is taken."),
+    ] = None,
     with_http: Annotated[
         bool, typer.Option("--http/--no-http", help="Start the HTTP interface when it is installed.")
     ] = True,
@@ -122,6 +125,9 @@ def up(
     from ..local.development import Development
     from ..local.supervisor import FileWatcher
 
+    for name, port_of_part, is_wanted in (("flower", flower_port, with_flower), ("http", http_port, with_http)):
+        if port_of_part is not None and not is_wanted:
+            raise typer.BadParameter(f"it says nothing beside --no-{name}", param_hint=f"--{name}-port")
     refuse_app("up", "run the project's workers with celery -A as before")
     settings = settings_for(None, agents=agents, concurrency=concurrency)
     if settings.replicas:
@@ -142,7 +148,9 @@ def up(
             _say(f"starting a worker with the agents of {offered}")
             has_flower = with_flower and _is_there(flower_is_installed(), "Flower", "flower")
             has_http = with_http and _is_there(http_is_installed(), "the HTTP interface", "http")
-            ready = development.start(flower_port if has_flower else None, http_port if has_http else None)
+            ready = development.start(
+                (flower_port or 5555) if has_flower else None, (http_port or 8080) if has_http else None
+            )
             for line in ready.lines(elsewhere=ready.redis_url != settings.redis_url, reload=reload):
                 print(line, flush=True)
             development.run()

@@ -63,6 +63,8 @@ def outcome(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
         ("schedules run nightly --by ann", "--by"),
         ("--app shop new my_shop", "--app"),
         ("--app shop demo", "--app"),
+        ("up --no-flower --flower-port 5000", "--flower-port"),
+        ("up --no-http --http-port 5000", "--http-port"),
     ],
 )
 def test_it_is_refused_by_its_name(line: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:

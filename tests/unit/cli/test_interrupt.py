@@ -1,0 +1,24 @@
+"""Ctrl-C while a command still loads its modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+INTERRUPTED = """
+import sys
+from celery_agents.tasks.cli import main
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "celery_agents.tasks.cli.program":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+main(["--version"])
+"""
+
+
+def test_a_command_that_is_interrupted_before_it_begins_ends_without_a_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
