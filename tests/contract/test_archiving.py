@@ -334,6 +334,24 @@ def test_a_message_to_an_archived_session_restores_it_and_starts_an_execution(la
     ]
 
 
+def test_a_session_with_a_held_queue_moves_with_it(lab: ArchiveLab) -> None:
+    lab.bench.submit()
+    claimed = lab.bench.claim()
+    lab.bench.message("one", "q1", when="queue")
+    lab.bench.message("two", "q2", when="queue")
+    lab.bench.commit(claimed, failed=True)
+    before, waiting = lab.everything(), lab.store.sessions.read_waiting(lab.session)
+    assert lab.move() is MoveOutcome.MOVED
+    assert lab.store.sessions.read_waiting(lab.session) == waiting
+    assert lab.bench.database("EXISTS", lab.names.next) == 0
+    lab.restore()
+    assert (lab.everything(), lab.bench.queue) == (before, (["q1", "q2"], "failed"))
+    assert lab.move() is MoveOutcome.MOVED
+    released = lab.store.sessions.release_queue(lab.session, "release", operation_transition)
+    assert released.outcome == "started"
+    assert lab.bench.queue == (["q2"], "")
+
+
 def test_a_row_is_replaced_when_both_have_been_seen_for_long_enough(database: Database, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/history.db"
     lab = ArchiveLab(database, url, archive_settle_seconds=3600)

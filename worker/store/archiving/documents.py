@@ -142,7 +142,7 @@ def _kind(name: str) -> str:
     """The type of a key, by its name behind that of the session's hash."""
     if name == ":events":
         return _STREAM
-    return _LIST if name == ":inbox" or name.startswith((":m:", ":p:", ":x:")) else _HASH
+    return _LIST if name in (":inbox", ":next") or name.startswith((":m:", ":p:", ":x:")) else _HASH
 
 
 def _read(session: str, name: str) -> Command:
