@@ -144,12 +144,12 @@ class ForkingVerbs(ClientConnection):
         key = None if idempotency_key is None else f"{source}:{idempotency_key}"
         fork_id = ChildSessionId.of(f"{source.partition('.')[0]}.{derive_id(key, 'fork')}")
         copy = Copy(
-            change=wanted.of,
+            change=wanted.of, share=self._share_of(wanted.labels),
             past=None if wanted.at is None else self.store.sessions.parts_at(source, wanted.at),
             queue="" if agent is None else self._queues.queue_of(agent),
-            share=self._share_of(wanted.labels),
             fingerprint="" if key is None else canonical_digest(["fork", key, *wanted.facts()]),
-        )
+        )  # fmt: skip
+        effects = tuple(self._effects_after(source, wanted.at))  # before, since the source may have gone behind it
         try:
             self._publish(self.store.sessions.fork(source, fork_id, copy, version=expected_version))
         except SessionConflict:
@@ -161,7 +161,7 @@ class ForkingVerbs(ClientConnection):
         notice = "" if copy.queue is not None else self._queues.describe_unknown(str(agent))
         if notice:
             warnings.warn(notice, stacklevel=2)
-        return Fork.with_facts(fork_id, tuple(self._effects_after(source, wanted.at)), notice)
+        return Fork.with_facts(fork_id, effects, notice)
 
     def _share_of(self, labels: Mapping[str, str] | None) -> str | None:
         shares = None if labels is None else self._notes.shares()

@@ -180,6 +180,7 @@ def reads_of(lab: ArchiveLab) -> dict[str, Callable[[], Any]]:
         "state": lambda: sessions.state_at(name, StepAddress(1)),
         "parts": lambda: sessions.parts_at(name, StepAddress(1)),
         "request": lambda: sessions.request_at(name, StepAddress(1)),
+        "later": lambda: sessions.steps_after(name, StepAddress(1)),
         "rewind": lambda: sessions.find_rewind(name, "op-first", "asked"),
         "requests": lambda: lab.store.requests.page(RequestFilter(session_id=name)),
         "event": lambda: lab.store.live.event_at(name, sessions.events(name)[0].id),

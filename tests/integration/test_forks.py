@@ -21,14 +21,17 @@ from celery_agents.worker.errors import (
     IdempotencyMismatch,
     InvalidInput,
     SessionConflict,
+    SessionDeleted,
     SessionNotFound,
 )
 from celery_agents.worker.state import ReplaceMessage, SetResult
 from celery_agents.worker.state.past.seen_requests import ModelRequest
+from celery_agents.worker.store.store import SessionActions
 
 from support.agents import call, plan
 from support.lab import Lab
 from support.serve_process import ServeProcess
+from support.store import SpyDatabase
 from support.wait import wait_until
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore:no worker has registered")]
@@ -93,6 +96,17 @@ def test_an_effect_that_is_left_is_named_with_its_place(lab: Lab) -> None:
     assert (unsafe.tool, unsafe.effect, unsafe.step, unsafe.outcome) == ("unsafe", "unsafe", 3, "ok")
     assert (keyed.effect, keyed.step, keyed.execution_id) == ("keyed", 4, job.execution_id)
     assert (later.effect, later.step, later.execution_id == job.execution_id) == ("keyed", 1, False)
+
+
+def test_an_effect_is_named_although_the_source_goes_when_it_was_copied(lab: Lab) -> None:
+    job, client = ended(lab, "going"), lab.new_client()
+    spy = SpyDatabase(client.store.context.database)
+    client.store.sessions = SessionActions(replace(client.store.context, database=spy))
+    spy.before("create.exec", lambda: lab.client.delete(job.session_id))
+    fork = client.fork(job.session_id, at=3)
+    assert [each.tool for each in fork.effects_after] == ["keyed"]
+    with pytest.raises(SessionDeleted):
+        client.show(job.session_id)
 
 
 def test_a_fork_for_an_agent_that_nobody_offers_says_that_it_waits(lab: Lab) -> None:

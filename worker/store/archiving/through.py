@@ -200,7 +200,8 @@ _WAYS: Final[Mapping[str, Way]] = {
     **dict.fromkeys(
         (
             "load", "definition", "record", "records", "read_joined", "outcome", "step_facts", "execution",
-            "messages", "outline", "state_at", "parts_at", "request_at", "find", "read_waiting", "find_rewind",
+            "messages", "outline", "state_at", "parts_at", "request_at", "steps_after", "find", "read_waiting",
+            "find_rewind",
         ),
         _read,
     ),

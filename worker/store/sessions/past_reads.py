@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic_core import from_json
 
-from ...errors import InvalidInput, NotKept, StoreUnavailable
+from ...errors import InvalidInput, NotKept, StateUnreadable, StoreUnavailable
 from ...state.agent_state import AgentState
 from ...state.codec.join import Head, StateParts, read_head, read_item
 from ...state.conversation.messages import Message, Span
@@ -72,27 +72,30 @@ class PastReadVerbs(StorePart):
 
     def steps_after(
         self, session_id: str, address: StepAddress, *, with_calls: bool = False
-    ) -> Iterator[tuple[str, AgentStep]]:
+    ) -> list[tuple[str, AgentStep]]:
         """Read the committed steps behind one, of its execution and of later ones, each with the id of its execution.
 
         Args:
             with_calls: Only those that have carried out calls.
         Raises:
             SessionNotFound: There is no such session, or it has expired.
+            InvalidInput: The session has no such execution any more.
             StateUnreadable: One cannot be read.
+            StoreUnavailable: No answer in time, or the session changes too fast to be read.
         """
-        keys, database = self._context.keys(session_id), self._context.database
-        (named,) = database.pipeline("past.executions", [("HGET", keys.session, "executions")])
-        names = fields.strings(named)
-        first = names.index(address.execution_id or names[-1])
-        lists: list[Command] = [
-            ("LRANGE", keys.steps(name), address.number if place == 0 else 0, -1)
-            for place, name in enumerate(names[first:])
+        scope = self._context.session(session_id)
+        for _ in range(_TORN_READS):
+            found = _read_after(scope, address)
+            if found is not None:
+                break
+        else:
+            raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+        return [
+            (name, StepExecution.from_json(record).step)
+            for name, records in found.items()
+            for record in records
+            if _CALLS in record or not with_calls
         ]
-        for name, entries in zip(names[first:], database.pipeline("past.steps", lists), strict=True):
-            for record in read_steps(database.pipeline, keys, entries):
-                if _CALLS in record or not with_calls:
-                    yield name, StepExecution.from_json(record).step
 
     def _read_past(self, session_id: str, address: StepAddress) -> tuple[StoredPast, Position]:
         scope = self._context.session(session_id)
@@ -101,6 +104,33 @@ class PastReadVerbs(StorePart):
             if found is not None:
                 return found
         raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+
+
+def _read_after(scope: SessionScope, address: StepAddress) -> dict[str, list[bytes]] | None:
+    """Read the records behind a step, by execution. None: the session was saved in between."""
+    keys, database = scope.keys, scope.database
+    named: Command = ("HMGET", keys.session, "version", "executions")
+    ((version, stored),) = database.pipeline("past.executions", [named])
+    if version is None:
+        raise missing_error(scope.context, scope.session_id)
+    names = fields.strings(stored)
+    wanted = address.execution_id or next(reversed(names), "")
+    if wanted not in names:
+        raise InvalidInput(address.field, str(address), f"session {scope.session_id} does not keep this execution.")
+    later = names[names.index(wanted) :]
+    lists: list[Command] = [("LRANGE", keys.steps(name), address.number if name == wanted else 0, -1) for name in later]
+    entries, damage = database.pipeline("past.steps", lists), None
+    found = dict[str, list[bytes]]()
+    try:
+        found = {name: read_steps(database.pipeline, keys, each) for name, each in zip(later, entries, strict=True)}
+    except StateUnreadable as error:
+        damage = error
+    ((after, _),) = database.pipeline("past.after", [named])
+    if after != version:
+        return None
+    if damage is not None:
+        raise damage
+    return found
 
 
 class _PastRead:
