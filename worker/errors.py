@@ -24,10 +24,10 @@
     ├── ClaimLost                   another worker took this step over; nothing was written
     ├── VersionConflict             the session was saved since it was loaded; nothing was written
     ├── StoreUnavailable            no answer in time; the write may have happened
+    │   ├── ArchiveUnavailable      the archive does not answer, or refuses
     │   ├── StoreForbidden          this Redis user may not do that
     │   └── NotConfirmed            written, and too few replicas have it yet
     ├── StoreFull                   the store refuses writes for want of memory
-    ├── ArchiveUnavailable          the archive does not answer, or refuses
     ├── StateUnreadable             stored data that are damaged or incomplete
     │   ├── StateTooNew             stored by a newer version of this package
     │   └── InvalidSessionFile      a session's file that is damaged
@@ -330,6 +330,10 @@ class StoreUnavailable(CeleryAgentsError):
     """The store did not answer in time. A write may have happened; asking again is safe."""
 
 
+class ArchiveUnavailable(StoreUnavailable):
+    """The archive does not answer, refuses, or has no space. A write may have happened; asking again is safe."""
+
+
 class StoreForbidden(StoreUnavailable):
     """The store refuses this user the command or the key."""
 
@@ -348,10 +352,6 @@ class NotConfirmed(StoreUnavailable):
 
 class StoreFull(CeleryAgentsError):
     """The store refuses writes because its memory is full."""
-
-
-class ArchiveUnavailable(CeleryAgentsError):
-    """The archive does not answer, refuses, or has no space. A write may have happened; asking again is safe."""
 
 
 WRONG_TYPE = "redis"

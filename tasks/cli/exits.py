@@ -26,6 +26,7 @@ class ExitCode(IntEnum):
 
 # The first line that fits decides.
 _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
+    (errors.ArchiveUnavailable, ExitCode.FAILED),
     (errors.StoreUnavailable, ExitCode.NO_REDIS),
     (errors.StoreFull, ExitCode.NO_REDIS),
     (SettingsError, ExitCode.USAGE),

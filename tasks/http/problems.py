@@ -23,7 +23,6 @@ _STATUS: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (InvalidToken, 401),
     (errors.StoreFull, 507),
     (errors.StoreUnavailable, 503),
-    (errors.ArchiveUnavailable, 503),
     (errors.IdempotencyMismatch, 422),
     (errors.InvalidInput, 422),
     (errors.SessionExpired, 410),

@@ -15,6 +15,8 @@ import pytest
 
 from celery_agents import AgentClient
 from celery_agents.config.settings import Settings
+from celery_agents.flow import Schedule
+from celery_agents.tasks.app import create_app
 from celery_agents.worker.errors import ArchiveUnavailable, SessionArchived, SessionDeleted, SessionNotFound
 
 from support import fork_server
@@ -236,3 +238,22 @@ def test_sessions_stay_in_redis_while_the_archive_is_away(tmp_path: Path) -> Non
             lab.client.archive_status()
         with pytest.raises(ArchiveUnavailable):
             lab.client.show("nobody")
+
+
+def test_what_is_sent_while_the_archive_is_away_is_carried_out_when_it_is_back(tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    with Lab(tmp_path / "lab", env={"CELERY_AGENTS_ARCHIVE_URL": f"sqlite:///{folder}/history.db"}) as lab:
+        worker, client = lab.worker(), lab.client
+        client.schedules.set(Schedule("nightly", cron="* * * * * *", agent="planned", message="go on", session="night"))
+        submitted = {"agent": "planned", "message": "go on", "session_id": "afar"}
+        app = create_app(client.settings)
+        app.send_task("celery_agents.submit", kwargs=submitted, queue="celery_agents.control")
+        worker.wait_for_text("schedule nightly is tried again", 30)
+        worker.wait_for_text("Task celery_agents.submit", 30)
+        folder.mkdir()
+        for name in ("night", "afar"):
+            key = client.store.context.keys(name).session
+            wait_until(lambda key=key: lab.redis.hexists(key, "version"), f"{name} was submitted", 60)
+        status = client.schedules.get("nightly")
+        assert status is not None
+        assert status.refused == 0
