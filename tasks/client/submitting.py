@@ -244,7 +244,9 @@ class SubmittingVerbs(ClientConnection):
         session, operation = submission.session, submission.operation()
         try:
             applied = self.store.sessions.act_in_burst(session, operation, operation_transition, debounce)
-        except (SessionArchived, SessionDeleted):
+        except SessionArchived:
+            return self._job_in_archive(submission) if submission.has_key else None
+        except SessionDeleted:
             return None
         except SessionNotFound:
             with contextlib.suppress(IdempotencyMismatch):
@@ -259,6 +261,12 @@ class SubmittingVerbs(ClientConnection):
             return None
         self._publish(applied.publish)
         return self._job_of(submission, applied)
+
+    def _job_in_archive(self, submission: Submission) -> Job | None:
+        """The job of a message of a burst that was archived since; None: it never came there."""
+        session, operation_id = submission.session, submission.operation_id
+        joined = self.store.sessions.read_joined(session, operation_id)
+        return self._make_job(session, operation_id=operation_id) if joined else None
 
     @verb(
         "POST", "/v1/sessions/{session_id}/messages", "send_message", scope=Scope.SUBMIT, headers=("idempotency_key",),

@@ -15,8 +15,9 @@ import pytest
 
 from celery_agents import AgentClient
 from celery_agents.config.settings import Settings
-from celery_agents.flow import Schedule
+from celery_agents.flow import Debounce, Schedule
 from celery_agents.tasks.app import create_app
+from celery_agents.tasks.client.job import Job
 from celery_agents.worker.errors import ArchiveUnavailable, SessionArchived, SessionDeleted, SessionNotFound
 
 from support import fork_server
@@ -109,6 +110,21 @@ def test_a_message_restores_a_session_and_its_next_end_archives_it_again(lab: La
     assert second.result(timeout=60).final_response == "two"
     assert len([m for m in lab.client.show(job.session_id).state.messages if m.role == "user"]) == 2
     assert lab.client.archive_now(older_than=timedelta(0)).later == 1  # its row is of the earlier state
+
+
+def test_a_message_of_a_burst_that_was_archived_is_not_delivered_again(lab: Lab) -> None:
+    debounce = Debounce("bursts", quiet=timedelta(milliseconds=1), at_most=timedelta(milliseconds=1))
+
+    def send(answer: str) -> Job:
+        return lab.client.submit("planned", plan(answer=answer), debounce=debounce, idempotency_key=answer)
+
+    first = send("one")
+    first.result(timeout=60)
+    archive(lab, first.session_id)
+    again = send("one")
+    assert (again.session_id, again.result(timeout=60).final_response) == (first.session_id, "one")
+    assert is_archived(lab, first.session_id)
+    assert send("two").session_id != first.session_id
 
 
 def test_deleting_and_erasing_reach_the_archive(lab: Lab) -> None:
