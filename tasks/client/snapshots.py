@@ -214,6 +214,8 @@ class SnapshotVerbs(ClientConnection):
             labels=check_labels(found.labels),
         )
         queue = self._queues.queue_of(found.agent)
+        if self.store.archived is not None:
+            self.store.archived.put_mark(name)  # of a session there, whose id is in use although its mark has gone
         saved = self.store.sessions.create(name, session, queue=queue)
         self._publish(saved.publish)
         execution = saved.session.state.execution

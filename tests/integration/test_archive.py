@@ -18,7 +18,13 @@ from celery_agents.config.settings import Settings
 from celery_agents.flow import Debounce, Schedule
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.client.job import Job
-from celery_agents.worker.errors import ArchiveUnavailable, SessionArchived, SessionDeleted, SessionNotFound
+from celery_agents.worker.errors import (
+    ArchiveUnavailable,
+    SessionArchived,
+    SessionConflict,
+    SessionDeleted,
+    SessionNotFound,
+)
 
 from support import fork_server
 from support.agents import call, plan
@@ -146,6 +152,19 @@ def test_deleting_and_erasing_reach_the_archive(lab: Lab) -> None:
     assert lab.client.store.archiver is not None
     lab.client.store.archiver.bury_deleted(shards)
     assert (lab.client.archive_status().tombstones, lab.client.archive_status().sessions) == (3, 0)
+
+
+def test_no_snapshot_takes_the_id_of_a_session_in_the_archive(lab: Lab) -> None:
+    job = lab.client.submit("planned", plan(answer="x"))
+    job.result(timeout=60)
+    snapshot, before = lab.client.snapshot(job.session_id), lab.client.show(job.session_id)
+    archive(lab, job.session_id)
+    for has_mark in (True, False):
+        if not has_mark:  # as when its life is over
+            lab.redis.delete(lab.client.store.context.keys(job.session_id).session)
+        with pytest.raises(SessionConflict, match=job.session_id):
+            lab.client.resume_snapshot(snapshot)
+    assert lab.client.show(job.session_id) == before
 
 
 def test_a_tree_moves_and_is_read_whole(lab: Lab) -> None:
