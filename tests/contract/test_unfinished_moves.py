@@ -9,12 +9,13 @@ import pytest
 
 from celery_agents.worker import crash_points
 from celery_agents.worker.archive.rows import RowState, Search
+from celery_agents.worker.engine import operation_transition
 from celery_agents.worker.errors import SessionConflict, SessionDeleted, SessionNotFound, StoreUnavailable
 from celery_agents.worker.store.archiving.moving import MoveOutcome
 from celery_agents.worker.store.database import Database
 
 from support.archive_lab import ArchiveLab
-from support.store import Bench
+from support.store import Bench, an_operation
 
 pytestmark = pytest.mark.leaves_keys("sessions that ended stay until the archive has them")
 
@@ -98,6 +99,21 @@ def test_an_archived_session_is_deleted_in_both_places(lab: ArchiveLab) -> None:
     with pytest.raises(SessionNotFound):
         lab.archive.document(key)
     assert lab.bench.database("ZCARD", lab.names.shard.archive) == 0
+
+
+def test_a_deleted_session_stays_away_although_its_mark_goes_before_its_row(lab: ArchiveLab) -> None:
+    lab.end(labels={"customer": "42"})
+    lab.move()
+    lab.store.sessions.delete(lab.session)
+    lab.bench.database("DEL", lab.names.session)
+    archived, sessions = lab.store.archived, lab.store.sessions
+    assert archived is not None
+    with pytest.raises(SessionNotFound):
+        sessions.header(lab.session)
+    with pytest.raises(SessionNotFound):
+        sessions.act(lab.session, an_operation("are you there?"), operation_transition)
+    assert list(archived.search(Search())) == sessions.headers_of([lab.session]) == []
+    assert sessions.find_matching(lab.session) == []
 
 
 @pytest.mark.parametrize("has_url", [True, False])

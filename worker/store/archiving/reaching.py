@@ -225,15 +225,20 @@ class ArchivedSessions:
         return self._placed(rows)[0]
 
     def _placed(self, rows: Sequence[FoundSession]) -> tuple[list[FoundSession], list[FoundSession]]:
-        """Choose the rows of sessions that are in the archive, and of those that Redis has."""
+        """Choose the rows of sessions that are in the archive, and of those that Redis has.
+
+        A deleted one is neither, also where its mark has gone and its row has not yet.
+        """
         newest = [each for each in rows if each.is_newest]
         if not newest:
             return [], []
-        names = [self.context.keys(each.session.key.session_id).session for each in newest]
-        reads: list[Command] = [("HMGET", name, "version", MARK, ARCHIVED) for name in names]
-        marked = list(zip(newest, self.context.database.pipeline("archive.marks", reads), strict=True))
-        shown = [each for each, mark in marked if _is_shown(each, mark)]
-        return shown, [each for each, (version, *_) in marked if version is not None]
+        named = [(each.session.key, self.context.keys(each.session.key.session_id)) for each in newest]
+        reads: list[Command] = [("HMGET", keys.session, "version", MARK, ARCHIVED) for _, keys in named]
+        reads += [("ZSCORE", keys.shard.archive, _note_of(key)) for key, keys in named]
+        replies = self.context.database.pipeline("archive.marks", reads)
+        marked = list(zip(newest, replies[: len(newest)], replies[len(newest) :], strict=True))
+        shown = [each for each, mark, deleted in marked if deleted is None and _is_shown(each, mark)]
+        return shown, [each for each, (version, *_), _ in marked if version is not None]
 
     def _find(self, session_id: str, missing: SessionNotFound | None) -> _Found | None:
         """The row of a session that Redis does not hold.
@@ -253,8 +258,10 @@ class ArchivedSessions:
             return None
         if isinstance(missing, SessionArchived):
             return _Found(SessionKey(session_id, missing.created_ms), missing.mark)
-        rows = self.archive.sessions_of(session_id, limit=1)
-        return _Found(rows[0].session.key, rows[0].row.mark) if rows else None
+        shown, restored = self._placed(self.archive.sessions_of(session_id, limit=1))
+        if restored:
+            raise _Restored
+        return _Found(shown[0].session.key, shown[0].row.mark) if shown else None
 
     def _with_row(
         self,
