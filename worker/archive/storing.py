@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, case, delete, insert, select, update
 from sqlalchemy.sql import Update
 
 from . import documents
@@ -35,6 +35,13 @@ IS_OF: Final = and_(
 _LOCK: Final = select(sessions.c.id, sessions.c.revision, sessions.c.state).where(IS_OF).with_for_update()
 _AS_SEEN: Final = update(sessions).where(IS_OF, sessions.c.revision == bindparam("seen"))
 _NEXT: Final = sessions.c.revision + 1
+# A fork is the root of its tree, although its id begins with that of its source's root.
+_ROOT_OF_PARENT: Final = (
+    select(case((sessions.c.parent_id == "", sessions.c.session_id), else_=sessions.c.root_id))
+    .where(sessions.c.session_id == bindparam("parent"))
+    .order_by(sessions.c.created_ms.desc())
+    .limit(1)
+)
 _MAKE_VALID: Final = _AS_SEEN.where(sessions.c.state == RowState.PENDING).values(state=RowState.VALID, revision=_NEXT)
 _MAKE_PENDING: Final = _AS_SEEN.where(sessions.c.state != RowState.TOMBSTONE).values(
     state=RowState.PENDING, revision=_NEXT
@@ -66,6 +73,9 @@ class StoreVerbs(ArchivePart):
         found_words, error_words = words(entry.text), words(session.error[:_ERROR_CHARS])
         values = _values(session, size=len(body), revision=seen + 1)
         with self._database.writing() as connection:
+            if session.parent_id:
+                root = connection.execute(_ROOT_OF_PARENT, {"parent": session.parent_id}).scalar()
+                values["root_id"] = root or values["root_id"]
             row = _lock(connection, key)
             if (NEW if row is None else row.revision) != seen or (row is not None and row.is_tombstone):
                 return None

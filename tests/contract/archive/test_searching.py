@@ -210,8 +210,10 @@ def test_costs_by_a_label_are_those_of_the_root_for_sessions_below(archive: Arch
     archive.store(entry(f"a.{'0' * 32}", parent_id="a", costs=(cost("e2"),)), seen=0)
     archive.store(entry(f"a.{'1' * 32}", forked_from="a", costs=(cost("e3"),)), seen=0)
     archive.store(entry(f"a.{'2' * 32}", forked_from="a", labels={"customer": "7"}, costs=(cost("e4"),)), seen=0)
+    archive.store(entry(f"a.{'3' * 32}", parent_id=f"a.{'2' * 32}", costs=(cost("e5"),)), seen=0)
+    archive.store(entry(f"a.{'4' * 32}", parent_id=f"a.{'3' * 32}", costs=(cost("e6"),)), seen=0)
     sums = {each.name: (each.executions, each.cost) for each in archive.costs(CostBy.LABEL, label="customer")}
-    assert sums == {"42": (2, 1.0), "": (1, 0.5), "7": (1, 0.5)}, "a fork is a root"
+    assert sums == {"42": (2, 1.0), "": (1, 0.5), "7": (3, 1.5)}, "a fork is a root"
 
 
 def test_costs_leave_out_what_is_in_redis_again(billed: Archive) -> None:
