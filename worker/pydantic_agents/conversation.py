@@ -61,6 +61,10 @@ class Counters:
         return asdict(self)
 
 
+Prompt = str | list[str] | None
+"""Texts of the user, as a run of pydantic-ai takes them: one, or a list of several."""
+
+
 @dataclass(slots=True)
 class Conversation:
     """A conversation, as a run of pydantic-ai takes it.
@@ -68,6 +72,7 @@ class Conversation:
     Attributes:
         history: The messages before the request, or with it where there is no prompt.
         prompt: What the user has said since; None where the history ends in the request.
+        asked: What the user has said before the execution's first answer: the prompt of all its requests and calls.
         counters: What this execution has counted.
         usage: What this execution has used.
         known: How many messages of the history earlier steps have kept; what follows is kept by the next step.
@@ -77,7 +82,8 @@ class Conversation:
     """
 
     history: list[ModelMessage]
-    prompt: str | list[str] | None
+    prompt: Prompt
+    asked: Prompt
     counters: Counters
     usage: RunUsage
     known: int = 0
@@ -251,10 +257,12 @@ def read_conversation(messages: Sequence[Message], tag_id: str) -> Conversation:
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
     history, latest = _read_answers(messages, tag_id)
+    asked = _prompt_of(_find_texts_before_answers(messages, tag_id))
     if latest.takes_outputs:
         return Conversation(
             history=history,
             prompt=None,
+            asked=asked,
             counters=latest.counters,
             usage=latest.usage,
             known=len(history),
@@ -265,13 +273,37 @@ def read_conversation(messages: Sequence[Message], tag_id: str) -> Conversation:
     if latest.goes_on:  # within an execution, what was said meanwhile follows the results
         results = [*results, *(UserPromptPart(content=text) for text in latest.said)]
     else:
-        prompt = latest.said[0] if len(latest.said) == 1 else latest.said
+        prompt = _prompt_of(latest.said)
     if results:
         history.append(ModelRequest(parts=results))
     counters = latest.counters.after(latest.results)
     return Conversation(
-        history=history, prompt=prompt, counters=counters, usage=latest.usage, known=known, queued=latest.queued
+        history=history,
+        prompt=prompt,
+        asked=asked,
+        counters=counters,
+        usage=latest.usage,
+        known=known,
+        queued=latest.queued,
     )
+
+
+def _prompt_of(said: list[str]) -> str | list[str]:
+    return said[0] if len(said) == 1 else said
+
+
+def _find_texts_before_answers(messages: Sequence[Message], tag_id: str) -> list[str]:
+    """Find the texts of the user in front of the first answer of an execution."""
+    said: list[str] = []
+    for message in reversed(messages):
+        if message.role is Role.USER:
+            said.insert(0, message.content)
+        elif message.role is Role.ASSISTANT:
+            if message.metadata.get("execution_id") != tag_id:
+                break
+            if kept_of(message) is not None:  # one that was left off is no answer
+                said.clear()
+    return said
 
 
 def _read_answers(messages: Sequence[Message], tag_id: str) -> tuple[list[ModelMessage], _Since]:

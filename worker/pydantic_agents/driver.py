@@ -159,7 +159,8 @@ class PydanticAgentDriver(LaterAnswers):
             conversation_id=request.session_id,
         ) as run:
             counters, takes_outputs = conversation.counters, conversation.results is not None
-            internals.seed_run(run, counters, run_step=counters.run_step - takes_outputs)
+            run_step = counters.run_step - takes_outputs
+            internals.seed_run(run, counters, run_step=run_step, prompt=conversation.asked)
             internals.queue_messages(run, conversation.queued)
             assert isinstance(run, AgentRun)
             node: Any = await self._begin(run, conversation)
@@ -207,9 +208,10 @@ class PydanticAgentDriver(LaterAnswers):
             return node
         node = await run.next(node)
         if conversation.results is None:
-            internals.restore_history(run, conversation.history[:-1])
+            internals.restore_history(run, conversation.history[:-1], prompt=conversation.asked)
             return node
-        internals.restore_history(run, [*conversation.history[:-1], node.model_response])
+        history = [*conversation.history[:-1], node.model_response]
+        internals.restore_history(run, history, prompt=conversation.asked)
         internals.tool_manager_of(run, conversation.counters)
         return await internals.take_outputs_after(run, node, conversation.results)
 

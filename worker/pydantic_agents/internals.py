@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
-from .conversation import Counters, with_unique_call_ids
+from .conversation import Counters, Prompt, with_unique_call_ids
 from .stored_messages import dump_messages, load_messages
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def check_installed() -> None:
         for owner, names in (
             (_agent_graph.GraphAgentState, ("run_step", "output_retries_used", "pending_messages", "message_history")),
             (_enqueue.PendingMessage, ("messages", "priority", "enqueue_id", "_tool_call")),
-            (_agent_graph.GraphAgentDeps, ("tool_manager",)),
+            (_agent_graph.GraphAgentDeps, ("tool_manager", "prompt")),
             (_agent_graph.CallToolsNode, ("tool_call_results", "model_response")),
             (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
             (tool_manager.ToolManager, ("for_run_step", "validate_tool_call")),
@@ -49,18 +49,21 @@ def check_installed() -> None:
         )
 
 
-def seed_run(run: AgentRun[Any, Any], counters: Counters, *, run_step: int) -> None:
-    """Let a run that has made no request count on from an earlier one."""
+def seed_run(run: AgentRun[Any, Any], counters: Counters, *, run_step: int, prompt: Prompt) -> None:
+    """Let a run that has made no request count on from an earlier one, with what the user has asked that one for."""
     state = run.ctx.state
     state.run_step, state.output_retries_used = run_step, counters.output_retries
+    run.ctx.deps.prompt = prompt
 
 
-def restore_history(run: AgentRun[Any, Any], history: Sequence[ModelMessage]) -> None:
-    """Give a run that has just begun the messages that precede what it is about to do.
+def restore_history(run: AgentRun[Any, Any], history: Sequence[ModelMessage], *, prompt: Prompt) -> None:
+    """Give a run that has just begun the messages that precede what it is about to do, and its prompt.
 
-    A run repairs its history when it begins. A run that goes on does not, so that its processors find what they left.
+    A run repairs its history when it begins, and takes what a tool has added to a result for its prompt. A run that
+    goes on does neither, so that its processors and instructions find what they left.
     """
     run.ctx.state.message_history[:] = history
+    run.ctx.deps.prompt = prompt
 
 
 def response_with_unique_call_ids(run: AgentRun[Any, Any], node: Any) -> ModelResponse:

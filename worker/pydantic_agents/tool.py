@@ -130,9 +130,9 @@ class PydanticTool:
             conversation_id=ctx.session_id,
             metadata={"celery": _metadata(ctx, kept)},
         ) as run:
-            internals.seed_run(run, counters, run_step=counters.run_step - 1)
+            internals.seed_run(run, counters, run_step=counters.run_step - 1, prompt=before.asked)
             await run.next(run.next_node)  # type: ignore[arg-type]
-            internals.restore_history(run, history)
+            internals.restore_history(run, history, prompt=before.asked)
             _check_limit(limits, run, len(kept.get("calls", ())))
             manager = internals.tool_manager_of(run, counters)
             call = _part_of_call(ctx.calls[ctx.index].id, self.name, bound["args"], history[-1])
