@@ -282,7 +282,11 @@ def _check_kind(name: str, value: object) -> None:
 def _texts(prompt: object) -> list[str]:
     texts = [prompt] if isinstance(prompt, str) else prompt
     if not isinstance(texts, Sequence) or not texts or not all(isinstance(each, str) for each in cast("Any", texts)):
-        raise InvalidInput("user_prompt", cast("type[Any]", type(prompt)), "give a text, or a list of texts.")
+        raise InvalidInput(
+            "user_prompt",
+            cast("type[Any]", type(prompt)),
+            "give a text, or a list of texts; media go into message_history.",
+        )
     return list(cast("Sequence[str]", texts))
 
 
@@ -332,5 +336,5 @@ def _failure(agent: str, result: Result, errors: Sequence[ErrorInfo]) -> Excepti
     kinds = {result.stop_message.partition(":")[0], *(each.kind for each in errors)}
     for kind in _RAISES:
         if kind.__name__ in kinds:
-            return kind(said)
+            return kind(said.removeprefix(f"{kind.__name__}: "))
     return AgentRunError(f"agent {agent!r} {result.status}: {said}")
