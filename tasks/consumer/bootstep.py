@@ -87,7 +87,7 @@ class WorkerBootstep(bootsteps.StartStopStep):
         if not taken.all:
             return  # a worker of an existing project that has nothing to do with agents
         check_commands(self._app)
-        limit_commands(self._app)
+        limit_commands(self._app, parent.pool)
         if takes_steps_itself(self._settings) and parent.hub is not None:
             self._take_queues()
         if not taken.steps:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from celery import Celery
+from celery.concurrency.base import BasePool
 
 from ..names import CONTROL, STEP
 from .internals import wrap_remote_command
@@ -29,8 +30,8 @@ Refuse = Callable[[dict[str, Any]], str | None]
 """Says why a command with these arguments is not carried out; None when it is."""
 
 
-def limit_commands(app: Celery) -> None:
-    """Let this worker answer commands beyond its limits with an error instead of carrying them out."""
+def limit_commands(app: Celery, pool: BasePool) -> None:
+    """Let the worker of this pool answer commands beyond its limits with an error instead of carrying them out."""
 
     def refuse_queue(arguments: dict[str, Any]) -> str | None:
         queue, known = arguments.get("queue"), dict(app.amqp.queues)
@@ -38,12 +39,13 @@ def limit_commands(app: Celery) -> None:
             return None
         return f"queue={shown(queue)} is none of this worker's app; it knows {', '.join(sorted(known))}"
 
+    refuse_size = _refuse_many if hasattr(pool, "grow") else _refuse_any
     limits: dict[str, Refuse] = {
         "add_consumer": refuse_queue,
         "rate_limit": refuse_rate,
         "time_limit": _refuse_our_task,
-        "pool_grow": _refuse_many,
-        "pool_shrink": _refuse_many,
+        "pool_grow": refuse_size,
+        "pool_shrink": refuse_size,
         "revoke_by_stamped_headers": StampLimit().refuse,
         "objgraph": lambda _: "it writes files on the worker's machine",
     }
@@ -112,6 +114,10 @@ class StampLimit:
             return f"the worker keeps {self._most} revoked stamps at most; start it anew to have none"
         self._known |= given
         return None
+
+
+def _refuse_any(_: dict[str, Any]) -> str:
+    return "this worker's pool keeps its size, which CELERY_AGENTS_CONCURRENCY sets"
 
 
 def _refuse_many(arguments: dict[str, Any]) -> str | None:

@@ -293,6 +293,8 @@ def test_a_worker_consumes_no_queue_that_its_app_does_not_know(attacker: Attacke
         lambda: control.rate_limit("celery_agents.step", "1/h", reply=True, timeout=5, limit=1),
         lambda: control.time_limit("celery_agents.step", soft=1, hard=2, reply=True, timeout=5, limit=1),
         lambda: control.pool_grow(10**9, reply=True, timeout=5, limit=1),
+        lambda: control.pool_grow(1, reply=True, timeout=5, limit=1),  # slots that share a thread do not grow
+        lambda: control.pool_shrink(1, reply=True, timeout=5, limit=1),
     ):
         assert "refused" in str(limit())
     assert control.ping(timeout=5, limit=1)
