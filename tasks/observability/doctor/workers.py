@@ -218,7 +218,10 @@ def _examine_queue(installation: Installation, name: str, takers: Mapping[str, M
         return Finding.warn(label, f"{what}, and no live worker takes it", advice)
     free = count_free_slots(takers)
     if seconds > _OVERDUE_SECONDS and free:
-        advice = f"no worker takes messages from {key!r}: give the workers this broker, and look at their logs"
+        advice = (
+            f"no worker takes messages from {key!r}: give the workers this broker, and look at their logs; "
+            "add_consumer ends what cancel_consumer has begun"
+        )
         return Finding.fail(label, f"{what}, while {free} slots are free", advice)
     return Finding.ok(label, what)
 
