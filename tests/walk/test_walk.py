@@ -168,7 +168,8 @@ def test_from_the_demo_to_a_project_whose_worker_is_killed(newcomer: Newcomer) -
         "celery-agents up --agents my_shop.agents,slow_agents", folder=project, until="Ctrl-C ends everything"
     )
     block = ready_block(newcomer, up)
-    assert "fragile, slow, support" in block and "Page    http://" in block
+    assert "fragile, slow, support" in block
+    assert "Page    http://" in block
     said = newcomer.type('celery-agents submit support "Order 17 arrived broken" --wait')
     assert said == "I am sorry about that. I refunded 24.00 for order 17.\n"
 
