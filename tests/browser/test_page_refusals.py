@@ -109,6 +109,23 @@ def test_a_session_is_read_while_its_stream_is_refused_or_cut_off(
     expect(box).to_have_value("What I have typed stays")
 
 
+def test_a_session_that_is_deleted_while_it_is_shown_is_said_to_be_gone_once(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = completed(desk, "Thanks")
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+    box = page.get_by_label("Message to support")
+    box.fill("What I have typed stays")
+    desk.client.delete(job.session_id)
+    page.get_by_role("button", name="Fork", exact=True).click()
+    expect(page.get_by_text("was deleted: nothing of it is left")).to_have_count(2)  # at the action, too
+    page.wait_for_timeout(8000)
+    expect(page.get_by_text("was deleted: nothing of it is left")).to_have_count(2)
+    expect(page.get_by_role("log", name="Messages")).to_contain_text("Thanks")
+    expect(box).to_have_value("What I have typed stays")
+
+
 def test_what_another_has_done_in_between_is_said_and_nothing_typed_is_lost(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:

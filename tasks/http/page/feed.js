@@ -98,8 +98,7 @@ export class Feed {
     const { type, data } = frame;
     if (type === "step_committed" && this.#isRead(data)) this.transcript.settle(data.execution_id, data.step);
     else this.transcript.apply(frame);
-    if (type === "live") return;
-    this.refresh(...staleAfter(type));
+    if (type !== "live") this.refresh(...staleAfter(type));
   }
 
   /** Whether a commit that is told was there before the conversation was read. */
@@ -150,8 +149,9 @@ export class Feed {
     } catch (problem) {
       if (this.#stopped.signal.aborted) return true;
       if (!(problem instanceof Refusal)) throw problem;
-      const changes = name === "header" && !problem.isTemporary ? { problem } : {};
-      this.#set({ ...changes, problems: { ...this.view.problems, [name]: problem } });
+      const about = problem.status === 410 ? "header" : name; // gone is the session as a whole
+      const problems = { ...this.view.problems, [about]: problem };
+      this.#set(about === "header" && !problem.isTemporary ? { problem, problems } : { problems });
       if (problem.isTemporary) this.#dirty.add(name);
       return !problem.isTemporary;
     }
