@@ -393,3 +393,24 @@ def test_an_answer_for_equal_requests_is_for_those_that_were_there_when_it_was_b
     page.get_by_role("button", name="Approve", exact=True).click()
     wait_for(desk, later, "completed")
     assert watched.complaints == []
+
+
+def test_back_finds_the_list_as_it_was_left(desk: Lab, served: ServeProcess, watched: Watched) -> None:
+    page = watched.page
+    for number in range(60):  # no worker takes them
+        desk.client.submit("support", f"Where is order {number}?")
+    page.goto(f"{served.url}/sessions")
+    page.get_by_role("button", name="Older sessions").click()
+    oldest = page.get_by_role("link", name="Where is order 0?")
+    oldest.scroll_into_view_if_needed()
+    oldest.click()
+    expect(page.get_by_role("heading", name="Where is order 0?")).to_be_visible()
+    desk.client.submit("support", "One that has come since")
+    page.go_back()
+    expect(oldest).to_be_in_viewport()
+    expect(page.get_by_role("button", name="Show 1 newer session")).to_have_count(1)
+    expect(page.get_by_text("It has changed since")).to_have_count(0)
+    oldest.click()
+    page.get_by_role("navigation", name="Places").get_by_role("link", name="Sessions").click()
+    expect(page.get_by_role("link", name="One that has come since")).to_be_in_viewport()
+    assert watched.complaints == []

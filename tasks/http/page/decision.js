@@ -1,6 +1,6 @@
 // The decision about a request: note, how long it is remembered, approve or answer, deny with a reason, or not now; and
 // how it is sent, to one request or to several equal ones, each once.
-import { newKey, post, Refusal, sessionPath } from "./api.js";
+import { post, Refusal, sessionPath } from "./api.js";
 import { useKeys } from "./dialog.js";
 import { count, inert, plural } from "./format.js";
 import { html, useLayoutEffect, useRef } from "./html.js";
@@ -112,13 +112,6 @@ function show(element) {
 
 const NO_REPLY =
   "No reply came. Your answer may have arrived nevertheless. While it is open, send it again: it counts once.";
-const keys = new Map();
-
-/** The same key for the same answer, so that one whose reply was lost is not given twice. */
-function idempotencyKey(text) {
-  if (!keys.has(text)) keys.set(text, newKey());
-  return keys.get(text);
-}
 
 /**
  * Answer requests one after another.
@@ -144,8 +137,7 @@ export async function answerAll(targets, answer, { digest, note, remember }, onP
 
 async function answerOne(target, body) {
   try {
-    const key = idempotencyKey(`${target.session_id} ${JSON.stringify(body)}`);
-    await post(sessionPath(target.session_id, "/answers"), body, { key });
+    await post(sessionPath(target.session_id, "/answers"), body, { isOnce: true });
     return null;
   } catch (problem) {
     if (!(problem instanceof Refusal)) throw problem;

@@ -2,7 +2,7 @@
 import { get, post, Refusal, request, sessionPath } from "./api.js";
 import { ask, useKeys } from "./dialog.js";
 import { count, firstLine, inert, money, plural, shortId } from "./format.js";
-import { html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { usePolled } from "./live.js";
 import { Ago, Status } from "./parts.js";
 import { Labels, SUSPENDED, WHY } from "./session_head.js";
@@ -12,33 +12,34 @@ const PAGE = 50;
 const OLDER = 200;
 const ENDED = ["completed", "stopped", "failed", "idle"];
 const AT_ONCE = 4;
+let left = {}; // the list as it was shown last, which Back shows again
 
 /**
  * The listing: its newest page is read again and again, older ones when they are asked for. Rows change where they are;
  * new ones wait until they are asked for, so that nothing moves under the pointer.
  */
 export function useSessions({ agent, status, label }) {
-  const [kept, setKept] = useState({ order: [], byId: new Map(), cursor: null });
+  const wanted = `${agent} ${status} ${label}`;
+  const [kept, setKept] = useState(() =>
+    history.state !== null && left.wanted === wanted ? left : { order: [], byId: new Map(), cursor: null });
   const [isReadingOlder, setReadingOlder] = useState(false);
   const [olderProblem, setOlderProblem] = useState(null);
   const query = { agent, status, label, limit: PAGE };
-  const wanted = `${agent} ${status} ${label}`;
   const polled = usePolled((signal) => get("v1/sessions", query, signal), [wanted], 3);
-  const filter = useRef("");
+  useLayoutEffect(() => kept === left && scrollTo(0, history.state), []);
+  useEffect(() => { left = kept; }, [kept]);
   useEffect(() => {
     if (!polled.value) return;
-    const isOther = filter.current !== wanted;
-    filter.current = wanted;
     setKept((before) => {
       const { sessions, cursor } = polled.value;
-      const isFirst = isOther || !before.order.length;
+      const isFirst = before.wanted !== wanted || !before.order.length;
       const byId = new Map(isFirst ? [] : before.byId);
       for (const each of sessions) byId.set(each.session_id, each);
-      return isFirst ? { order: sessions.map((each) => each.session_id), byId, cursor } : { ...before, byId };
+      return isFirst ? { wanted, order: sessions.map((each) => each.session_id), byId, cursor } : { ...before, byId };
     });
   }, [polled.value]);
   const fresh = (polled.value?.sessions ?? []).map((each) => each.session_id);
-  const isRead = polled.value !== null && filter.current === wanted;
+  const isRead = kept.wanted === wanted;
   const rows = useMemo(() => (isRead ? kept.order.map((id) => kept.byId.get(id)) : []), [kept, isRead]);
   const showNewer = () => setKept((before) => ({ ...before, order: [...new Set([...fresh, ...before.order])] }));
   const readOlder = async () => {
@@ -46,12 +47,11 @@ export function useSessions({ agent, status, label }) {
     try {
       const page = await get("v1/sessions", { ...query, limit: OLDER, cursor: kept.cursor });
       setOlderProblem(null);
-      if (filter.current !== wanted) return; // another list is shown
       setKept((before) => {
-        const byId = new Map(before.byId);
-        for (const each of page.sessions) byId.set(each.session_id, each);
+        if (before.wanted !== wanted) return before; // another list is shown
+        const byId = new Map([...before.byId, ...page.sessions.map((each) => [each.session_id, each])]);
         const order = [...new Set([...before.order, ...page.sessions.map((each) => each.session_id)])];
-        return { order, byId, cursor: page.cursor };
+        return { wanted, order, byId, cursor: page.cursor };
       });
     } catch (problem) {
       setOlderProblem(problem);
@@ -61,7 +61,7 @@ export function useSessions({ agent, status, label }) {
   };
   // What should be on the newest page and is not: it has another status by now, or was deleted.
   const end = polled.value?.cursor ? polled.value.sessions.at(-1)?.updated_at : "";
-  const isGone = (row) => row.updated_at > end && !fresh.includes(row.session_id);
+  const isGone = (row) => polled.value && row.updated_at > end && !fresh.includes(row.session_id);
   return {
     isGone, rows, isRead, isReadingOlder, showNewer, readOlder, refresh: polled.refresh,
     newer: isRead ? fresh.filter((id) => !kept.order.includes(id)).length : 0,

@@ -27,8 +27,9 @@ export function linkTo(place, id = "", query = {}) {
   return url.pathname + url.search;
 }
 
-/** Go to an address of this page without loading it anew. */
+/** Go to an address of this page without loading it anew. What is left keeps how far it was scrolled, for Back. */
 export function go(href, { replace = false } = {}) {
+  if (!replace) history.replaceState(scrollY, "");
   history[replace ? "replaceState" : "pushState"](null, "", href);
   dispatchEvent(new Event(CHANGED));
 }
