@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
@@ -15,14 +16,14 @@ from ..drivers.pricing import estimate, is_priced
 from ..drivers.protocol import InferenceRequest
 from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
 from ..drivers.pydantic_ai.background import translate
-from ..drivers.pydantic_ai.failures import as_driver_error
+from ..drivers.pydantic_ai.failures import OF_ANY_CODE, as_driver_error
 from ..drivers.pydantic_ai.models import ModelClients, Target, endpoint_of, unwrapped
 from ..drivers.pydantic_ai.received import interrupted_stream
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..flow.values import ModelEndpoint
-from ..redaction import redact
+from ..redaction import describe_exception, redact
 from ..state.conversation.context import LLMConfig
 from ..state.conversation.messages import DEFAULT, Message, Role
 from ..state.execution.inference import FinishReason, InferenceResponse
@@ -30,6 +31,7 @@ from ..state.execution.tool_calls import ToolCall
 from ..state.execution.usage import NO_USAGE, InferenceUsage
 from ..state.values.frozen import FrozenDict, thaw
 from ..tools.effect import Effect
+from ..tools.stop import StopExecution
 from . import internals
 from .begun import begun_call
 from .conversation import (
@@ -51,7 +53,7 @@ from .tool_options import TOOLS, ToolOptions
 from .usages import dump_usage, estimate_of, has_price, load_limits, price_of
 
 if TYPE_CHECKING:
-    from pydantic_ai import Agent, UnexpectedModelBehavior, UsageLimitExceeded
+    from pydantic_ai import Agent
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.run import AgentRun
     from pydantic_ai.tool_manager import ToolManager
@@ -145,7 +147,7 @@ class PydanticAgentDriver(LaterAnswers):
             return await self._ask_in_run(conversation, deps, request)
 
     async def _ask_in_run(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
-        from pydantic_ai import CallToolsNode, ModelRequestNode, UnexpectedModelBehavior, UsageLimitExceeded
+        from pydantic_ai import CallToolsNode, ModelRequestNode
         from pydantic_ai.run import AgentRun
 
         options = await self._options_of_session(request.settings)
@@ -174,7 +176,9 @@ class PydanticAgentDriver(LaterAnswers):
                         await _emit(node, run, text)
                     node = await run.next(node)
                 return await self._read_answer(run, node, conversation, options.get("model"))
-            except (UnexpectedModelBehavior, UsageLimitExceeded) as error:
+            except _NoStream:
+                raise
+            except Exception as error:  # noqa: BLE001 - the agent's own code
                 return self._read_failure(run, error, options.get("model"))
 
     async def _options_of_session(self, config: LLMConfig | None) -> dict[str, Any]:
@@ -236,18 +240,25 @@ class PydanticAgentDriver(LaterAnswers):
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
         return kept | {"usage": dump_usage(run.usage)}
 
-    def _read_failure(
-        self, run: AgentRun[Any, Any], error: UnexpectedModelBehavior | UsageLimitExceeded, asked: Any
-    ) -> dict[str, Any]:
-        """The journaled form of an answer by which pydantic-ai ends the run, so that what it cost is counted.
+    def _read_failure(self, run: AgentRun[Any, Any], error: Exception, asked: Any) -> dict[str, Any]:
+        """The journaled form of an answer behind which the run ends with an error, so that what it cost is counted.
 
         Raises:
-            UnexpectedModelBehavior, UsageLimitExceeded: The error; the model has not answered.
+            Exception: The error; the model has not answered, or is asked again.
         """
+        from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded
+
         answers = [each for each in run.all_messages() if each.kind == "response" and each.run_id == run.run_id]
+        failure = _as_failure(error, self.name)
+        if isinstance(error, (UnexpectedModelBehavior, UsageLimitExceeded)):
+            text = redact(error.message)  # its own text can hold the whole answer
+        elif isinstance(failure, DriverError) and not failure.transient and not _is_of_model(error):
+            text = str(failure)
+        else:
+            raise error
         if not answers:
             raise error
-        said = {"kind": type(error).__name__, "message": redact(error.message)}  # its text can hold the whole answer
+        said = {"kind": type(error).__name__, "message": text}
         return {
             "format": _FORMAT, _FAILED: said, "output": None, "final": False, "messages": dump_messages(answers),
             COST: self._cost_of(answers, asked),
@@ -431,7 +442,26 @@ def _as_failure(error: Exception, model: str) -> Exception:
 
     if isinstance(error, (UnexpectedModelBehavior, UsageLimitExceeded)):
         return DriverError(type(error).__name__, str(error), transient=False)
-    return as_driver_error(error, model, asked=False)
+    if isinstance(error, StopExecution):
+        return error
+    failure = as_driver_error(error, model, asked=False)
+    if not isinstance(failure, DriverError) or failure.kind not in OF_ANY_CODE or _is_of_model(error):
+        return failure
+    described = describe_exception(error)
+    passes = isinstance(error, (TimeoutError, ConnectionError)) or not isinstance(
+        error, OSError
+    )  # no missing file does
+    return DriverError(described.kind, described.message, transient=failure.transient and passes)
+
+
+def _is_of_model(error: Exception) -> bool:
+    """Whether an exception came through a model: its text may repeat what a provider has said, and is not shown."""
+    from pydantic_ai.models import Model, StreamedResponse
+
+    if isinstance(error, ExceptionGroup):
+        return any(_is_of_model(each) for each in cast("ExceptionGroup[Exception]", error).exceptions)
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(isinstance(frame.f_locals.get("self"), (Model, StreamedResponse)) for frame in frames)
 
 
 def _after_outputs(run: AgentRun[Any, Any], following: Any) -> dict[str, Any]:

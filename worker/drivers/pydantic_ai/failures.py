@@ -75,6 +75,8 @@ _STUMBLES: Final = (ValueError, TypeError, LookupError, AttributeError)
 _UNANSWERED: Final = ("connection", "timeout")
 _MOST_CAUSES: Final = 10
 _UNEXPECTED: Final = _Kind("unexpected", False, "could not be asked")
+OF_ANY_CODE: Final = frozenset({_TIMEOUT.name, _CONNECTION.name, _UNEXPECTED.name})
+"""Kinds of exceptions that the agent's own code may raise as well as the client of its provider."""
 
 _SHORT_CODE: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 _REQUEST_ID_HEADERS: Final = ("x-request-id", "request-id", "x-amzn-requestid", "x-goog-request-id", "cf-ray")

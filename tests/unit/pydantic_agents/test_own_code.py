@@ -1,0 +1,108 @@
+"""An exception in the code of an agent ends the execution with its text; one of the model's client does not show its text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.capabilities import PrepareTools, ProcessHistory
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.models.wrapper import WrapperModel
+
+from celery_agents import CeleryDurability, StopExecution
+from celery_agents.worker.drivers import InferenceRequest
+from celery_agents.worker.engine.outcome import Done, RetryLater
+from celery_agents.worker.errors import DriverError
+from celery_agents.worker.pydantic_agents.driver import PydanticAgentDriver
+
+from support.pydantic_found import submitted
+from support.states import running
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def with_instructions(error: Exception) -> PydanticAgent[Any, Any]:
+    agent = PydanticAgent(TestModel(), name="agent", capabilities=[CeleryDurability()])
+    agent.instructions(failing(error))
+    return agent
+
+
+def with_validator(error: Exception) -> PydanticAgent[Any, Any]:
+    agent = PydanticAgent(TestModel(), name="agent", output_type=int, capabilities=[CeleryDurability()])
+    agent.output_validator(failing(error))
+    return agent
+
+
+def with_processor(error: Exception) -> PydanticAgent[Any, Any]:
+    return PydanticAgent(TestModel(), name="agent", capabilities=[ProcessHistory(failing(error)), CeleryDurability()])
+
+
+def with_prepare(error: Exception) -> PydanticAgent[Any, Any]:
+    async def prepare(*_: Any) -> Any:
+        raise error
+
+    return PydanticAgent(TestModel(), name="agent", capabilities=[PrepareTools(prepare), CeleryDurability()])
+
+
+@pytest.mark.parametrize("error", [KeyError("customer"), FileNotFoundError(2, "No such file", "prompt.md")], ids=str)
+@pytest.mark.parametrize("made", [with_instructions, with_validator, with_processor, with_prepare])
+def test_the_text_of_an_exception_in_the_agents_code_is_told(
+    made: Callable[[Exception], PydanticAgent[Any, Any]], error: Exception
+) -> None:
+    with submitted(made(error)) as (bench, session):
+        assert isinstance(bench.step(session), Done)
+        record = bench.record(session)
+        assert (record.status, record.stop_message) == ("failed", f"{type(error).__name__}: {error}")
+
+
+def test_an_answer_is_counted_whose_output_the_agents_code_fails_at() -> None:
+    agent = with_validator(RuntimeError("no such account"))
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        usage = bench.record(session).usage
+        assert usage["input"] > 0
+        assert usage["output"] > 0
+        assert bench.record(session).stop_message == "RuntimeError: no such account"
+
+
+def test_an_agents_code_may_stop_the_execution() -> None:
+    with submitted(with_instructions(StopExecution("the shop is closed"))) as (bench, session):
+        bench.run(session)
+        record = bench.record(session)
+        assert (record.status, record.stop_message) == ("stopped", "the shop is closed")
+
+
+def test_a_connection_of_the_agents_code_that_breaks_is_tried_again_with_its_text() -> None:
+    with submitted(with_instructions(ConnectionRefusedError(111, "the shop is closed"))) as (bench, session):
+        outcome = bench.step(session)
+        assert isinstance(outcome, RetryLater)
+        assert "the shop is closed" in outcome.reason
+
+
+def test_the_text_of_an_exception_in_a_model_is_not_told() -> None:
+    model = WrapperModel(FunctionModel(failing(RuntimeError("the key sk-17 is wrong"))))
+    with submitted(PydanticAgent(model, name="agent", capabilities=[CeleryDurability()])) as (bench, session):
+        bench.step(session)
+        assert bench.record(session).stop_message == "function:fail: could not be asked (RuntimeError)."
+
+
+async def break_off(messages: Any, info: Any) -> AsyncIterator[str]:
+    yield "one "
+    raise RuntimeError("the key sk-17 is wrong")
+
+
+def test_nor_is_that_of_an_exception_in_the_middle_of_a_models_stream() -> None:
+    agent = PydanticAgent(FunctionModel(stream_function=break_off), name="agent")
+    request = InferenceRequest(running("go"), session_id="s", execution_id="e", step=1, emit=[].append)
+    with pytest.raises(DriverError) as caught:
+        asyncio.run(PydanticAgentDriver(agent, CeleryDurability()).infer(request))
+    assert str(caught.value) == "function::break_off could not be asked (RuntimeError)."
