@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from celery_agents.tasks.local.new_project import check_project_name
 from celery_agents.worker.errors import ConfigurationError
 
 from support import fork_server
+from support.documents import ROOT
 from support.types import check_with_mypy, check_with_pyright
 
 
@@ -40,6 +42,13 @@ def test_its_own_tests_pass(project: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+def test_it_installs_what_the_first_page_does(project: Path) -> None:
+    def extras(text: str) -> set[str]:
+        return {extra for group in re.findall(r"celery-agents\[([a-z,]+)\]", text) for extra in group.split(",")}
+
+    assert extras((project / "pyproject.toml").read_text()) == extras((ROOT / "docs" / "quickstart.md").read_text())
 
 
 @pytest.mark.slow
