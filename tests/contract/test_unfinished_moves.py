@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,6 +204,45 @@ def test_a_session_that_is_restored_before_its_move_has_ended_is_counted_once(la
     lab.move()
     assert lab.row_state(lab.key) is RowState.PENDING  # sums of costs leave it out
     assert lab.store.sessions.header(lab.session).status == "completed"
+
+
+class _BeforePending:
+    """An archive in which something happens just before a row is made pending, once."""
+
+    def __init__(self, archive: Any, call: Callable[[], object]) -> None:
+        self._archive, self._calls = archive, [call]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "make_pending" and self._calls:
+            self._calls.pop()()
+        return getattr(self._archive, name)
+
+
+def test_the_row_of_a_session_that_is_restored_while_its_move_is_finished_is_pending(lab: ArchiveLab) -> None:
+    lab.end()
+    die_before_row_is_valid(lab)
+    archived = lab.store.archived
+    assert archived is not None
+    archived.archive = _BeforePending(archived.archive, lab.archiver.finish_pending)  # type: ignore[assignment]
+    lab.restore()
+    assert lab.store.sessions.header(lab.session).status == "completed"
+    assert lab.row_state(lab.key) is RowState.PENDING  # sums of costs leave it out
+
+
+def test_a_session_that_is_deleted_while_it_is_restored_stays_away(lab: ArchiveLab) -> None:
+    lab.end()
+    lab.move()
+
+    def delete() -> None:
+        lab.store.sessions.delete(lab.session)
+        bury(lab)
+        lab.bench.database("DEL", lab.names.session)  # as when the life of its mark is over
+
+    archived = lab.store.archived
+    assert archived is not None
+    archived.archive = _BeforePending(archived.archive, delete)  # type: ignore[assignment]
+    assert not archived.restore(lab.session)
+    assert lab.bench.database("EXISTS", lab.names.session) == 0
 
 
 def test_a_deletion_that_is_refused_leaves_no_mark_for_ever(lab: ArchiveLab) -> None:

@@ -73,9 +73,12 @@ class ArchivedSessions:
 
         def restore(found: _Found) -> bool:
             document, _ = self._document(found)
-            row = self.archive.row(found.key)
-            if row is not None:  # also where it is pending: a mover that makes it valid has seen another revision
-                self.archive.make_pending(found.key, seen=row.revision)
+            while (row := self.archive.row(found.key)) is not None and row.mark == found.mark:
+                # Also where it is pending: a mover that makes it valid has seen another revision.
+                if self.archive.make_pending(found.key, seen=row.revision):
+                    break
+            else:
+                raise _Replaced
             scope.apply_once(lambda: _write_back(scope, found, document), "be restored")
             crash_points.at("a3")
             return True
