@@ -23,7 +23,7 @@ from celery_agents.worker.errors import (
 )
 from celery_agents.worker.store import fields
 from celery_agents.worker.store.archiving.documents import Document
-from celery_agents.worker.store.archiving.moving import MoveOutcome
+from celery_agents.worker.store.archiving.moving import Archiver, MoveOutcome
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.labels import sessions_range
 from celery_agents.worker.store.live.streams import StreamPosition
@@ -373,6 +373,24 @@ def test_a_row_is_replaced_when_both_have_been_seen_for_long_enough(database: Da
     quick.bench.database("HSET", lab.names.session, "updated", 2)
     assert quick.move() is MoveOutcome.LATER
     wait_until(lambda: quick.move() is MoveOutcome.MOVED, "both have been as they are for long enough", 10)
+
+
+@pytest.mark.parametrize("point", ["document.lists", "archive.check"])
+@pytest.mark.parametrize("has_message", [False, True])
+def test_no_mover_replaces_the_row_of_another_that_was_quicker(
+    lab: ArchiveLab, point: str, *, has_message: bool
+) -> None:
+    lab.end()
+
+    def move() -> None:
+        if has_message:
+            lab.bench.execution = lab.bench.message("and now?").execution_id
+            lab.bench.commit(lab.bench.claim(), final=True)
+        assert Archiver(lab.archiver.context, lab.archive).move(lab.session) is MoveOutcome.MOVED
+
+    lab.bench.spy.before(point, move)
+    assert lab.move() is not MoveOutcome.MOVED
+    assert len(lab.store.sessions.load(lab.session).state.messages) > 0
 
 
 def test_a_session_that_changes_while_it_is_stored_stays(lab: ArchiveLab) -> None:

@@ -1,15 +1,16 @@
 """Moving sessions that ended long ago to the archive, and finishing what another worker has begun.
 
-    read the row's revision, then the session
+    read the session, then the row's revision
     store the document as a pending row, where the row still has that revision      a0
     WATCH every key of the session · all as in the document? · MULTI remove all
     but the mark · EXEC                                                             a1
     give the mark its life                                                          a2
     make the row valid
 
-A row is replaced only when this process has seen the same other session in Redis, and the same row, for `settle_ms`:
-then no failover or restart brings back a state that refers to the row, and no slow worker is about to remove a session
-whose row this is, since each removes within `_REMOVE_SECONDS`.
+A row is replaced only when this process has seen the same other session in Redis, and the same row, for `settle_ms`,
+and the session once more behind the row: then no failover or restart brings back a state that refers to the row, it is
+no row of a quicker worker, and no slow worker is about to remove a session whose row this is, since each removes within
+`_REMOVE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -218,13 +219,12 @@ class Archiver:
         if seen is None or (seen.revision, seen.mark) != (revision, mark.text):
             if len(self._observed) >= _MOST_OBSERVED:
                 self._observed.pop(next(iter(self._observed)))
-            self._observed[key] = _Observed(revision, mark.text, now)
-            return not self.context.settle_ms
+            seen = self._observed[key] = _Observed(revision, mark.text, now)
         if (now - seen.since) * 1000 < self.context.settle_ms:
             return False
-        with self.context.confirming(scope.keys.shard):
-            self.context.database.pipeline("archive.seen", [("HGET", scope.keys.session, "version")])
-        return True
+        with self.context.confirming(scope.keys.shard):  # behind the look at the row, which another mover may have made
+            document = read_document(scope, self.context.database.pipeline)
+        return document is not None and _mark_of(document, document.to_bytes()) == mark
 
     def _remove(self, scope: SessionScope, document: Document, stored: bytes, mark: ArchiveMark, began: float) -> bool:
         """Remove a session from Redis but for its mark; False where it is not as in the document any more."""
