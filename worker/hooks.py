@@ -24,7 +24,7 @@ from typing import Any, Final
 from .concurrency import fibers
 from .drivers.protocol import AuxiliaryRequest, InferenceRequest
 from .errors import ConfigurationError, ModelCallRefused
-from .redaction import describe_exception
+from .redaction import describe_exception, place_of
 from .state.agent_state import AgentState
 from .state.execution.inference import InferenceResponse
 from .state.execution.signals import StopSignal
@@ -244,8 +244,8 @@ def _run_hook(hook: Hook, context: HookContext) -> HookContext:
         if context.point in _POINTS_BEFORE_CALLS:
             raise
         log.warning(
-            "hook %s at %s of session %s raised, its change is dropped: %s",
-            hook.name, context.point, context.session_id, describe_exception(error).message,
+            "hook %s at %s of session %s raised, its change is dropped: %s%s",
+            hook.name, context.point, context.session_id, describe_exception(error).message, place_of(error),
         )  # fmt: skip
         return context
     finally:

@@ -6,6 +6,7 @@ It knows the shapes of keys and tokens, and the secrets of this process (`known_
 from __future__ import annotations
 
 import re
+import traceback
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,9 @@ MAX_MESSAGE_CHARS: Final = 500
 
 MAX_OWN_MESSAGE_CHARS: Final = 4_000
 """Characters kept of an error text of this package, which is written to be read."""
+
+_OWN_FOLDERS: Final = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("worker", "tasks", "config"))
+_MAX_FRAMES: Final = 3
 
 _NAME: Final = (
     r"api[_-]?key|access[_-]?key(?:[_-]?id)?|secret(?:[_-]?(?:access[_-]?)?key)?|client[_-]?secret|private[_-]?key"
@@ -80,6 +84,21 @@ def describe_exception(error: BaseException) -> ErrorInfo:
         return _info(name, _text_of(error, MAX_OWN_MESSAGE_CHARS), details)
     text = _first_line(_text_of(error, MAX_MESSAGE_CHARS))
     return _info(name, f"{name}: {text}" if text else name, details)
+
+
+def place_of(error: BaseException) -> str:
+    """The place at which an exception was raised, for the log of the worker: " (shop/agents.py:31 in refund)".
+
+    Frames of this package are left out, and of others the three innermost are named, innermost last. Neither their
+    source nor their values are in it. Empty where nothing is left.
+    """
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(_only_one(error).__traceback__)]
+    others = [
+        f"{code.co_filename}:{line} in {code.co_name}"
+        for code, line in frames
+        if not code.co_filename.startswith(_OWN_FOLDERS)
+    ]
+    return f" ({_clean(', '.join(others[-_MAX_FRAMES:]))})" if others else ""
 
 
 def _info(kind: str, message: str, details: dict[str, str | int], *, retryable: bool = False) -> ErrorInfo:

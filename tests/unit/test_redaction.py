@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_agents.worker.errors import DriverError, InvalidInput
-from celery_agents.worker.redaction import describe_exception, redact
+from celery_agents.worker.redaction import describe_exception, place_of, redact
+from celery_agents.worker.requests.schemas import check_schema
 from celery_agents.worker.tools import InvalidArguments
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
@@ -171,3 +172,24 @@ def test_nothing_of_the_cause_is_told():
     error = RuntimeError("outer")
     error.__cause__ = ValueError("secret-of-the-cause")
     assert "secret-of-the-cause" not in describe_exception(error).to_json().decode()
+
+
+def _fails(depth: int) -> None:
+    if depth:
+        _fails(depth - 1)
+    raise KeyError("sk-abcdefgh12345678")
+
+
+def test_the_place_of_an_exception_names_the_innermost_frames_and_no_values() -> None:
+    with pytest.raises(KeyError) as raised:
+        _fails(depth=5)
+    place = place_of(ExceptionGroup("tasks", [raised.value]))
+    assert place.count("test_redaction.py:") == place.count(" in _fails") == 3
+    assert "sk-abc" not in place
+    assert place_of(KeyError("never raised")) == ""
+
+
+def test_frames_of_this_package_are_no_place() -> None:
+    with pytest.raises(InvalidInput) as raised:
+        check_schema([], {"type": "object"}, "args")
+    assert "schemas.py" not in place_of(raised.value)

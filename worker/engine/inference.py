@@ -7,6 +7,7 @@ journal has it.
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +17,7 @@ from ..errors import ClaimLost, DriverError, ModelCallRefused, PutOff, UnusableA
 from ..guards import time_left
 from ..hooks import AnswerUndecided, HookPoint
 from ..moments import moment
-from ..redaction import describe_exception
+from ..redaction import describe_exception, place_of
 from ..state.agent_state import AgentState
 from ..state.execution.inference import FinishReason, InferenceResponse
 from ..state.execution.signals import StopReason
@@ -34,6 +35,8 @@ from .provider_jobs import ProviderJobs, window_of
 from .run import Run
 from .run_values import Question, RejectedAnswer
 from .services import EngineServices
+
+log = logging.getLogger(__name__)
 
 
 class Inference:
@@ -74,7 +77,9 @@ class Inference:
             return run.stopping(*error.signals) if error.signals else self._resolve_interruption(run)
         if isinstance(error, DriverError) and error.transient:
             return self._give_up(run, error)
-        return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
+        described, session = describe_exception(error), run.ref.session_id
+        log.info("a hook of session %s raised %s%s", session, described.message, place_of(error))
+        return run.failing(described, StopReason.ERROR_FORBADE)
 
     def _infer(self, run: Run) -> Run:
         raw = run.loaded.journal.answer
@@ -311,6 +316,9 @@ class Inference:
         if isinstance(error, PutOff):
             return put_off(run, self._services, error)
         described = describe_exception(error)
+        cause = error.__cause__
+        if cause is not None and type(cause).__name__ == error.kind:  # of a function of the user's
+            log.info("the driver of session %s raised %s%s", run.ref.session_id, described.message, place_of(cause))
         if not error.transient:
             return run.failing(described, StopReason.ERROR_FORBADE)
         if isinstance(error, UnusableAnswer):  # each was paid for; an outage costs nothing

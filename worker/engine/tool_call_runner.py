@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +17,7 @@ from ..drivers.protocol import AuxiliaryRequest
 from ..errors import ClaimLost
 from ..known_secrets import redact_known
 from ..moments import moment
-from ..redaction import describe_exception, redact
+from ..redaction import describe_exception, place_of, redact
 from ..requests.tokens import TokenClaims, TokenPurpose, TokenSigner
 from ..state.execution.answers import MESSAGE_CAME_FIRST
 from ..state.execution.signals import StopSignal
@@ -48,6 +49,8 @@ from .request_opening import RequestOpener, next_request_id
 from .run import Run
 from .run_values import CallRecord
 from .services import EngineServices
+
+log = logging.getLogger(__name__)
 
 _Future = concurrent.futures.Future[Any]
 
@@ -182,8 +185,11 @@ class ToolCallRunner:
             return record_unknown(run, planned, redact(str(error)), self._times(run, began_ms))
         if isinstance(error, TimeoutError) and planned.tool.is_async and not str(error):
             return self._record_interrupted(run, planned, _late_message(planned), began_ms)
-        raised = error.__cause__ if isinstance(error, ExitAttempt) else None
-        return record_error(run, planned, describe_exception(raised or error), self._times(run, began_ms))
+        raised = (error.__cause__ if isinstance(error, ExitAttempt) else None) or error
+        described = describe_exception(raised)
+        name, session = planned.call.name, run.ref.session_id
+        log.info("tool %s of session %s raised %s%s", name, session, described.message, place_of(raised))
+        return record_error(run, planned, described, self._times(run, began_ms))
 
     def _record_interrupted(self, run: Run, planned: PlannedCall, why: str, began_ms: int) -> CallRecord:
         """Record a call that ended in the middle, by an interruption or because it took too long."""

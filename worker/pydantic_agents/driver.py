@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +24,7 @@ from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
 from ..flow.values import ModelEndpoint
-from ..redaction import describe_exception, redact
+from ..redaction import describe_exception, place_of, redact
 from ..state.conversation.context import LLMConfig
 from ..state.conversation.messages import DEFAULT, Message, Role
 from ..state.execution.inference import FinishReason, InferenceResponse
@@ -71,6 +72,8 @@ _FAILED: Final = "failed"
 """The entry of an answer by which pydantic-ai ends a run: the kind and the text of the exception."""
 
 _FORMAT: Final = "pydantic-ai-agent/1"
+
+log = logging.getLogger(__name__)
 
 
 class _NoStream(Exception):
@@ -259,6 +262,8 @@ class PydanticAgentDriver(LaterAnswers):
         if not answers:
             raise error
         said = {"kind": type(error).__name__, "message": text}
+        if failure.__cause__ is error:
+            log.info("agent %s raised %s%s", self.name, text, place_of(error))
         return {
             "format": _FORMAT, _FAILED: said, "output": None, "final": False, "messages": dump_messages(answers),
             COST: self._cost_of(answers, asked),
@@ -451,7 +456,9 @@ def _as_failure(error: Exception, model: str) -> Exception:
     passes = isinstance(error, (TimeoutError, ConnectionError)) or not isinstance(
         error, OSError
     )  # no missing file does
-    return DriverError(described.kind, described.message, transient=failure.transient and passes)
+    found = DriverError(described.kind, described.message, transient=failure.transient and passes)
+    found.__cause__ = error
+    return found
 
 
 def _is_of_model(error: Exception) -> bool:

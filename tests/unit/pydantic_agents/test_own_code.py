@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -55,13 +56,16 @@ def with_prepare(error: Exception) -> PydanticAgent[Any, Any]:
 
 @pytest.mark.parametrize("error", [KeyError("customer"), FileNotFoundError(2, "No such file", "prompt.md")], ids=str)
 @pytest.mark.parametrize("made", [with_instructions, with_validator, with_processor, with_prepare])
-def test_the_text_of_an_exception_in_the_agents_code_is_told(
-    made: Callable[[Exception], PydanticAgent[Any, Any]], error: Exception
+def test_the_text_of_an_exception_in_the_agents_code_is_told_and_the_log_has_its_place(
+    made: Callable[[Exception], PydanticAgent[Any, Any]], error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with submitted(made(error)) as (bench, session):
+    said = f"{type(error).__name__}: {error}"
+    with submitted(made(error)) as (bench, session), caplog.at_level(logging.INFO):
         assert isinstance(bench.step(session), Done)
         record = bench.record(session)
-        assert (record.status, record.stop_message) == ("failed", f"{type(error).__name__}: {error}")
+        assert (record.status, record.stop_message) == ("failed", said)
+    [line] = [each for each in caplog.text.splitlines() if f"raised {said}" in each]
+    assert "test_own_code.py:" in line
 
 
 def test_an_answer_is_counted_whose_output_the_agents_code_fails_at() -> None:
