@@ -89,16 +89,18 @@ def describe_exception(error: BaseException) -> ErrorInfo:
 def place_of(error: BaseException) -> str:
     """The place at which an exception was raised, for the log of the worker: " (shop/agents.py:31 in refund)".
 
-    Frames of this package are left out, and of others the three innermost are named, innermost last. Neither their
-    source nor their values are in it. Empty where nothing is left.
+    The innermost frames of other code are named, up to three of those that this package has called, innermost last.
+    Neither their source nor their values are in it. Empty where there is none.
     """
-    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(_only_one(error).__traceback__)]
-    others = [
-        f"{code.co_filename}:{line} in {code.co_name}"
-        for code, line in frames
-        if not code.co_filename.startswith(_OWN_FOLDERS)
-    ]
-    return f" ({_clean(', '.join(others[-_MAX_FRAMES:]))})" if others else ""
+    places: list[str] = []
+    for frame, line in reversed([*traceback.walk_tb(_only_one(error).__traceback__)]):
+        code = frame.f_code
+        is_own = code.co_filename.startswith(_OWN_FOLDERS)
+        if len(places) == _MAX_FRAMES or (is_own and places):
+            break
+        if not is_own:
+            places.append(f"{code.co_filename}:{line} in {code.co_name}")
+    return f" ({_clean(', '.join(reversed(places)))})" if places else ""
 
 
 def _info(kind: str, message: str, details: dict[str, str | int], *, retryable: bool = False) -> ErrorInfo:

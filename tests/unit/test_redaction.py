@@ -189,7 +189,8 @@ def test_the_place_of_an_exception_names_the_innermost_frames_and_no_values() ->
     assert place_of(KeyError("never raised")) == ""
 
 
-def test_frames_of_this_package_are_no_place() -> None:
+def test_the_place_is_of_the_code_that_has_called_this_package_and_not_in_it() -> None:
     with pytest.raises(InvalidInput) as raised:
         check_schema([], {"type": "object"}, "args")
+    assert place_of(raised.value).startswith(" (")
     assert "schemas.py" not in place_of(raised.value)
