@@ -12,7 +12,7 @@ _UNSEEN: Final = re.compile(r"^[\0-\x20]+|[\t\r\n]+")
 _NAMED_PASSWORD: Final = re.compile(r"(?<=password=)[^&#]+")
 _PASSWORD: Final = re.compile(r"(?<=://)([^:@/?#]*:)[^/?#]*(?=@)")
 _CUT_PASSWORD: Final = re.compile(r"(?<=://)([^:@/?#]*:).*(?=@)", re.DOTALL)
-_ORIGIN: Final = re.compile(r"(?!http:.*:80/?$|https:.*:443/?$)[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]-]+/?")
+_ORIGIN: Final = re.compile(r"(?!http:.*:80/?$|https:.*:443/?$)[a-z][a-z0-9+.-]*://[a-z0-9_.:\[\]-]+/?")
 _HOSTS: Final = re.compile(r"((?:[^:/?#]*:)?//)([^/?#]*)")
 
 

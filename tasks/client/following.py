@@ -7,7 +7,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ...worker.errors import SessionArchived, SessionExpired, SessionNotFound, StoreForbidden, StoreUnavailable
+from ...worker.errors import (
+    ArchiveUnavailable,
+    SessionArchived,
+    SessionExpired,
+    SessionNotFound,
+    StoreForbidden,
+    StoreUnavailable,
+)
 from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
 from ...worker.store.live.streams import Entry, StreamPosition, entry_order, moved_on
 from ...worker.store.store import Store
@@ -167,7 +174,7 @@ def follow_session(
     Raises:
         TimeoutError: The deadline has come first.
         SessionExpired: Its retention is over, and nothing of the session is left.
-        StoreUnavailable: Redis is away, at the deadline; until then it is asked again.
+        StoreUnavailable: Redis is away, at the deadline; until then it is asked again. Or the archive is, at once.
     """
     reader, begun, ends = SessionReader(store, session_id, after, is_live=is_live), not is_live, False
     was_away = after is not None
@@ -185,7 +192,7 @@ def follow_session(
             if items or reader.is_quiet:
                 yield items
             has_all = reader.is_quiet
-        except SessionArchived:
+        except (SessionArchived, ArchiveUnavailable):
             raise
         except SessionNotFound as error:
             raise SessionExpired(session_id) from error

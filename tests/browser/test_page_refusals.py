@@ -397,15 +397,15 @@ def test_an_answer_for_equal_requests_is_for_those_that_were_there_when_it_was_b
 
 def test_back_finds_the_list_as_it_was_left(desk: Lab, served: ServeProcess, watched: Watched) -> None:
     page = watched.page
-    for number in range(60):  # no worker takes them
-        desk.client.submit("support", f"Where is order {number}?")
-    page.goto(f"{served.url}/sessions")
+    for number in range(60):
+        desk.client.submit("absent", f"Where is order {number}?")
+    page.goto(f"{served.url}/sessions?agent=absent")
     page.get_by_role("button", name="Older sessions").click()
     oldest = page.get_by_role("link", name="Where is order 0?")
     oldest.scroll_into_view_if_needed()
     oldest.click()
     expect(page.get_by_role("heading", name="Where is order 0?")).to_be_visible()
-    desk.client.submit("support", "One that has come since")
+    desk.client.submit("absent", "One that has come since")
     page.go_back()
     expect(oldest).to_be_in_viewport()
     expect(page.get_by_role("button", name="Show 1 newer session")).to_have_count(1)

@@ -164,7 +164,7 @@ function parseRefusal(status, text) {
 }
 
 /** A key for Idempotency-Key. */
-function newKey() {
+export function newKey() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
 }
 

@@ -1,6 +1,6 @@
 // The conversation of a session: its pages, stored messages as entries of a chat with their calls and what these gave,
 // and the box at its end.
-import { post, Refusal, sessionPath } from "./api.js";
+import { newKey, post, Refusal, sessionPath } from "./api.js";
 import { firstLine, inert } from "./format.js";
 import { html, useState } from "./html.js";
 import { Problem } from "./parts.js";
@@ -102,7 +102,7 @@ const MODES = {
   queue: { word: "after this one", text: "It starts an execution of its own, after this one." },
 };
 
-const drafts = new Map(); // by session: {text}, typed and not sent yet, and {mode} that it is sent with
+const drafts = new Map(); // by session: {text}, typed and not sent yet, and {key, mode} that it is sent with
 
 /** The box at the end. What was typed stays until it is sent; sent again, it is the same message. */
 export function MessageBox({ view, feed, onSent, isChat }) {
@@ -129,9 +129,10 @@ export function MessageBox({ view, feed, onSent, isChat }) {
     setSending(true);
     setProblem(null);
     const draft = drafts.get(id);
+    draft.key ??= newKey();
     draft.mode ??= isActive(header) ? when : "steer";
     try {
-      const job = await post(sessionPath(id, "/messages"), { message: text, when: draft.mode }, { isOnce: true });
+      const job = await post(sessionPath(id, "/messages"), { message: text, when: draft.mode }, { key: draft.key });
       const waits = isChat && (!job.execution_id || isActive(header));
       if (waits) setSent((before) => [...before, { text, known: view.total ?? 0 }]);
       if (drafts.get(id) === draft) change(""); // what was typed meanwhile stays

@@ -69,5 +69,7 @@ def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
 
 
 def test_origins_of_pages_and_extensions_are_taken() -> None:
-    origins = "http://localhost:3000, https://app.example.com/ ,http://[::1]:8080,capacitor://localhost"
+    origins = (
+        "http://localhost:3000, http://my_app:3000, https://app.example.com/ ,http://[::1]:8080,capacitor://localhost"
+    )
     assert read(http_origins=origins).http_origins == origins
