@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ...errors import StateUnreadable, StoreUnavailable
+from ...errors import StateUnreadable
 from ...moments import unix_ms
 from ...state.codec.join import Head, read_head
 from ...state.execution.execution import ExecutionState
@@ -25,9 +25,8 @@ from ..events import parse_events
 from ..journal import NOTHING_JOURNALED, Journal, read_journal
 from ..packing import read_steps
 from ..records import Hold
-from .loading import missing_error, require_head
+from .loading import missing_error, read_whole, require_head
 
-_TORN_READS: Final = 20
 _MOST_EVENTS: Final = 10_000
 # Times of steps follow an estimate of Redis's clock, those of events its clock.
 _CLOCK_MARGIN_MS: Final = 5_000
@@ -100,11 +99,7 @@ class ExecutionReadVerbs(StorePart):
             StoreUnavailable: No answer in time, or the session changes too fast to be read.
         """
         scope = self._context.session(session_id)
-        for _ in range(_TORN_READS):
-            found = _read(scope, first_step, limit)
-            if found is not None:
-                return found
-        raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+        return read_whole(session_id, lambda: _read(scope, first_step, limit))
 
 
 @dataclass(frozen=True, slots=True)

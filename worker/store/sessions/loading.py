@@ -6,9 +6,9 @@ tails of the lists; `join` refuses parts that do not fit, and then everything is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from ...errors import SessionArchived, SessionDeleted, SessionNotFound, StateUnreadable, StoreUnavailable
 from ...state.agent_state import AgentState
@@ -25,6 +25,8 @@ from ..keys import SessionKeys
 from ..labels import LABELS, read_labels
 from ..session_records import ACTIVE, DEFINITION, FORKED_FROM, SESSION_STATUS, SUSPENDED, StoredSession
 from .joining import join_tails, join_usual, join_whole
+
+T = TypeVar("T")
 
 _TORN_READS: Final = 20
 _STORED_FIELDS: Final = (
@@ -325,6 +327,21 @@ ARCHIVED: Final = "archived"
 """The field with the mark of a session in the archive, next to `MARK` and nothing else.
 
 A session that was restored has it too: its row is still in the archive."""
+
+
+def read_whole(session_id: str, read: Callable[[], T | None]) -> T:
+    """Read something of a session again until nobody has changed the session in between.
+
+    Args:
+        read: Reads once; None where the session was changed meanwhile.
+    Raises:
+        StoreUnavailable: It changes too fast.
+    """
+    for _ in range(_TORN_READS):
+        found = read()
+        if found is not None:
+            return found
+    raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
 
 
 def missing_error(context: StoreContext, session_id: str) -> SessionNotFound:

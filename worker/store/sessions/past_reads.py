@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from ...errors import InvalidInput, NotKept, StateUnreadable, StoreUnavailable
+from ...errors import InvalidInput, NotKept, StateUnreadable
 from ...state.agent_state import AgentState
 from ...state.codec.join import Head, StateParts, read_head, read_item
 from ...state.conversation.messages import Message, Span
@@ -22,9 +22,8 @@ from ..database import Command
 from ..packing import read_steps, unpack, unpack_step
 from ..past import Past, read_old_values
 from .joining import join_whole
-from .loading import missing_error, require_head
+from .loading import missing_error, read_whole, require_head
 
-_TORN_READS: Final = 20
 # In the JSON of a step that has carried out calls; a quoted one in a text has backslashes.
 _CALLS: Final = b'"tool_executions":'
 
@@ -84,26 +83,16 @@ class PastReadVerbs(StorePart):
             StoreUnavailable: No answer in time, or the session changes too fast to be read.
         """
         scope = self._context.session(session_id)
-        for _ in range(_TORN_READS):
-            found = _read_after(scope, address)
-            if found is not None:
-                break
-        else:
-            raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
         return [
             (name, StepExecution.from_json(record).step)
-            for name, records in found.items()
+            for name, records in read_whole(session_id, lambda: _read_after(scope, address)).items()
             for record in records
             if _CALLS in record or not with_calls
         ]
 
     def _read_past(self, session_id: str, address: StepAddress) -> tuple[StoredPast, Position]:
         scope = self._context.session(session_id)
-        for _ in range(_TORN_READS):
-            found = _PastRead(scope, address).read()
-            if found is not None:
-                return found
-        raise StoreUnavailable(f"session {session_id} changes too fast to be read; try again")
+        return read_whole(session_id, lambda: _PastRead(scope, address).read())
 
 
 def _read_after(scope: SessionScope, address: StepAddress) -> dict[str, list[bytes]] | None:
