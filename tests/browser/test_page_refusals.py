@@ -7,7 +7,7 @@ import time
 
 import pytest
 from browser.conftest import Watched, completed, lose_reply, submit, wait_for, wait_for_request
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from celery_agents import ExecutionBudget
 from celery_agents.tasks.client.job import Job
@@ -66,14 +66,20 @@ def test_what_cannot_be_shown_is_said_with_what_to_do(served: ServeProcess, watc
     expect(page.get_by_role("alert")).to_contain_text("This token is not known, or its time is over.")
 
 
-def test_a_restart_of_the_server_is_survived(
-    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
-) -> None:
-    page = watched.page
+def type_a_message(desk: Lab, served: ServeProcess, page: Page) -> tuple[Job, Locator]:
+    """Open a session that has completed, and type what is not sent; the session's job, and the box."""
     job = completed(desk, "Thanks")
     page.goto(f"{served.url}/sessions/{job.session_id}")
     box = page.get_by_label("Message to support")
     box.fill("What I have typed stays")
+    return job, box
+
+
+def test_a_restart_of_the_server_is_survived(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job, box = type_a_message(desk, served, page)
     served.end()
     expect(page.get_by_text("No connection; trying again")).to_be_visible()
     served.start()
@@ -113,10 +119,7 @@ def test_a_session_that_is_deleted_while_it_is_shown_is_said_to_be_gone_once(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:
     page = watched.page
-    job = completed(desk, "Thanks")
-    page.goto(f"{served.url}/sessions/{job.session_id}")
-    box = page.get_by_label("Message to support")
-    box.fill("What I have typed stays")
+    job, box = type_a_message(desk, served, page)
     desk.client.delete(job.session_id)
     page.get_by_role("button", name="Fork", exact=True).click()
     expect(page.get_by_text("was deleted: nothing of it is left")).to_have_count(2)  # at the action, too
