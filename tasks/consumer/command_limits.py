@@ -117,7 +117,7 @@ class StampLimit:
 
 
 def _refuse_any(_: dict[str, Any]) -> str:
-    return "this worker's pool keeps its size, which CELERY_AGENTS_CONCURRENCY sets"
+    return "this worker's pool keeps its size; start the worker with another concurrency"
 
 
 def _refuse_many(arguments: dict[str, Any]) -> str | None:

@@ -453,9 +453,8 @@ def _as_failure(error: Exception, model: str) -> Exception:
     if not isinstance(failure, DriverError) or failure.kind not in OF_ANY_CODE or _is_of_model(error):
         return failure
     described = describe_exception(error)
-    passes = isinstance(error, (TimeoutError, ConnectionError)) or not isinstance(
-        error, OSError
-    )  # no missing file does
+    # A missing file is no broken connection, and does not pass.
+    passes = not isinstance(error, OSError) or isinstance(error, (TimeoutError, ConnectionError))
     found = DriverError(described.kind, described.message, transient=failure.transient and passes)
     found.__cause__ = error
     return found
