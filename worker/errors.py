@@ -469,6 +469,7 @@ class UnusableAnswer(DriverError):
         text: What the model had answered, to precede the correction.
         usage: An `InferenceUsage`: the tokens that the answer cost; None when unknown.
         cost: US dollars; None when the price is unknown.
+        model: Name of the model that answered, as an `InferenceResponse` has it; None when unknown.
     """
 
     def __init__(
@@ -485,10 +486,11 @@ class UnusableAnswer(DriverError):
         self.text = ""
         self.usage: Any = None
         self.cost: float | None = None
+        self.model: str | None = None
 
-    def paid(self, usage: Any, cost: float | None, text: str = "") -> UnusableAnswer:
-        """The same error with what the answer cost, so that it is counted, and with what it said."""
-        self.usage, self.cost, self.text = usage, cost, text
+    def paid(self, usage: Any, cost: float | None, text: str = "", model: str | None = None) -> UnusableAnswer:
+        """The same error with what the answer cost, so that it is counted, what it said, and which model gave it."""
+        self.usage, self.cost, self.text, self.model = usage, cost, text, model
         return self
 
 

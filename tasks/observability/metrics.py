@@ -24,6 +24,7 @@ from .provider_jobs import JobTally, measure_jobs, tally_jobs
 from .provider_metrics import count_waits, measure_buckets, measure_caps, measure_concurrency
 
 if TYPE_CHECKING:
+    from ...worker.drivers.protocol import InferenceRequest
     from ...worker.engine.run import Run
     from ..runtime import Runtime
 
@@ -97,7 +98,7 @@ class Metrics(StepObserver):
         self._tool_seconds = seconds("tool", "One tool call", "agent", "tool")
         self._tool_calls = counter("tool_calls", "Tool calls", "agent", "tool", "outcome")
         self._errors = counter("driver_errors", "Driver calls that gave no answer", "agent", "kind")
-        self._retries = counter("driver_retries", "Driver calls after a failed one of the same step", "agent")
+        self._retries = counter("driver_retries", "Driver calls after a failed one with the same question", "agent")
         self._tokens = counter("tokens", "Tokens of the answers", "agent", "model", "kind")
         self._cost = counter("cost_usd", "Price of the answers in US dollars, where it is known", "agent", "model")
         self._recoveries = counter("recoveries", "Steps carried on after another claim had ended unfinished", "agent")
@@ -109,7 +110,7 @@ class Metrics(StepObserver):
         self._models, self._kinds = _LabelValues(_MOST_NAMES), _LabelValues(_MOST_NAMES)
         self._tools = _LabelValues(_MOST_TOOLS)
         self._started: dict[str, float] = {}  # by claim, like the next
-        self._calls: dict[str, int] = {}
+        self._asked: dict[str, set[str]] = {}
 
     def step_begun(self, run: Run) -> None:
         """See `StepObserver`."""
@@ -117,13 +118,15 @@ class Metrics(StepObserver):
         if run.loaded.attempts > 1:
             self._recoveries.labels(run.agent.name).inc()
 
-    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
+    def driver_called(
+        self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse | None, error: str
+    ) -> None:
         """See `StepObserver`."""
         agent = run.agent.name
-        previous = self._calls.get(run.claim.id, 0)
-        self._calls[run.claim.id] = previous + 1
-        if previous:
+        asked = self._asked.setdefault(run.claim.id, set())
+        if request.purpose in asked:
             self._retries.labels(agent).inc()
+        asked.add(request.purpose)
         self._driver_seconds.labels(agent, "error" if error else "answer").observe(seconds)
         if error:
             self._errors.labels(agent, self._kinds.of(error)).inc()
@@ -142,7 +145,7 @@ class Metrics(StepObserver):
             self._cost.labels(agent, model).inc(response.cost)
         return model
 
-    def job_answered(self, run: Run, seconds: float, response: InferenceResponse) -> None:
+    def job_answered(self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse) -> None:
         """See `StepObserver`."""
         model, name = self._count_usage(run, response), run.memory.jobs[-1].window
         window = WINDOWS.get(name)
@@ -164,7 +167,7 @@ class Metrics(StepObserver):
     def step_ended(self, run: Run, outcome: Outcome | None) -> None:
         """See `StepObserver`."""
         agent = run.agent.name
-        self._calls.pop(run.claim.id, None)
+        self._asked.pop(run.claim.id, None)
         self._steps.labels(agent, _NAMES[type(outcome)]).inc()
         started = self._started.pop(run.claim.id, None)
         if started is not None:

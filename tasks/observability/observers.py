@@ -15,6 +15,7 @@ from .metrics import Metrics
 from .tracing import Tracing
 
 if TYPE_CHECKING:
+    from ...worker.drivers.protocol import InferenceRequest
     from ...worker.engine.run import Run
 
 log = logging.getLogger(__name__)
@@ -56,13 +57,15 @@ class Observers(StepObserver):
         """See `StepObserver`."""
         self._notify(lambda each: each.step_begun(run))
 
-    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
+    def driver_called(
+        self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse | None, error: str
+    ) -> None:
         """See `StepObserver`."""
-        self._notify(lambda each: each.driver_called(run, seconds, response, error))
+        self._notify(lambda each: each.driver_called(run, request, seconds, response, error))
 
-    def job_answered(self, run: Run, seconds: float, response: InferenceResponse) -> None:
+    def job_answered(self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse) -> None:
         """See `StepObserver`."""
-        self._notify(lambda each: each.job_answered(run, seconds, response))
+        self._notify(lambda each: each.job_answered(run, request, seconds, response))
 
     def tools_called(self, run: Run) -> None:
         """See `StepObserver`."""

@@ -21,6 +21,7 @@ from ...worker.state.execution.inference import InferenceResponse
 from ...worker.trace_ids import derive_root_span_id, derive_trace_id
 
 if TYPE_CHECKING:
+    from ...worker.drivers.protocol import InferenceRequest
     from ...worker.engine.run import Run
 
 _NAME: Final = "celery-agents"
@@ -70,10 +71,12 @@ class Tracing(StepObserver):
         token = self._context.attach(self._trace.set_span_in_context(span))
         self._open[run.claim.id] = _OpenStep(span, token, time.time_ns() - run.claim.now_ms * 1_000_000)
 
-    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
+    def driver_called(
+        self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse | None, error: str
+    ) -> None:
         """See `StepObserver`."""
         ended = time.time_ns()
-        provider, model = _read_model(run)
+        provider, model = _read_model(run, request)
         attributes = _common_attributes(run) | {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider}
         attributes |= {"gen_ai.request.model": model} if model else {}
         attributes |= _response_attributes(response) if response is not None else {}
@@ -82,9 +85,9 @@ class Tracing(StepObserver):
         span = self._start_child(run, name, self._trace.SpanKind.CLIENT, ended - round(seconds * 1e9), attributes)
         self._end(span, ended, error)
 
-    def job_answered(self, run: Run, seconds: float, response: InferenceResponse) -> None:
+    def job_answered(self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse) -> None:
         """See `StepObserver`. Its span may begin long before that of the step."""
-        self.driver_called(run, seconds, response, "")
+        self.driver_called(run, request, seconds, response, "")
 
     def tools_called(self, run: Run) -> None:
         """See `StepObserver`."""
@@ -232,9 +235,9 @@ def _common_attributes(run: Run) -> dict[str, Any]:
     }
 
 
-def _read_model(run: Run) -> tuple[str, str]:
+def _read_model(run: Run, request: InferenceRequest) -> tuple[str, str]:
     """Read provider and model from `provider:model`; a driver of the user's own is its own provider."""
-    chosen = run.state.llm_config.model if run.state.llm_config is not None else None
+    chosen = request.settings.model if request.settings is not None else None
     provider, colon, model = (chosen or "".join(run.agent.models[:1])).partition(":")
     return (provider, model) if colon else (run.agent.answering.name, provider)
 

@@ -29,6 +29,7 @@ import logging
 
 from celery_agents import Agent, tool
 from celery_agents.worker.state import InferenceResponse, InferenceUsage, ToolCall
+from celery_agents.worker.tools import ToolContext
 
 log = logging.getLogger("somebodys.service")
 
@@ -50,6 +51,11 @@ def breaking() -> None:
     raise ValueError("broken")
 
 
+@tool(effect="pure")
+async def estimate(context: ToolContext) -> str:
+    return (await context.ask_model("estimate", "How heavy?")).content
+
+
 async def think(state):
     log.warning("thinking")
     if state.messages[-1].content == "fail":
@@ -57,12 +63,12 @@ async def think(state):
     usage = InferenceUsage(input=100, output=20)
     if state.execution.step_count:
         return InferenceResponse(content="done", usage=usage, model="tiny-1", cost=0.25, request_id="req-2")
-    calls = (("weigh", {"thing": "gold"}), ("measure", {"thing": "gold"}), ("breaking", {}), ("invented", {}))
+    calls = (("weigh", {"thing": "gold"}), ("measure", {"thing": "gold"}), ("breaking", {}), ("invented", {}), ("estimate", {}))
     made = tuple(ToolCall(id=f"c{i}", name=name, args=args) for i, (name, args) in enumerate(calls))
     return InferenceResponse(tool_calls=made, usage=usage, model="tiny-1", cost=0.5)
 
 
-thinker = Agent("thinker", driver=think, tools=[weigh, measure, breaking])
+thinker = Agent("thinker", driver=think, tools=[weigh, measure, breaking, estimate])
 """
 
 
@@ -150,13 +156,13 @@ def test_steps_are_counted_traced_and_logged(
     assert metrics['celery_agents_steps_total{agent="thinker",outcome="committed"}'] == 13
     assert metrics['celery_agents_executions_total{agent="thinker",status="completed"}'] == 6
     assert metrics['celery_agents_executions_total{agent="thinker",status="failed"}'] == 1
-    assert metrics['celery_agents_driver_seconds_count{agent="thinker",outcome="answer"}'] == 12
+    assert metrics['celery_agents_driver_seconds_count{agent="thinker",outcome="answer"}'] == 18
     assert metrics['celery_agents_driver_errors_total{agent="thinker",kind="RuntimeError"}'] == 1
     assert metrics['celery_agents_tool_calls_total{agent="thinker",outcome="ok",tool="weigh"}'] == 6
     assert metrics['celery_agents_tool_calls_total{agent="thinker",outcome="error",tool="breaking"}'] == 6
     assert metrics['celery_agents_tool_calls_total{agent="thinker",outcome="error",tool="(unknown)"}'] == 6
-    assert metrics['celery_agents_tokens_total{agent="thinker",kind="input",model="tiny-1"}'] == 1200
-    assert metrics['celery_agents_cost_usd_total{agent="thinker",model="tiny-1"}'] == pytest.approx(4.5)
+    assert metrics['celery_agents_tokens_total{agent="thinker",kind="input",model="tiny-1"}'] == 1800
+    assert metrics['celery_agents_cost_usd_total{agent="thinker",model="tiny-1"}'] == pytest.approx(7.5)
     assert metrics["celery_agents_slots"] == 6
     assert metrics["celery_agents_slots_busy"] == metrics["celery_agents_due_sessions"] == 0
     assert {"celery_agents_due_age_seconds", "celery_agents_overdue_sessions"} < set(metrics)
@@ -182,6 +188,9 @@ def test_steps_are_counted_traced_and_logged(
     assert attributes(tool_span)["gen_ai.tool.name"] == "weigh"
     assert attributes(spans["chat"])["gen_ai.operation.name"] == "chat"
     assert attributes(spans["chat"])["gen_ai.usage.output_tokens"] == 20
+    trace_id = derive_trace_id(job.execution_id).to_bytes(16, "big")
+    chats = [span for _, span in collector.spans if span.trace_id == trace_id and span.name == "chat"]
+    assert [span.parent_span_id == first.span_id for span in chats].count(True) == 2, "one by a tool"
     assert attributes(spans["execute_tool breaking"])["error.type"]
 
     def of_failing(name: str) -> dict[str, Any]:
@@ -205,7 +214,7 @@ def test_steps_are_counted_traced_and_logged(
         line for line in lines if line["logger"] == "somebodys.service" and line.get("session_id") == job.session_id
     ]
     assert sorted((line["message"], line["step"]) for line in mine) == [
-        ("measuring gold", 1), ("thinking", 1), ("thinking", 2), ("weighing gold", 1),
+        ("measuring gold", 1), ("thinking", 1), ("thinking", 1), ("thinking", 2), ("weighing gold", 1),
     ]  # fmt: skip
     assert {line["execution_id"] for line in mine} == {job.execution_id}
     assert all("session_id" in line for line in lines if line["logger"] == "somebodys.service")

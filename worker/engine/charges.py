@@ -13,18 +13,17 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from ..drivers.protocol import InferenceRequest
-from ..errors import ModelCallRefused, UnusableAnswer
+from ..errors import ModelCallRefused
 from ..guards import budget_signals
 from ..state.agent_state import AgentState
 from ..state.execution.budget import ExecutionBudget
 from ..state.execution.children import ChildEnd
 from ..state.execution.execution import ExecutionState
-from ..state.execution.inference import InferenceResponse
 from ..state.execution.requests import Request
 from ..state.execution.status import ExecutionStatus
 from ..state.execution.usage import InferenceUsage
 from ..store.journal import Journal
-from .driver_calls import parse_answer
+from .driver_calls import read_paid
 from .run import Run
 from .run_values import RejectedAnswer
 
@@ -48,11 +47,7 @@ def charge_execution(run: Run, execution: ExecutionState) -> ExecutionState:
     for number, each in enumerate(run.memory.rejected):
         execution = execution.with_auxiliary_charge(run.ref.step, f"rejected:{number}", each.usage, each.cost)
     for key, raw in journaled_answers(run).items():
-        answer: InferenceResponse | RejectedAnswer
-        try:
-            answer = parse_answer(run, raw)
-        except UnusableAnswer as error:
-            answer = RejectedAnswer.of(error)
+        answer = read_paid(run, raw)
         execution = execution.with_auxiliary_charge(run.ref.step, key, answer.usage, answer.cost)
     return execution
 
@@ -77,13 +72,6 @@ def with_corrections(request: InferenceRequest, rejected: list[RejectedAnswer]) 
     """The question, followed by the rejected answers and what was wrong with them."""
     exchange = [message for each in rejected for message in each.messages()]
     return request.with_messages((*request.messages, *exchange)) if exchange else request
-
-
-def as_response(error: UnusableAnswer) -> InferenceResponse | None:
-    """The cost of a rejected answer as a response without content, for metrics; None when it is unknown."""
-    if not isinstance(error.usage, InferenceUsage):
-        return None
-    return InferenceResponse(usage=error.usage, cost=error.cost)
 
 
 def charge_children(run: Run, execution: ExecutionState, *, reserved: bool = False) -> ExecutionState:

@@ -21,6 +21,7 @@ from ..tools.stop import StopExecution
 from .leases import CallInterrupted
 from .provider_gate import Call
 from .run import Run, milliseconds
+from .run_values import paid_for
 from .services import EngineServices
 from .spending_gate import Spending
 from .step_texts import failed_call_event
@@ -52,13 +53,15 @@ class Owed(NamedTuple):
     Attributes:
         settlement: Of the request to its provider, to be written with the answer; None: nothing.
         spending: What the call has reserved under spend caps; None: nothing.
+        call: The question, and `services.monotonic()` when it was asked, for the observer; None: there was no call.
     """
 
-    settlement: Settlement | None
-    spending: Spending | None
+    settlement: Settlement | None = None
+    spending: Spending | None = None
+    call: tuple[InferenceRequest, float] | None = None
 
 
-NOTHING_OWED: Final = Owed(None, None)
+NOTHING_OWED: Final = Owed()
 
 
 class DriverCaller:
@@ -126,18 +129,41 @@ def admit(run: Run, services: EngineServices, request: InferenceRequest, job: Jo
 
 
 def finish_call(run: Run, services: EngineServices, raw: bytes, owed: Owed) -> None:
-    """Settle a call whose answer is journaled."""
+    """Settle a call whose answer is journaled, and tell the observer of it."""
     services.gate.finish(owed.settlement)
     if owed.spending is not None:
-        services.spending.settle(owed.spending, cost_of_answer(run, raw))
+        services.spending.settle(owed.spending, read_paid(run, raw).cost)
+    if owed.call is not None and services.observer is not None:
+        _report(run, services, *owed.call, _read(run, raw))
 
 
-def cost_of_answer(run: Run, raw: bytes) -> float | None:
-    """US dollars of a raw answer, also of one that cannot be used; None where they are not known."""
+def read_paid(run: Run, raw: bytes) -> InferenceResponse:
+    """Parse a raw answer for its usage and price; of one that cannot be used, the response has nothing else."""
+    answer = _read(run, raw)
+    return paid_for(answer) if isinstance(answer, UnusableAnswer) else answer
+
+
+def _read(run: Run, raw: bytes) -> InferenceResponse | UnusableAnswer:
     try:
-        return parse_answer(run, raw).cost
+        return parse_answer(run, raw)
     except UnusableAnswer as error:
-        return error.cost
+        return error
+
+
+def _report(
+    run: Run,
+    services: EngineServices,
+    request: InferenceRequest,
+    asked_at: float,
+    came: InferenceResponse | DriverError,
+) -> None:
+    """Tell the observer what came of a driver call."""
+    if services.observer is not None:
+        response = came if isinstance(came, InferenceResponse) else None
+        if isinstance(came, UnusableAnswer):
+            response = paid_for(came)
+        error = came.kind if isinstance(came, DriverError) else ""
+        services.observer.driver_called(run, request, services.monotonic() - asked_at, response, error)
 
 
 def call_driver(
@@ -155,14 +181,17 @@ def call_driver(
     call, spending = admission
     if call is not None:
         request = replace(request, observe=call.observe)
+    asked_at = services.monotonic()
     try:
         raw = _call(run, services, request)
     except BaseException as error:
         if call is not None:
             services.gate.fail(run, call, error)
         services.spending.fail(spending, error)
+        if isinstance(error, DriverError):
+            _report(run, services, request, asked_at, error)
         raise
-    return raw, Owed(None if call is None else services.gate.settle(run, call), spending)
+    return raw, Owed(None if call is None else services.gate.settle(run, call), spending, (request, asked_at))
 
 
 def _call(run: Run, services: EngineServices, request: InferenceRequest) -> bytes:

@@ -25,9 +25,16 @@ from ..state.values.error_info import ErrorInfo
 from ..store.asked import Asked
 from ..tools.stop import StopExecution
 from .asking import ask_models, check_prices, doubled
-from .charges import as_response, charge_execution, check_budget, with_corrections
+from .charges import charge_execution, check_budget, with_corrections
 from .child_calls import EndingRecord
-from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, interrupted_answer, parse_answer
+from .driver_calls import (
+    DriverCaller,
+    call_driver,
+    check_answer_of_hook,
+    interrupted_answer,
+    parse_answer,
+    read_paid,
+)
 from .endings import adopt_hook_context, give_back, put_off, release_and_retry, resolve_interruption, user_stop_signal
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
@@ -161,42 +168,30 @@ class Inference:
     def _obtain(self, run: Run, request: InferenceRequest) -> Run:
         window = window_of(run, request)
         raw = None if window is None else self._jobs.ask(run, request, window)
-        return self._ask_now(run, request) if raw is None else self._read_job(run, raw)
+        return self._ask_now(run, request) if raw is None else self._read_job(run, request, raw)
 
-    def _read_job(self, run: Run, raw: bytes) -> Run:
-        paid: InferenceResponse | None = None
-        try:
-            answered = self._read_answer(self._with_stored_question(run), raw)
-            paid = answered.obtained.response
-        except UnusableAnswer as error:
-            paid = as_response(error)
-            raise
-        finally:
-            if self._services.observer is not None and paid is not None:
-                seconds = run.memory.jobs[-1].waited_ms(self._services.redis_ms(run)) / 1000
-                self._services.observer.job_answered(run, seconds, paid)
-        return answered
+    def _read_job(self, run: Run, request: InferenceRequest, raw: bytes) -> Run:
+        if self._services.observer is not None:
+            seconds = run.memory.jobs[-1].waited_ms(self._services.redis_ms(run)) / 1000
+            self._services.observer.job_answered(run, request, seconds, read_paid(run, raw))
+        return self._read_answer(self._with_stored_question(run), raw)
 
     def _ask_now(self, run: Run, request: InferenceRequest) -> Run:
         request, admission = self._jobs.admit(run, request)
         emit = None if run.agent.holds_live_text else run.live.begin_call()
         if emit is not None:
             request = replace(request, emit=emit)
-        started, told = self._services.monotonic(), list[SentRequest | None]()
+        told = list[SentRequest | None]()
         try:
             raw, owed = call_driver(run, self._services, replace(request, tell=told.append), admission)
             crash_points.at("c2")
             run = run.with_question(Question(request, told[-1] if told else None, is_asked=told[-1:] != [None]))
             # Journaled before it is parsed: an answer whose parsing ends the process is not paid for again.
             stored = self._jobs.journal_answer(run, raw, owed)
-            answered = self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
+            return self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
         except DriverError as error:
             self._jobs.note_end(run, error)
-            paid = as_response(error) if isinstance(error, UnusableAnswer) else None
-            self._tell_observer(run, started, paid, error.kind)
             raise
-        self._tell_observer(run, started, answered.obtained.response, "")
-        return answered
 
     def _check_limits(self, run: Run) -> None:
         """Refuse to ask again when the rejected answers have used up the budget.
@@ -205,11 +200,6 @@ class Inference:
             ModelCallRefused: A limit is reached.
         """
         check_budget(charge_execution(run, run.limited_execution), moment(self._services.redis_ms(run)))
-
-    def _tell_observer(self, run: Run, started: float, response: InferenceResponse | None, error: str) -> None:
-        observer = self._services.observer
-        if observer is not None:
-            observer.driver_called(run, self._services.monotonic() - started, response, error)
 
     def _leave_off(self, run: Run) -> Run:
         """Take what has arrived of the answer for the answer: a message came first, and the next step answers it.

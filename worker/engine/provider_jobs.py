@@ -21,7 +21,7 @@ from ..redaction import describe_exception
 from ..store.journal import ANSWERED, LOST, NOT_CREATED, JournaledJob
 from ..store.steps.provider_jobs import JobEntry
 from .asked import describe_question
-from .driver_calls import Admission, DriverCaller, Owed, admit, cost_of_answer, run_verb
+from .driver_calls import Admission, DriverCaller, Owed, admit, finish_call, read_paid, run_verb
 from .flow_texts import describe_job
 from .leases import CallInterrupted
 from .run import Run, milliseconds
@@ -178,7 +178,7 @@ class ProviderJobs:
         if job is None:
             return self._caller.journal_answer(run, raw, owed)
         stored = self._journal(run, job, raw)
-        self._services.gate.finish(owed.settlement)
+        finish_call(run, self._services, raw, owed._replace(spending=None))  # the job's is settled
         return stored
 
     def note_end(self, run: Run, error: DriverError) -> None:
@@ -314,7 +314,7 @@ class ProviderJobs:
             run, lambda: self._steps.record_job_answer(run.claim, job, entry, raw, now_ms), "an answer"
         )
         run.memory.jobs[job.number] = job.ended(now_ms, ANSWERED)
-        self._services.spending.settle_job(entry, cost_of_answer(run, stored))
+        self._services.spending.settle_job(entry, read_paid(run, stored).cost)
         return stored
 
     def _put_off(self, run: Run, job: JournaledJob, *, why: str = "", is_told: bool = False) -> PutOff:

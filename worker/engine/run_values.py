@@ -64,18 +64,27 @@ class RejectedAnswer(Value):
     @classmethod
     def of(cls, error: UnusableAnswer) -> RejectedAnswer:
         """The record of an answer that a driver could not use."""
-        usage = error.usage if isinstance(error.usage, InferenceUsage) else NO_USAGE
+        paid = paid_for(error)
         text, correction = error.text[:_MOST_REJECTED_CHARS], error.correction[:_MOST_REJECTED_CHARS]
         try:
-            return cls(usage=usage, cost=error.cost, text=text, correction=correction)
-        except InvalidInput:  # a driver of the user's gave a price or a text that cannot be stored
-            return cls(usage=usage)
+            return cls(usage=paid.usage, cost=paid.cost, text=text, correction=correction)
+        except InvalidInput:  # a driver of the user's gave a text that cannot be stored
+            return cls(usage=paid.usage, cost=paid.cost)
 
     def messages(self) -> tuple[Message, ...]:
         """The exchange that follows the question when the model is asked again."""
         if not self.correction:
             return ()
         return (Message.assistant(self.text or _NO_TEXT), Message.user(self.correction))
+
+
+def paid_for(error: UnusableAnswer) -> InferenceResponse:
+    """The response without content that has the usage and the price of an unusable answer, as far as they are known."""
+    usage = error.usage if isinstance(error.usage, InferenceUsage) else NO_USAGE
+    try:
+        return InferenceResponse(usage=usage, cost=error.cost, model=error.model)
+    except InvalidInput:  # a driver of the user's gave a price or a name that cannot be stored
+        return InferenceResponse(usage=usage)
 
 
 class UnjournaledResults(Mapping[int, bytes]):

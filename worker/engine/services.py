@@ -12,6 +12,7 @@ from ...config.settings import Settings
 from ..concurrency import fibers
 from ..concurrency.event_loop import EventLoopThread
 from ..concurrency.tool_threads import Threads
+from ..drivers.protocol import InferenceRequest
 from ..errors import NotConfirmed, StoreFull, StoreUnavailable
 from ..mcp.connections import ServerConnections
 from ..state.execution.inference import InferenceResponse
@@ -42,14 +43,17 @@ class StepObserver(Protocol):
         """A step was claimed."""
         ...
 
-    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
+    def driver_called(
+        self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse | None, error: str
+    ) -> None:
         """A driver call has ended, with a response or with the kind of its error.
 
-        An answer that was paid for and cannot be used has both: the response holds its usage and price only.
+        An answer that cannot be used has both: the response holds its model, usage and price only. Auxiliary calls,
+        whose requests have a purpose, are told of in the threads of the hooks and tools that make them.
         """
         ...
 
-    def job_answered(self, run: Run, seconds: float, response: InferenceResponse) -> None:
+    def job_answered(self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse) -> None:
         """The latest job of the step at a provider has answered, so many seconds after it was asked for."""
         ...
 

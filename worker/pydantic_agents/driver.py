@@ -482,7 +482,7 @@ def _failure_of_answer(
     answer: Any = messages[-1]
     error = UnusableAnswer(failed["message"], permanent=True, request_id=answer.provider_response_id)
     error.kind = failed["kind"]
-    return error.paid(_usage_of(messages), cost, answer.text or "")
+    return error.paid(_usage_of(messages), cost, answer.text or "", answer.model_name)
 
 
 def _usage_of(messages: Sequence[ModelMessage]) -> InferenceUsage:

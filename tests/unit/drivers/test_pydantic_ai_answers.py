@@ -97,8 +97,11 @@ def test_the_same_bytes_give_the_same_response_on_any_worker():
 
 @pytest.mark.parametrize("state", ["suspended", "incomplete"])
 def test_an_answer_that_is_cut_off_is_unusable(state: Any):
-    with pytest.raises(UnusableAnswer, match=f"is {state}, not complete"):
-        read(TextPart("x"), state=state)
+    usage = RequestUsage(input_tokens=7)
+    with pytest.raises(UnusableAnswer, match=f"is {state}, not complete") as caught:
+        read(TextPart("x"), state=state, usage=usage, cost=0.5, model_name="gpt-5-mini-2026")
+    error = caught.value
+    assert (error.usage.input, error.cost, error.model) == (7, 0.5, "gpt-5-mini-2026")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.tasks.observability.metrics import Metrics
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capability import Capability
 from celery_agents.worker.drivers import AuxiliaryRequest, CallTool, InferenceRequest, ScriptedDriver
@@ -147,6 +148,38 @@ def test_an_answer_that_cannot_be_used_is_charged_once(new_bench: NewBench, poin
     assert (execution.status, execution.usage.total) == (ExecutionStatus.COMPLETED, 11)
     assert execution.cost == pytest.approx(0.6)
     assert sorted(driver.asked) == ["", "sum"]
+
+
+def test_metrics_count_auxiliary_calls_and_do_not_take_them_for_retries(new_bench: NewBench) -> None:
+    """Of two models that are one: its rejected answers count under the name that its other answers have."""
+
+    class Named(CountingDriver):
+        def parse(self, raw: bytes) -> InferenceResponse:
+            answer = super().parse(raw).model_copy(update={"model": "tiny-1"})
+            if answer.content == "short":
+                raise UnusableAnswer("no JSON").paid(answer.usage, answer.cost, model=answer.model)
+            return answer
+
+    def ask(context: HookContext) -> HookContext:
+        assert context.ask_model("note", "?").content == "noted"
+        with contextlib.suppress(UnusableAnswer):
+            context.ask_model("sum", "?")
+        return context
+
+    answers: list[Any] = [_paid("noted", 100, 2.0), DriverError("overloaded", "no", transient=True, retry_after=0.001)]
+    driver = Named([_paid("done", 1, 0.1)], sum=_paid("short"), note=lambda _: _raise_or([answers.pop()]))
+    agent = Agent("a", driver=driver, hooks=[Hook(HookPoint.BEFORE_STEP, ask)])
+    bench, metrics = new_bench(agent), Metrics()
+    bench.step(bench.submit(), bench.another_worker(agent, observer=metrics))
+
+    def value(series: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"celery_agents_{series}", {"agent": "a", **labels})
+
+    assert value("tokens_total", model="tiny-1", kind="input") == 111
+    assert value("cost_usd_total", model="tiny-1") == pytest.approx(2.6)
+    assert (value("driver_seconds_count", outcome="answer"), value("driver_seconds_count", outcome="error")) == (2, 2)
+    assert value("driver_errors_total", kind="unusable_answer") == value("driver_errors_total", kind="overloaded") == 1
+    assert value("driver_retries_total") == 1
 
 
 def test_each_step_asks_and_pays_for_itself(new_bench: NewBench) -> None:

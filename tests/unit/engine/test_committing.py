@@ -9,12 +9,12 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.capabilities import AskUser
-from celery_agents.worker.drivers import CallTool, ScriptedDriver
+from celery_agents.worker.drivers import CallTool, InferenceRequest, ScriptedDriver
 from celery_agents.worker.engine import Done, Outcome
 from celery_agents.worker.engine.run import Run
 from celery_agents.worker.engine.services import new_records
 from celery_agents.worker.errors import DriverError, StoreUnavailable
-from celery_agents.worker.hooks import Hook, HookContext, HookPoint
+from celery_agents.worker.hooks import AnswerUndecided, Hook, HookContext, HookPoint
 from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionStatus, InferenceResponse, InferenceUsage
 from celery_agents.worker.store import StepRef
 from celery_agents.worker.tools import tool
@@ -94,8 +94,10 @@ class Watching:
     def step_begun(self, run: Run) -> None:
         self.seen.append(("begun", run.ref.step))
 
-    def driver_called(self, run: Run, seconds: float, response: InferenceResponse | None, error: str) -> None:
-        self.seen.append(("driver", seconds, None if response is None else response.content, error))
+    def driver_called(
+        self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse | None, error: str
+    ) -> None:
+        self.seen.append((request.purpose or "driver", seconds, None if response is None else response.content, error))
 
     def tools_called(self, run: Run) -> None:
         self.seen.append(("tools", new_records(run)))
@@ -123,6 +125,24 @@ def test_an_observer_is_told_what_a_step_does_and_how_long_its_model_takes(new_b
         ("begun", 1), ("driver", 2.5, None, "overloaded"), ("driver", 2.5, "", ""), ("tools", [0, 1]), ("ended", "Done"),
         ("begun", 2), ("driver", 2.5, "done", ""), ("ended", "Done"),
     ]  # fmt: skip
+
+
+def test_an_observer_is_told_once_of_an_answer_that_a_hook_lets_wait(new_bench: NewBench) -> None:
+    def hold(context: HookContext) -> HookContext:
+        if failures:
+            raise AnswerUndecided(failures.pop(), context)
+        return context
+
+    failures = [DriverError("overloaded", "the judge is away", transient=True)]
+    agent = Agent("held", driver=ScriptedDriver(["done"]), hooks=[Hook(HookPoint.AFTER_INFERENCE, hold)])
+    bench = new_bench(agent)
+    watching = Watching(bench)
+    worker = bench.another_worker(agent, observer=watching)
+    session = bench.submit()
+    bench.step(session, worker)
+    bench.clock.go_on(60)
+    assert done(bench.step(session, worker)).status is ExecutionStatus.COMPLETED
+    assert [each[:1] + each[2:] for each in watching.seen if each[0] == "driver"] == [("driver", "done", "")]
 
 
 def test_an_observer_is_told_of_no_calls_where_none_has_ended(new_bench: NewBench) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from celery_agents.tasks.observability.metrics import Metrics
 from celery_agents.worker.state import InferenceResponse, InferenceUsage
 
+A_QUESTION: Any = SimpleNamespace(purpose="")
+
 
 def a_run(agent: str = "agent") -> Any:
     return SimpleNamespace(agent=SimpleNamespace(name=agent, model=None), claim=SimpleNamespace(id="c"))
@@ -25,7 +27,8 @@ def label_values(metrics: Metrics, series: str, label: str) -> set[str]:
 def answers_of(metrics: Metrics, count: int, prefix: str = "model-") -> None:
     for number in range(count):
         usage = InferenceUsage(input=1)
-        metrics.driver_called(a_run(), 0.1, InferenceResponse(model=f"{prefix}{number}", usage=usage, cost=0.5), "")
+        answer = InferenceResponse(model=f"{prefix}{number}", usage=usage, cost=0.5)
+        metrics.driver_called(a_run(), A_QUESTION, 0.1, answer, "")
 
 
 def test_names_of_models_in_answers_are_limited_and_nothing_that_was_counted_is_lost() -> None:
@@ -59,7 +62,7 @@ def test_a_long_name_of_a_model_is_cut() -> None:
 def test_kinds_of_errors_are_limited() -> None:
     metrics = Metrics()
     for number in range(500):
-        metrics.driver_called(a_run(), 0.1, None, f"Error{number}")
+        metrics.driver_called(a_run(), A_QUESTION, 0.1, None, f"Error{number}")
     assert len(label_values(metrics, "driver_errors_total", "kind")) == 101
 
 

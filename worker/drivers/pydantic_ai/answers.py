@@ -108,7 +108,7 @@ class Answer:
         """The error with the tokens and the price of this answer, and with what it said."""
         given = next((call for call in self.response.tool_calls if call.tool_name == OUTPUT_TOOL), None)
         text = given.args_as_json_str() if given is not None else _text(self.response)
-        return error.paid(inference_usage(self.response.usage), self.cost, text)
+        return error.paid(inference_usage(self.response.usage), self.cost, text, self.response.model_name)
 
     def _of_text(self, calls: list[ToolCallPart], *, early: bool) -> InferenceResponse:
         text = _text(self.response)
