@@ -6,6 +6,7 @@ It knows the shapes of keys and tokens, and the secrets of this process (`known_
 from __future__ import annotations
 
 import re
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ MAX_OWN_MESSAGE_CHARS: Final = 4_000
 """Characters kept of an error text of this package, which is written to be read."""
 
 _OWN_FOLDERS: Final = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("worker", "tasks", "config"))
+_LIBRARIES: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _MAX_FRAMES: Final = 3
 
 _NAME: Final = (
@@ -89,18 +91,21 @@ def describe_exception(error: BaseException) -> ErrorInfo:
 def place_of(error: BaseException) -> str:
     """The place at which an exception was raised, for the log of the worker: " (shop/agents.py:31 in refund)".
 
-    The innermost frames of other code are named, up to three of those that this package has called, innermost last.
-    Neither their source nor their values are in it. Empty where there is none.
+    The innermost frame of the code that this package has called, behind up to two that lead there; frames of the
+    service itself go before those of libraries, however deep it was raised in one. Neither their source nor their
+    values are in it. Empty where there is none.
     """
-    places: list[str] = []
+    places: list[tuple[bool, str]] = []
     for frame, line in reversed([*traceback.walk_tb(_only_one(error).__traceback__)]):
         code = frame.f_code
-        is_own = code.co_filename.startswith(_OWN_FOLDERS)
-        if len(places) == _MAX_FRAMES or (is_own and places):
+        if not code.co_filename.startswith(_OWN_FOLDERS):
+            is_of_library = code.co_filename.startswith(_LIBRARIES)
+            places.append((is_of_library, f"{code.co_filename}:{line} in {code.co_name}"))
+        elif places:
             break
-        if not is_own:
-            places.append(f"{code.co_filename}:{line} in {code.co_name}")
-    return f" ({_clean(', '.join(reversed(places)))})" if places else ""
+    leading = sorted(range(1, len(places)), key=lambda index: places[index][0])[: _MAX_FRAMES - 1]
+    named = [places[index][1] for index in sorted([*leading, 0][: len(places)], reverse=True)]
+    return f" ({_clean(', '.join(named))})" if named else ""
 
 
 def _info(kind: str, message: str, details: dict[str, str | int], *, retryable: bool = False) -> ErrorInfo:

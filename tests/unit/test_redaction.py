@@ -1,5 +1,6 @@
 """No secret gets into a text that is stored, logged or shown."""
 
+import configparser
 import time
 from pathlib import Path
 
@@ -187,6 +188,17 @@ def test_the_place_of_an_exception_names_the_innermost_frames_and_no_values() ->
     assert place.count("test_redaction.py:") == place.count(" in _fails") == 3
     assert "sk-abc" not in place
     assert place_of(KeyError("never raised")) == ""
+
+
+def test_the_place_names_the_services_own_code_however_deep_a_library_raises() -> None:
+    def refund() -> None:
+        configparser.ConfigParser().read_string("[a]\n[a]\n")
+
+    with pytest.raises(configparser.Error) as raised:
+        refund()
+    place = place_of(raised.value)
+    assert " in refund, " in place
+    assert place.count("configparser.py:") == 1, "where it was raised"
 
 
 def test_the_place_is_of_the_code_that_has_called_this_package_and_not_in_it() -> None:
