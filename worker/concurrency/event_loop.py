@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from . import fibers
@@ -168,8 +168,14 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
-        pending: set[asyncio.Task[Any]] = asyncio.all_tasks(loop)
-        for task in pending:
+        tasks: set[asyncio.Task[Any]] = asyncio.all_tasks(loop)
+        for task in tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        _wait_for(tasks, loop)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        _wait_for(asyncio.all_tasks(loop), loop)  # they close streams whose readers have ended
         loop.close()
+
+
+def _wait_for(tasks: Iterable[asyncio.Task[Any]], loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
