@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.tasks.observability.tracing import Tracing
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import PydanticAIDriver, TokenPrice
 from celery_agents.worker.engine import Done, RetryLater
@@ -104,6 +105,22 @@ def test_auxiliary_calls_have_the_same_models(new_bench: NewBench) -> None:
     assert new_bench(agent).ran().status == "completed"
     assert [(request.purpose, model) for request, model in zip(driver.asked, driver.models, strict=True)] == [
         ("judge", "openai:a"), ("judge", "anthropic:b"), ("", "openai:a"), ("", "anthropic:b")
+    ]  # fmt: skip
+
+
+def test_a_span_names_the_model_that_was_asked(new_bench: NewBench) -> None:
+    sdk, export = pytest.importorskip("opentelemetry.sdk.trace"), "opentelemetry.sdk.trace.export"
+    spans, provider = (
+        pytest.importorskip(f"{export}.in_memory_span_exporter").InMemorySpanExporter(),
+        sdk.TracerProvider(),
+    )
+    provider.add_span_processor(pytest.importorskip(export).SimpleSpanProcessor(spans))
+    agent = agent_of(ProviderDriver(answers={"openai:a": [refused("quota")]}), *MODELS)
+    bench = new_bench(agent)
+    bench.step(bench.submit(), bench.another_worker(agent, observer=Tracing(provider)))
+    calls = [(each.name, each.attributes) for each in spans.get_finished_spans() if each.name.startswith("chat")]
+    assert [(name, facts["gen_ai.provider.name"], facts.get("error.type")) for name, facts in calls] == [
+        ("chat a", "openai", "quota"), ("chat b", "anthropic", None)
     ]  # fmt: skip
 
 
