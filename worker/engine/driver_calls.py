@@ -134,7 +134,7 @@ def finish_call(run: Run, services: EngineServices, raw: bytes, owed: Owed) -> N
     if owed.spending is not None:
         services.spending.settle(owed.spending, read_paid(run, raw).cost)
     if owed.call is not None and services.observer is not None:
-        _report(run, services, *owed.call, _read(run, raw))
+        _report(run, services, *owed.call, result=_read(run, raw))
 
 
 def read_paid(run: Run, raw: bytes) -> InferenceResponse:
@@ -155,15 +155,15 @@ def _report(
     services: EngineServices,
     request: InferenceRequest,
     asked_at: float,
-    came: InferenceResponse | DriverError,
+    result: InferenceResponse | DriverError,
 ) -> None:
     """Tell the observer what came of a driver call."""
-    if services.observer is not None:
-        response = came if isinstance(came, InferenceResponse) else None
-        if isinstance(came, UnusableAnswer):
-            response = paid_for(came)
-        error = came.kind if isinstance(came, DriverError) else ""
-        services.observer.driver_called(run, request, services.monotonic() - asked_at, response, error)
+    if services.observer is None:
+        return
+    error = result.kind if isinstance(result, DriverError) else ""
+    response = paid_for(result) if isinstance(result, UnusableAnswer) else result
+    told = response if isinstance(response, InferenceResponse) else None
+    services.observer.driver_called(run, request, services.monotonic() - asked_at, told, error)
 
 
 def call_driver(
