@@ -22,6 +22,8 @@ from .listing import Filter, iterate_headers
 from .verbs import Scope, verb
 
 _BATCH: Final = 100
+# The time of a step and that of its session's update are two estimates of Redis's time: the update may look earlier.
+_ESTIMATES_DIFFER_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class SpendingVerbs(ClientConnection):
         http={
             "by": Field(description="agent, model, day, or label:<key>."),
             "since": Field(description="Executions whose last step is from this time or later, with its zone."),
-            "until": Field(description="Executions whose last step is from this time or earlier, with its zone."),
+            "until": Field(description="Executions whose last step is from before this time, with its zone."),
         },
     )  # fmt: skip
     def costs(self, *, by: str = "agent", since: datetime | None = None, until: datetime | None = None) -> CostReport:
@@ -67,14 +69,16 @@ class SpendingVerbs(ClientConnection):
                 of what has no such name: answers that were rejected, that hooks and tools have asked for, or of jobs
                 that were cancelled, have no model, and sessions without the label have no value. Sessions below one
                 have its labels.
-            since, until: Bounds of the last step; None: all that is stored.
+            since, until: The last step is from `since` or later, and from before `until`, so that sums of times that
+                meet are the sum of the whole. None: all that is stored.
         Raises:
             InvalidInput: There is no such sum, or a time has no zone.
         """
         name_of, is_by_label = _read_by(by)
         oldest, newest = (read_time_ms(n, t, may_be_far=True) for n, t in (("since", since), ("until", until)))
         costs, unread = list[tuple[ExecutionCost, Mapping[str, str]]](), list[str]()
-        found_sessions = iterate_headers(self.store, Filter(oldest_ms=oldest))
+        updated_since = None if oldest is None else oldest - _ESTIMATES_DIFFER_MS
+        found_sessions = iterate_headers(self.store, Filter(oldest_ms=updated_since))
         counted = set[str]()
         while headers := list(islice(found_sessions, _BATCH)):
             labels = self._labels_of(headers) if is_by_label else {}
@@ -84,7 +88,7 @@ class SpendingVerbs(ClientConnection):
             costs += [
                 (each, labels.get(each.session_id, {}))
                 for each in found
-                if (oldest is None or each.ended_ms >= oldest) and (newest is None or each.ended_ms <= newest)
+                if (oldest is None or each.ended_ms >= oldest) and (newest is None or each.ended_ms < newest)
             ]
         archived = self._archived_sums(by, oldest, newest, counted)
         sums = join_sums([*add_up((each, name_of(each, labels)) for each, labels in costs), *archived])

@@ -88,6 +88,17 @@ def test_bounds_choose_executions_by_their_last_step(lab: Lab, jobs: list[Job]) 
     assert lab.client.costs(since=now + timedelta(hours=1)).sums == ()
 
 
+def test_sums_of_times_that_meet_are_the_sum_of_the_whole(lab: Lab, jobs: list[Job]) -> None:
+    headers = [lab.client.header(job.session_id) for job in jobs]
+    costs, _ = lab.client.store.sessions.costs(headers)
+    whole = lab.client.costs().total
+    for ended_ms in sorted(each.ended_ms for each in costs):
+        between = datetime.fromtimestamp(ended_ms / 1000, UTC)
+        parts = [lab.client.costs(until=between).total, lab.client.costs(since=between).total]
+        assert sum(each.executions for each in parts) == whole.executions
+        assert sum(each.tokens for each in parts) == whole.tokens
+
+
 def test_command_and_http_give_the_same(lab: Lab, jobs: list[Job], tmp_path: Path) -> None:
     report = lab.client.costs(by="model").to_dict()
     arguments = ["costs", "--by", "model", "--redis-url", lab.store_url]

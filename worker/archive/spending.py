@@ -37,7 +37,8 @@ class CostVerbs(ArchivePart):
         Args:
             by: By a label: that of the session at the root of a tree counts for those below.
             label: Its key.
-            since_ms, until_ms: Bounds of the last step of an execution (Redis ms), both inclusive.
+            since_ms, until_ms: The last step of an execution is from `since_ms` or later, and from before `until_ms`
+                (Redis ms).
             without: Places of sessions that do not count.
         """
         name = _name(by)
@@ -52,7 +53,7 @@ class CostVerbs(ArchivePart):
         if since_ms is not None:
             query = query.where(costs.c.ended_ms >= since_ms)
         if until_ms is not None:
-            query = query.where(costs.c.ended_ms <= until_ms)
+            query = query.where(costs.c.ended_ms < until_ms)
         query = query.group_by(name).order_by(_SUMS[3].desc(), name).limit(_MOST)
         with self._database.reading() as connection:
             return [

@@ -227,6 +227,14 @@ def test_costs_of_a_time(billed: Archive) -> None:
     assert billed.costs(CostBy.DAY, since_ms=4 * DAY_MS) == []
 
 
+def test_an_execution_between_two_times_costs_in_the_later_one(billed: Archive) -> None:
+    (whole,) = [each for each in billed.costs(CostBy.AGENT) if each.name == "helpdesk"]
+    (before,) = billed.costs(CostBy.AGENT, until_ms=2 * DAY_MS)
+    after = {each.name: each for each in billed.costs(CostBy.AGENT, since_ms=2 * DAY_MS)}["helpdesk"]
+    assert (before.executions, after.executions) == (1, 1)
+    assert before.cost + after.cost == whole.cost
+
+
 def test_costs_of_a_deleted_session_are_gone(billed: Archive) -> None:
     billed.bury(key("a"), expires_ms=1)
     assert [each.name for each in billed.costs(CostBy.AGENT)] == ["sales"]
