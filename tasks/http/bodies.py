@@ -299,5 +299,5 @@ class EventsQuery(Body):
     """From where to follow, and until when."""
 
     after: str | None = Field(None, pattern=f"^{CURSOR}$", description="Id of the last event seen.")
-    until: Literal["end"] | None = Field(None, description="end: the stream ends with the execution.")
+    until: Literal["end"] | None = Field(None, description="end: the stream ends with the session's latest execution.")
     live: bool = Field(False, description="true: with the text that steps write, before it is committed.")

@@ -18,7 +18,9 @@ from ...worker.known_secrets import redact_known
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.event_records import EXECUTION_ENDS, Event
 from ...worker.store.labels import read_pairs
+from ...worker.store.live.streams import StreamPosition
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
+from ..client.stream_items import StreamItem
 from ..client.verbs import Scope
 from ..observability.listed_sessions import listed_sessions, listed_value
 from ..observability.waiting_reasons import tree_reasons, waiting_reason
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _RETRY_MS: Final = 1000
 _DELETE_SECONDS: Final = 20.0
+_ENDED: Final = ("completed", "stopped", "failed", "idle", "parked")
 
 
 @endpoint("GET", "/v1/sessions", Scope.READ, replies.SessionsReply, query=bodies.SessionsQuery, for_label=True)
@@ -151,20 +154,33 @@ async def follow_events(call: Call) -> Response:
 
     async def write() -> AsyncGenerator[ServerSentEvent]:
         yield ServerSentEvent(retry=_RETRY_MS, comment="events")
+        seen = None if after is None else StreamPosition.read(after).event
+        if query.until == "end" and seen is not None and await _has_end(call, seen, must_be_stored=True):
+            return
         async for item in items:
-            if isinstance(item, Gap):
-                yield await _snapshot(call)
-            elif item is not None and item.delta is not None:
-                if call.access.has(Scope.READ) or is_chat_text(item.delta):
-                    yield ServerSentEvent(redact_known(_text(delta_value(item.delta))), event="live", id=item.cursor)
-            elif item is not None and item.event is not None:
-                value = {**_event_value(call, item.event), **({"text": item.text} if item.text else {})}
-                async with while_sent(call, lambda value=value: _text(value), len(item.text)) as text:
-                    yield ServerSentEvent(text, event=str(item.event.type), id=item.cursor)
-                if query.until == "end" and item.event.type in EXECUTION_ENDS and await _has_ended(call):
-                    return
+            async with contextlib.aclosing(_frames(call, item)) as frames:
+                async for frame in frames:
+                    yield frame
+            event = item.event if isinstance(item, StreamItem) else None
+            seen = seen if event is None else event.id
+            may_be_over = item is None or (event is not None and event.type in EXECUTION_ENDS)
+            if query.until == "end" and may_be_over and seen is not None and await _has_end(call, seen):
+                return
 
     return EventStream(write(), place)
+
+
+async def _frames(call: Call, item: StreamItem | Gap | None) -> AsyncGenerator[ServerSentEvent]:
+    """The frame of an item; none of text that the reader may not see, and where nothing has happened."""
+    if isinstance(item, Gap):
+        yield await _snapshot(call)
+    elif item is not None and item.delta is not None:
+        if call.access.has(Scope.READ) or is_chat_text(item.delta):
+            yield ServerSentEvent(redact_known(_text(delta_value(item.delta))), event="live", id=item.cursor)
+    elif item is not None and item.event is not None:
+        value = {**_event_value(call, item.event), **({"text": item.text} if item.text else {})}
+        async with while_sent(call, lambda: _text(value), len(item.text)) as text:
+            yield ServerSentEvent(text, event=str(item.event.type), id=item.cursor)
 
 
 async def _snapshot(call: Call) -> ServerSentEvent:
@@ -267,9 +283,27 @@ async def check_health(call: Call) -> Response:
     return send({"ok": True, "version": __version__})
 
 
-async def _has_ended(call: Call) -> bool:
-    header = await call.client.header(call.session_id)
-    return str(header.status) in ("completed", "stopped", "failed", "idle", "parked")
+async def _has_end(call: Call, seen: str, *, must_be_stored: bool = False) -> bool:
+    """Whether the session has ended, and a reader has the end of its latest execution.
+
+    Args:
+        seen: Id of the last event that the reader has.
+        must_be_stored: Not where this event is not stored any more: the reader lacks what a snapshot gives.
+    """
+
+    def look(client: AgentClient) -> bool:
+        store, place = client.store, seen
+        if str(client.header(call.session_id).status) not in _ENDED:
+            return False
+        if must_be_stored and store.live.event_at(call.session_id, seen) is None:
+            return False
+        while page := store.sessions.events(call.session_id, place):
+            if any(each.type in EXECUTION_ENDS for each in page):
+                return False
+            place = page[-1].id
+        return True
+
+    return await call.client.run(look)
 
 
 def _read_session(client: AgentClient, call: Call) -> dict[str, Any]:
