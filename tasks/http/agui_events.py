@@ -12,6 +12,7 @@ from ...worker.moments import moment
 from ...worker.state.agent_state import AgentState
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.requests import RequestKind
+from ...worker.state.execution.usage import InferenceUsage
 from ...worker.state.values.ids import AgentStepId
 from ...worker.store.event_records import Event, EventType
 from ...worker.store.live.streams import LiveDelta
@@ -23,6 +24,7 @@ ASKED: Final = (RequestKind.APPROVAL, RequestKind.QUESTION)
 """Kinds of requests that a person at a screen answers; a run ends with them."""
 
 _EVENT_PREFIX: Final = "celery_agents."
+_LARGEST_COUNT: Final = 2**53 - 1  # of the protocol's counts
 
 
 def messages_by_step(state: AgentState, execution_id: str) -> dict[int, list[Message]]:
@@ -258,7 +260,16 @@ def _response_schema(found: FoundRequest) -> dict[str, Any]:
 
 
 def _usage(result: Result) -> core.TokenUsage:
-    count = result.usage.get
+    used = InferenceUsage.from_dict(dict(result.usage))
+
+    def count(tokens: int) -> int:
+        return min(tokens, _LARGEST_COUNT)
+
     return core.TokenUsage(
-        input_tokens=count("input_tokens"), output_tokens=count("output_tokens"), total_tokens=count("total_tokens")
+        input_tokens=count(used.sent),
+        output_tokens=count(used.received),
+        total_tokens=count(used.sent + used.received),
+        reasoning_tokens=count(used.reasoning),
+        cached_input_tokens=count(used.cache_read),
+        cache_write_input_tokens=count(used.cache_write),
     )

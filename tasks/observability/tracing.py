@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from ...worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import MissingExtra
+from ...worker.spans import derive_root_span_id, derive_trace_id, usage_attributes
 from ...worker.state.execution.execution import ExecutionState
 from ...worker.state.execution.inference import InferenceResponse
-from ...worker.trace_ids import derive_root_span_id, derive_trace_id
 
 if TYPE_CHECKING:
     from ...worker.drivers.protocol import InferenceRequest
@@ -245,8 +245,7 @@ def _read_model(run: Run, request: InferenceRequest) -> tuple[str, str]:
 def _response_attributes(response: InferenceResponse) -> dict[str, Any]:
     found = {
         "gen_ai.response.finish_reasons": (response.finish_reason.value,),
-        "gen_ai.usage.input_tokens": response.usage.input,
-        "gen_ai.usage.output_tokens": response.usage.output,
+        **usage_attributes(response.usage),
         "gen_ai.response.model": response.model,
         "gen_ai.response.id": response.request_id,
         "celery_agents.cost_usd": response.cost,
@@ -259,8 +258,7 @@ def _total_attributes(outcome: Done) -> dict[str, Any]:
     if execution is None or execution.execution_id != outcome.ref.execution_id:
         return {}
     return {
-        "gen_ai.usage.input_tokens": execution.usage.input,
-        "gen_ai.usage.output_tokens": execution.usage.output,
+        **usage_attributes(execution.usage),
         "celery_agents.steps": execution.step_count,
     }
 

@@ -97,7 +97,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.observability": (
         "config tasks.app tasks.broker_keys tasks.channels tasks.client tasks.consumer tasks.names tasks.own_app "
         "tasks.publishing worker.agent worker.drivers worker.engine worker.errors worker.flow worker.known_secrets "
-        "worker.moments worker.redaction worker.state worker.store worker.tools worker.trace_ids"
+        "worker.moments worker.redaction worker.spans worker.state worker.store worker.tools"
     ),
     "tasks.producer": "config tasks.channels tasks.names tasks.own_app worker.errors",
     "tasks.publishing": "config tasks.broker_connections tasks.message_template tasks.names worker.errors worker.store",
@@ -125,8 +125,8 @@ ARROWS: Final[Mapping[str, str]] = {
     "worker.archive": "config worker.errors",
     "worker.capabilities": (
         "config worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
-        "worker.lazy_names worker.recent worker.redaction worker.requests worker.run_state worker.state worker.tools "
-        "worker.trace_ids"
+        "worker.lazy_names worker.recent worker.redaction worker.requests worker.run_state worker.spans "
+        "worker.state worker.tools"
     ),
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
     "worker.concurrency": "config",
@@ -160,6 +160,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.lazy_names worker.moments worker.redaction worker.state worker.store worker.tools "
         "worker.unique"
     ),
+    "worker.spans": "worker.state",
     "worker.state": "worker.errors worker.lazy_names",
     "worker.store": (
         "config worker.archive worker.concurrency worker.crash_points worker.errors worker.flow worker.lazy_names "

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_se
 from typer.testing import CliRunner
 
 from celery_agents.tasks.cli.program import program
-from celery_agents.worker.trace_ids import derive_root_span_id, derive_trace_id
+from celery_agents.worker.spans import derive_root_span_id, derive_trace_id
 
 from support.agents import call, plan
 from support.lab import Lab

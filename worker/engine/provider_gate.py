@@ -266,7 +266,7 @@ class ProviderGate:
         """Estimate a request: the input of the session's last one, else that of others, and their output."""
         load, last = self._load_of(endpoint), run.execution.last_step
         usage = None if last is None else last.inference_response.usage
-        read = load.read if usage is None else usage.input + usage.cache_read + usage.cache_write
+        read = load.read if usage is None else usage.sent
         read = read or sum(len(message.content) for message in request.messages) / _CHARS_OF_A_TOKEN
         return {"requests": 1, "tokens": read + load.written, "input_tokens": read, "output_tokens": load.written}
 

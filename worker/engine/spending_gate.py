@@ -183,8 +183,8 @@ class SpendingGate:
             return nanos(known)
         usage = None if response is None else response.usage
         read = sum(len(message.content) for message in request.messages) // _CHARS_OF_A_TOKEN
-        sent = read if usage is None else max(read, usage.input + usage.cache_read + usage.cache_write)
-        received = _FIRST_ANSWER if usage is None else max(usage.output, 1)
+        sent = read if usage is None else max(read, usage.sent)
+        received = _FIRST_ANSWER if usage is None else max(usage.received, 1)
         return nanos(max(known, price(request.settings, sent, received) or 0.0))
 
     def _refusal(self, refused: Overspent, now_ms: int) -> PutOff | ModelCallRefused:

@@ -170,7 +170,7 @@ class RunFields(Generic[S]):
     @property
     def completion_tokens_used(self) -> int:
         """Tokens received, those of the model's reasoning included."""
-        return self.state.usage.output + self.state.usage.reasoning
+        return self.state.usage.received
 
     @property
     def total_tokens_used(self) -> int:

@@ -10,15 +10,15 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import StatusCode
 
 from celery_agents.worker.capabilities import OtlpSink, Trace, TraceEvent, TraceStatus
+from celery_agents.worker.spans import derive_root_span_id, derive_span_id
 from celery_agents.worker.state import FrozenDict
-from celery_agents.worker.trace_ids import derive_root_span_id, derive_span_id
 
 from support.states import NOON, at
 
 NANOSECONDS = round(NOON.timestamp() * 1e9)
 MODEL = TraceEvent(
     id="e:1:m", type="model_call", step=1, name="openai:gpt-5", status="ok", started_at=at(0), ended_at=at(2),
-    attributes=FrozenDict({"usage": {"input": 7, "output": 3}}), payload=FrozenDict({"text": "é", "tool_calls": ["é"]}),
+    attributes=FrozenDict({"usage": {"input": 7, "output": 3, "cache_read": 90, "cache_write": 3, "reasoning": 2}}), payload=FrozenDict({"text": "é", "tool_calls": ["é"]}),
 )  # fmt: skip
 TOOL = TraceEvent(
     id="e:1:t0", type="tool_call", step=1, name="look", status="error", started_at=at(2), ended_at=at(3),
@@ -77,7 +77,9 @@ def test_what_the_spans_say() -> None:
     common = {"gen_ai.agent.name": "seeker", "gen_ai.conversation.id": "thread", "celery_agents.execution_id": "e"}
     assert dict(model.attributes) == {
         **common, "gen_ai.operation.name": "chat", "gen_ai.request.model": "openai:gpt-5", "celery_agents.step": 1,
-        "celery_agents.outcome": "ok", "gen_ai.usage.input_tokens": 7, "gen_ai.usage.output_tokens": 3,
+        "celery_agents.outcome": "ok", "gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 5,
+        "gen_ai.usage.cache_read.input_tokens": 90, "gen_ai.usage.cache_creation.input_tokens": 3,
+        "gen_ai.usage.reasoning.output_tokens": 2,
         "celery_agents.text": "é", "celery_agents.tool_calls": '["é"]',
     }  # fmt: skip
     assert dict(tool.attributes) == {

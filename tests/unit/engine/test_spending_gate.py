@@ -13,12 +13,19 @@ from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import DriverError, StoreUnavailable
 from celery_agents.worker.flow.caps import cap_field
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
-from celery_agents.worker.state import InferenceResponse, LLMConfig
+from celery_agents.worker.state import InferenceResponse, InferenceUsage, LLMConfig, ToolCall
+from celery_agents.worker.tools import tool
 
 from support.asking_providers import CountedDriver, ProviderDriver, agent_of
 from support.engine import Bench, WorkerDied
 
 NewBench = Callable[..., Bench]
+
+
+@tool(effect="pure")
+def look() -> str:
+    """Look."""
+    return "seen"
 
 
 class Priced(ProviderDriver):
@@ -81,6 +88,22 @@ def test_a_call_that_may_cost_more_than_is_left_does_not_begin(new_bench: NewBen
     set_cap(bench, 0.4)
     bench.ran()
     assert spent(bench) == {"": 0.2}
+
+
+def test_a_call_reserves_for_the_tokens_of_the_cache_and_of_reasoning_too(new_bench: NewBench) -> None:
+    reserved = list[tuple[int, int]]()
+
+    class Noting(Priced):
+        def estimate_cost(self, settings: LLMConfig | None, sent: int, received: int) -> float | None:
+            reserved.append((sent, received))
+            return 0.0
+
+    usage = InferenceUsage(input=10, output=5, cache_read=2_000, cache_write=300, reasoning=400)
+    looking = InferenceResponse(tool_calls=(ToolCall(id="c", name="look"),), usage=usage)
+    bench = new_bench(agent_of(Noting(answers={"openai:a": [looking, "done"]}), "openai:a", tools=[look]))
+    set_cap(bench)
+    bench.ran()
+    assert reserved[1:] == [(2_310, 405)]
 
 
 def test_without_a_price_list_a_session_begins_with_what_the_last_call_of_its_agent_has_cost(

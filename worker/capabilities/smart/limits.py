@@ -134,7 +134,7 @@ class AgentLimits(Capability):
         usage = execution.usage
         return self.cost_estimator(
             model_name=model,
-            input_tokens=usage.input + usage.cache_read + usage.cache_write,
+            input_tokens=usage.sent,
             output_tokens=usage.output,
             cached_input_tokens=usage.cache_read,
             reasoning_tokens=usage.reasoning,
@@ -142,7 +142,7 @@ class AgentLimits(Capability):
 
     def _signals(self, view: GuardView) -> Sequence[StopSignal]:
         execution, signals = view.execution, list[StopSignal]()
-        used = execution.usage.output + execution.usage.reasoning
+        used = execution.usage.received
         if self.max_total_output_tokens and used >= self.max_total_output_tokens:
             message = f"{used} of {self.max_total_output_tokens} output tokens used"
             signals.append(_signal(StopReason.TOKEN_LIMIT_REACHED, message))

@@ -31,7 +31,7 @@ class ReflectionUsage(PartValue):
     def of(cls, usage: InferenceUsage) -> ReflectionUsage:
         """The usage of an answer under these names."""
         return cls(
-            input_tokens=usage.input + usage.cache_read + usage.cache_write,
+            input_tokens=usage.sent,
             output_tokens=usage.output,
             cached_input_tokens=usage.cache_read,
             total_tokens=usage.total,

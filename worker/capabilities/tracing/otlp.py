@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import MissingExtra
+from ...spans import derive_root_span_id, derive_span_id, usage_attributes
+from ...state.execution.usage import InferenceUsage
 from ...state.values.frozen import FrozenDict, thaw
-from ...trace_ids import derive_root_span_id, derive_span_id
 from .trace import MODEL_CALL, Trace, TraceEvent, TraceStatus
 
 
@@ -77,10 +78,9 @@ class OtlpSink:
             "celery_agents.step": event.step,
             "celery_agents.outcome": event.status,
         }
-        usage: Any = event.attributes.get("usage") or {}
         if is_model:
-            attributes["gen_ai.usage.input_tokens"] = usage.get("input", 0)
-            attributes["gen_ai.usage.output_tokens"] = usage.get("output", 0)
+            usage: Any = event.attributes.get("usage") or {}
+            attributes |= usage_attributes(InferenceUsage.from_dict(dict(usage)))
         attributes |= _payload_attributes(event.payload)
         ids = (derive_span_id(event.id), derive_root_span_id(trace.execution_id, trace.retries))
         name = f"{attributes['gen_ai.operation.name']} {event.name}".strip()
@@ -92,8 +92,7 @@ class OtlpSink:
             "celery_agents.status": trace.status.value,
             "celery_agents.stop_reason": trace.stop_reason,
             "celery_agents.steps": trace.steps,
-            "gen_ai.usage.input_tokens": trace.usage.get("input", 0),
-            "gen_ai.usage.output_tokens": trace.usage.get("output", 0),
+            **usage_attributes(InferenceUsage.from_dict(dict(trace.usage))),
         }
         attributes |= {} if trace.cost is None else {"celery_agents.cost_usd": trace.cost}
         attributes |= _payload_attributes(trace.payload)

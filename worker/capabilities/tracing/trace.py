@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from ...known_secrets import redact_known
+from ...spans import derive_root_span_id, derive_trace_id
 from ...state.agent_state import AgentState
 from ...state.execution.children import ParentLink
 from ...state.execution.execution import ExecutionState
@@ -17,7 +18,6 @@ from ...state.execution.tool_calls import ToolExecution
 from ...state.values.field_types import Amount, Count, Text, UtcDatetime
 from ...state.values.frozen import FrozenDict
 from ...state.values.value import Value
-from ...trace_ids import derive_root_span_id, derive_trace_id
 
 MODEL_CALL = "model_call"
 TOOL_CALL = "tool_call"

@@ -30,6 +30,16 @@ class InferenceUsage(Value):
         """All five kinds of tokens; what `max_tokens` limits."""
         return self.input + self.output + self.cache_write + self.cache_read + self.reasoning
 
+    @property
+    def sent(self) -> int:
+        """Tokens sent, those of the provider's cache included; a sum that no field can hold is the largest."""
+        return min(self.input + self.cache_write + self.cache_read, LARGEST_COUNT)
+
+    @property
+    def received(self) -> int:
+        """Tokens received, those that the model thought with included; at most what a field can hold."""
+        return min(self.output + self.reasoning, LARGEST_COUNT)
+
     def __add__(self, other: InferenceUsage) -> InferenceUsage:
         """Both together; a sum that no field can hold stays at the largest, since a provider may claim any number."""
         return self._with(
