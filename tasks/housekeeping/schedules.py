@@ -16,6 +16,7 @@ from ...worker import crash_points
 from ...worker.errors import CeleryAgentsError, SessionNotFound, StoreFull, StoreUnavailable
 from ...worker.flow.schedules import Schedule, ScheduleStatus
 from ...worker.flow.slots import decide, look_at_ms, settle
+from ...worker.redaction import describe_exception
 from ...worker.store.flow.schedules import DueSchedule
 from ...worker.store.store import Store
 from ..client.client import AgentClient
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 _PASS_SECONDS: Final = 2.0
 """The longest that a pass begins further slots: the sweep of lost steps is behind it."""
 _AGAIN_MS: Final = 5000
-"""After this time a message is submitted again for which Redis was away or full."""
+"""After this time a schedule is looked at again that could not be carried on, as Redis was away or full."""
 COUNTED: Final = ("submitted", "skipped", "missed", "refused")
 """What becomes of slots, as `ScheduleStatus` counts it."""
 _ACTIVE: Final = ("pending", "in_progress", "waiting")
@@ -83,9 +84,9 @@ class ScheduleRunner:
         while current is not None and time.monotonic() < ends:
             try:
                 current = self._advance(current)
-            except (StoreUnavailable, StoreFull) as error:
-                name = current.status.schedule.name
-                log.warning("schedule %s is tried again in %d s: %s", name, _AGAIN_MS // 1000, error)
+            except Exception as error:  # noqa: BLE001 - a zone that is not known here: the other schedules are to run
+                name, why = current.status.schedule.name, describe_exception(error).message
+                log.warning("schedule %s is tried again in %d s: %s", name, _AGAIN_MS // 1000, why)
                 self._store.flow.put_off_schedule(current, _AGAIN_MS)
                 return
 

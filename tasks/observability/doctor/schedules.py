@@ -38,7 +38,7 @@ def _problems(status: ScheduleStatus, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "it has no slot any more", f"remove it: celery-agents schedules remove {schedule.name}"
     elif schedule.begin_ms(status.slot_ms) < now_ms - LATE_MS:
         late = round((now_ms - schedule.begin_ms(status.slot_ms)) / 1000)
-        yield f"its slot is {late} s late", "start a worker; if one is alive, look at its log for 'schedules'"
+        yield f"its slot is {late} s late", "start a worker; if one is alive, look at its log for 'schedule'"
     if last is not None and last.refused:
         yield f"its last slot was refused: {last.refused}", "correct what refused it; the next slot tries again"
     if status.waiting:
