@@ -101,6 +101,38 @@ def test_a_wait_until_a_date() -> None:
     assert seconds_to_wait({"retry-after": at}) == pytest.approx(90, abs=2)
 
 
+@pytest.mark.parametrize("ahead_seconds", [-90, 0, 90])
+def test_a_date_is_read_by_the_clock_of_the_provider(ahead_seconds: int) -> None:
+    """The clock of this machine may be behind or ahead; so would be the wait of the whole fleet."""
+    its_now = datetime.now(UTC) + timedelta(seconds=ahead_seconds)
+    dates = {"date": its_now, "retry-after": its_now + timedelta(seconds=60)}
+    headers = {name: format_datetime(at, usegmt=True) for name, at in dates.items()}
+    assert seconds_to_wait(headers) == 60
+    error = ModelHTTPError(429, "m", headers=headers)
+    assert as_driver_error(error, "openai:m", asked=True).retry_after == 60
+    soon = (its_now + timedelta(seconds=40)).isoformat(timespec="seconds")
+    told = {**headers, "anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-reset": soon}
+    assert facts_of_headers(429, told).reset_seconds == {"requests": 40}
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize("wait", ["1e308", f"{HUGE}h", f"{HUGE}.0s", "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_wait_that_no_clock_can_count_is_a_very_long_one(wait: str) -> None:
+    seconds = seconds_to_wait({"retry-after": wait})
+    assert seconds is not None
+    assert 1e11 < seconds <= 1e12
+
+
+@pytest.mark.parametrize("count", [HUGE, "9" * 5_000])
+def test_numbers_of_any_length_in_a_text_are_read(count: str) -> None:
+    body = f"on tokens per min (TPM): Limit {count}, Used 1. Please try again in {count}s. 5 requests per {count} sec"
+    facts = facts_of_text(body)
+    assert facts.limits == {"tokens": 1e12}
+    assert facts.retry_after == (1e12 if len(count) == len(HUGE) else None)
+
+
 @pytest.mark.parametrize(
     ("status", "kind"), [(200, "ok"), (429, "rate_limit"), (529, "outage"), (503, "outage"), (400, "other")]
 )

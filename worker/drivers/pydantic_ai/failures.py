@@ -145,7 +145,7 @@ def _of_status(error: ModelHTTPError, model: str) -> DriverError:
     said = facts_of_text(error.body) if error.status_code == _STATUS_RATE_LIMIT else None
     if said is not None and said.is_too_large:
         kind = _TOO_LARGE
-    waits = (error.retry_after, seconds_to_wait(error.headers or {}), said and said.retry_after)
+    waits = (seconds_to_wait(error.headers or {}), error.retry_after, said and said.retry_after)
     code, request_id = _code(error), _request_id(error.headers)
     place = request_path(error.body) if error.status_code in _NAMES_PLACES else None
     places = [f"at {place}"] if place else []

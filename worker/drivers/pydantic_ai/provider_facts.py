@@ -27,7 +27,7 @@ _DIMENSION: Final = r"(?P<dimension>req(?:uests)?|(?:(?:in|out)put[-_ ]?)?tokens
 _HEADER: Final = re.compile(
     rf"(?:x|anthropic)-ratelimit-(?:(?P<first>limit|remaining|reset)-)?{_DIMENSION}(?:-minute)?(?:-(?P<last>limit|remaining|reset))?"
 )
-_PER: Final = r"(?:per|within|in) ?(?P<count>\d*) ?(?P<period>sec|min)(?:ond|ute)?s?"
+_PER: Final = r"(?:per|within|in) ?(?P<count>\d{0,6}) ?(?P<period>sec|min)(?:ond|ute)?s?"
 _NUMBER: Final = r"(?P<limit>\d[\d,]*)"
 _TEXTS: Final = (
     # OpenAI, Groq: "on tokens per min (TPM): Limit 30000, Used 29500, Requested 1200. Please try again in 1.4s."
@@ -45,6 +45,9 @@ _FACTORS: Final = (3600.0, 60.0, 1.0, 0.001)
 _MINUTE: Final = 60.0
 _LONGEST_RESET: Final = 2 * 86_400.0
 _MOST_CHARS: Final = 8_000
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+_MOST: Final = 1e12
+"""The largest number that is believed; a larger one counts as this."""
 
 
 class TextFacts(NamedTuple):
@@ -66,7 +69,7 @@ def facts_of_headers(status: int, headers: Mapping[str, str]) -> ProviderFacts:
     found: dict[str, dict[Dimension, float]] = {"limit": {}, "remaining": {}, "reset": {}}
     for name, value in headers.items():
         match = _HEADER.fullmatch(name) if "-ratelimit-" in name else None
-        number = None if match is None else _seconds(value)
+        number = None if match is None else _seconds(value, headers)
         if match is not None and number is not None and (what := match["first"] or match["last"]):
             found[what][_dimension(match["dimension"])] = number
     kind: FactKind = "ok" if status < 400 else "rate_limit" if status == 429 else "outage" if status >= 500 else "other"
@@ -84,7 +87,7 @@ def facts_of_headers(status: int, headers: Mapping[str, str]) -> ProviderFacts:
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     """The wait that a refusal asks for, by `retry-after-ms` or `retry-after` (seconds, or a date); None without one."""
     milliseconds = _seconds(headers.get("retry-after-ms", ""))
-    return _seconds(headers.get("retry-after", "")) if milliseconds is None else milliseconds / 1000
+    return _seconds(headers.get("retry-after", ""), headers) if milliseconds is None else milliseconds / 1000
 
 
 def facts_of_text(body: object) -> TextFacts:
@@ -115,21 +118,38 @@ def _dimension(name: str) -> Dimension:
 
 
 def _digits(text: str) -> float:
-    return float(text.replace(",", "") or 0)
+    return min(float(text.replace(",", "") or 0), _MOST)
 
 
-def _seconds(text: str) -> float | None:
-    """A number, a duration such as `6m0s`, or the time until a date; None for anything else."""
+def _seconds(text: str, headers: Mapping[str, str] = _NO_HEADERS) -> float | None:
+    """A number, a duration such as `6m0s`, or the time until a date; None for anything else.
+
+    Args:
+        headers: By their `date` a date is read; by the clock of this machine, which may be another, without one.
+    """
     try:
         number = float(text)
-        return number if math.isfinite(number) and number >= 0 else None
+        return min(number, _MOST) if math.isfinite(number) and number >= 0 else None
     except ValueError:
         pass
     try:
         match = _DURATION.fullmatch(text) if text else None
         if match is not None:
-            return sum(float(part) * factor for part, factor in zip(match.groups(), _FACTORS, strict=True) if part)
+            parts = zip(match.groups(), _FACTORS, strict=True)
+            return min(sum(float(part) * factor for part, factor in parts if part), _MOST)
+    except ValueError:
+        return None
+    at = _date(text)
+    if at is None:
+        return None
+    told = _date(headers.get("date", "")) or datetime.now(UTC)
+    return max(0.0, (at - told).total_seconds())
+
+
+def _date(text: str) -> datetime | None:
+    """A date as headers have it, in ISO 8601 or as in mails; None for anything else."""
+    try:
         at = datetime.fromisoformat(text) if text[:4].isdigit() else parsedate_to_datetime(text)
     except (ValueError, TypeError):
         return None
-    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    return at.replace(tzinfo=at.tzinfo or UTC)
