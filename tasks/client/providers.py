@@ -51,7 +51,8 @@ class ProviderVerbs(ClientConnection):
         """Hold every step that would use something, until it is unpaused. Calls that have begun are finished.
 
         A held step takes no slot and counts no attempt. Stops are carried out all the same. Workers know it at once,
-        and within five seconds where they have missed the message.
+        and within five seconds where they have missed the message. It takes the place of an earlier pause of the same:
+        what that one held is held by this one.
 
         Args:
             provider: The part of a model's id before the colon.
@@ -72,7 +73,8 @@ class ProviderVerbs(ClientConnection):
             raise InvalidInput("until", until.isoformat(), "give a time to come, or None: it is then ended by hand.")
         kind, name = _read_selector(provider=provider, model=model, agent=agent, tool=tool, queue=queue)
         pause = Pause(kind, name, reason=reason, until=until, by=by or "", tell=tell)
-        self.store.flow.pause(pause)
+        if self.store.flow.pause(pause):
+            self._bring_forward(pause.field)
         log.info("%s %s was paused by %s", kind, name, by)
         return find_unknown(pause, self.store.registry)
 
@@ -98,11 +100,9 @@ class ProviderVerbs(ClientConnection):
         """
         check_caller(by)
         kind, name = _read_selector(provider=provider, model=model, agent=agent, tool=tool, queue=queue)
-        flow = self.store.flow
-        ended = flow.unpause(kind, name)
+        ended = self.store.flow.unpause(kind, name)
         held = [limit_field(name, None)] if kind == "model" else []
-        for step in flow.bring_forward(pause_field(kind, name), *held):
-            self._publish(step)
+        self._bring_forward(pause_field(kind, name), *held)
         log.info("the pause of %s %s was ended by %s", kind, name, by)
         return ended
 
@@ -123,6 +123,11 @@ class ProviderVerbs(ClientConnection):
         if found is not None:
             self._publish(found[1])
         return found is not None
+
+    def _bring_forward(self, *put_off: str) -> None:
+        """Let steps that were put off by these become due now, and publish those that no transaction could."""
+        for step in self.store.flow.bring_forward(*put_off):
+            self._publish(step)
 
 
 def _read_selector(**named: str | None) -> tuple[PauseKind, str]:

@@ -457,6 +457,25 @@ def test_a_step_that_is_put_off_after_its_pause_has_ended_comes_at_once(bench: B
     assert isinstance(bench.answer(), Claimed)
 
 
+@pytest.mark.parametrize(
+    ("changes", "comes"),
+    [({}, False), ({"hours": 2}, False), ({"hours": 1}, False), ({"hours": 0.5}, True), ({"tell": True}, True)],
+    ids=str,
+)
+def test_a_step_that_is_put_off_after_its_pause_was_replaced_comes_as_the_new_one_says(
+    bench: Bench, changes: Mapping[str, Any], comes: bool
+) -> None:
+    flow, claim = bench.store.flow, bench.claim().claim
+    assert not flow.pause(Pause("tool", "refund", reason="a freeze"))
+    hours = changes.get("hours")
+    until = None if hours is None else datetime.fromtimestamp(now_ms(bench) / 1000, UTC) + timedelta(hours=hours)
+    assert flow.pause(Pause("tool", "refund", reason="another", until=until, tell="tell" in changes))
+    put_off = pause_field("tool", "refund")
+    ref = bench.store.steps.release(claim, delay_ms=HOUR_MS, give_back=True, reason="later", put_off=put_off)
+    assert ref == (claim.ref if comes else None)
+    assert flow.unpause("tool", "refund")
+
+
 def test_a_limit_without_a_bucket_is_listed(bench: Bench) -> None:
     limit = ProviderLimit("openai:n", rpm=3, group="team")
     bench.store.flow.set_value(limit)

@@ -150,6 +150,24 @@ def test_a_pause_with_an_end_ends_by_itself(client: AgentClient) -> None:
     assert client.pauses() == ()
 
 
+def test_what_a_pause_held_is_held_by_the_one_that_replaces_it(lab: Lab, client: AgentClient) -> None:
+    client.pause(tool="keyed", reason="the bank is down")
+    ends, told = (client.submit("planned", plan([call("keyed", work=f"replaced {n}")])) for n in range(2))
+    wait_until(lambda: counts(client) == {"paused": 2}, "both wait", 30, details=lambda: str(counts(client)))
+    client.pause(tool="keyed", reason="until tonight", until=datetime.now(UTC) + timedelta(hours=2))
+    wait_until(lambda: "until tonight" in reason_of(client, ends.session_id), "it is held by the new one", 30)
+    client.pause(tool="keyed", reason="a moment", until=datetime.now(UTC) + timedelta(seconds=2))
+    assert ends.result(timeout=20).status == "completed"
+    assert told.result(timeout=20).status == "completed"
+    client.pause(tool="keyed", reason="the bank is down")
+    told = client.submit("planned", plan([call("keyed", work="never told")]))
+    wait_until(lambda: counts(client) == {"paused": 1}, "it waits", 30, details=lambda: str(counts(client)))
+    client.pause(tool="keyed", reason="it stays down", tell=True)
+    assert told.result(timeout=20).status == "completed"
+    assert [work_of(lab).count(f"replaced {n}") for n in range(2)] == [1, 1]
+    assert "never told" not in work_of(lab)
+
+
 def test_the_model_reads_of_a_pause_that_it_is_told(lab: Lab, client: AgentClient) -> None:
     client.pause(tool="keyed", reason="the bank is down", tell=True)
     job = client.submit("planned", plan([call("keyed", work="never")]))

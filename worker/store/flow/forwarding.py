@@ -9,7 +9,7 @@ from typing import Final
 from ...errors import StateUnreadable, StoreUnavailable
 from ...flow.caps import SpendCap, is_cap
 from ...flow.concurrency import is_concurrency
-from ...flow.values import AT_PROVIDER, REPLICAS, is_pause
+from ...flow.values import AT_PROVIDER, REPLICAS, Pause, is_pause
 from .. import fields
 from ..context import SessionScope, StoreContext, TooManyConflicts
 from ..control import ControlFields, control_command
@@ -23,6 +23,8 @@ from .stored_values import read_stored
 
 TOLD: Final = "told"
 """The control field of a step whose provider has told that its job has ended, while the step was not put off."""
+_LATE_MS: Final = 1000
+"""By how much a step comes behind the end of its pause, since some time has passed before its release."""
 
 
 def bring_forward(context: StoreContext, causes: Collection[str], page: int = 500) -> list[StepRef | None]:
@@ -78,10 +80,21 @@ def _may_go(scope: SessionScope, put_off: str) -> bool:
         stored = scope.database.pipeline("release.look", [("HGET", scope.context.fleet.flow, field)])[0]
         cap = read_stored(SpendCap, stored)
         return cap is None or cap.cause != put_off
-    held_by: Command = ("ZSCORE", scope.context.fleet.rate(put_off).line, scope.session_id)
     if is_pause(put_off):
-        held_by = ("HGET", scope.context.fleet.flow, put_off)
+        return _pause_has_changed(scope, put_off)
+    held_by: Command = ("ZSCORE", scope.context.fleet.rate(put_off).line, scope.session_id)
     return scope.database.pipeline("release.look", [held_by])[0] is None
+
+
+def _pause_has_changed(scope: SessionScope, field: str) -> bool:
+    """Whether a pause has ended, is told to the model by now, or ends sooner than the step comes."""
+    reads: list[Command] = [("HGET", scope.context.fleet.flow, field), ("HGET", scope.keys.ctl, "not_before")]
+    stored, not_before = scope.database.pipeline("release.look", reads)
+    pause = read_stored(Pause, stored)
+    if pause is None or pause.tell:
+        return True
+    comes_ms = fields.or_else(fields.milliseconds, not_before, 0)
+    return pause.until_ms is not None and pause.until_ms + _LATE_MS < comes_ms
 
 
 def _pages(context: StoreContext, most: int) -> Iterator[list[tuple[bytes, float]]]:

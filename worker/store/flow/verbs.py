@@ -127,10 +127,15 @@ class FlowVerbs(ReservationVerbs, HolderVerbs, CapVerbs):
             found.append(ConcurrencyStatus(limit, tuple(status)))
         return found
 
-    def pause(self, pause: Pause) -> None:
-        """Pause, in place of an earlier pause of the same."""
+    def pause(self, pause: Pause) -> bool:
+        """Pause, in place of an earlier pause of the same.
+
+        Returns:
+            There was an earlier one: bring forward what its field has put off, which may end sooner by now.
+        """
         stored = pause.set_at(self._context.now_ms("flow.now"))
-        self._change("flow.pause", pause.field, [("HSET", self._context.fleet.flow, pause.field, stored.to_json())])
+        write: Command = ("HSET", self._context.fleet.flow, pause.field, stored.to_json())
+        return not self._change("flow.pause", pause.field, [write])[0]
 
     def unpause(self, kind: PauseKind, name: str) -> bool:
         """End a pause; of a model, its used-up quotas too. False: nothing was paused.
