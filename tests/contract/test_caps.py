@@ -79,6 +79,21 @@ def test_what_a_call_has_cost_takes_the_place_of_what_it_reserved_once(bench: Be
     assert reserve(bench, parts, "r4", 0.1) is not None
 
 
+@pytest.mark.parametrize("usd", [0.2, None], ids=["cheaper", "not known"])
+def test_a_call_settles_for_the_value_of_the_label_for_which_it_has_reserved(bench: Bench, usd: float | None) -> None:
+    """The label of a session, or of a cap, may be another one when a job at a provider ends."""
+    cap = made(bench, label="customer")
+    acme, other = [part(bench, cap, customer="acme")], [part(bench, cap, customer="other")]
+    reserve(bench, acme, "r1", 0.6)
+    reserve(bench, other, "r2", 0.1)
+    left = 0.6 if usd is None else usd
+    assert settle(bench, other, "r1", usd) == [nanos(left)]
+    assert spent(bench, cap) == {"acme": left, "other": 0.1}
+    cap = made(bench)
+    settle(bench, [part(bench, cap)], "r2", 0.05)
+    assert spent(bench, cap) == {"acme": left, "other": 0.05}
+
+
 def test_all_parts_are_reserved_or_none(bench: Bench) -> None:
     all_of, each = made(bench, "all", usd=1.0), made(bench, "each", usd=0.5, label="customer")
     acme, other = ([part(bench, all_of), part(bench, each, customer=name)] for name in ("acme", "other"))

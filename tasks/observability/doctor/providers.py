@@ -61,7 +61,9 @@ def check_caps(installation: Installation) -> Iterator[Finding]:
         full = [each for each in status.spent if each.share >= _MUCH]
         told = [f"{each.value or 'all'} {each.usd:.4g} $ of {each.most:g} $" for each in full[:_MOST_SHOWN]]
         what = f"{cap.name}, a {cap.per}: {' '.join((*notes, ', '.join(told))).strip() or 'enough is left'}"
-        advice = "raise it, or let it hold: celery-agents caps set NAME --usd N --per PERIOD" if notes or full else ""
+        advice = "correct it, or: celery-agents caps remove NAME" if notes else ""
+        if full:
+            advice = "raise it, or let it hold: celery-agents caps set NAME --usd N --per PERIOD"
         yield Finding.judge("cap", what, advice)
 
 

@@ -156,7 +156,7 @@ class World:
         part = self.cap.part_for("a", {}, self.now_ms)
         assert part is not None
         held = self.store.context.fleet.cap("c", part.window).held
-        left = [int(each) for each in self.memory.pipeline("held", [("HGETALL", held)])[0][1::2]]
+        left = [int(each.split()[0]) for each in self.memory.pipeline("held", [("HGETALL", held)])[0][1::2]]
         reserved = sum(left) / 1e9
         if len(left) > self.unsettled:
             self.violations.append(f"{len(left)} calls are not settled")

@@ -1,33 +1,35 @@
 -- What is spent of spend caps; docs/protocol.md, "Spend caps". Money is in billionths of a US dollar.
--- KEYS: of each part: spent (value of the cap's label → money), held (reservation → money)
+-- KEYS: of each part: spent (value of the cap's label → money), held (reservation → money, a blank, the value)
 -- ARGV: JSON of op, id (of the reservation), parts (of each: value, most, life in ms), nanos
 -- reserve gives {1}, or {0, part, spent} where the part has not so much left: who asks for more than all of it counts as all;
--- settle replaces what was reserved by nanos, negative: as it was reserved, and gives what is spent of each part: once.
+-- settle replaces what was reserved by nanos, negative: as it was reserved, and gives what is spent of each part: once. It does so for the
+-- value for which it was reserved: the labels of a cap or a session may be others by now.
 local ask = cjson.decode(ARGV[1])
 local function keys(part) return KEYS[2 * part - 1], KEYS[2 * part] end
 
-local function spent(part)
+local function spent(part, value)
   local key = keys(part)
-  return tonumber(redis.call('ZSCORE', key, ask.parts[part].value) or 0)
+  return tonumber(redis.call('ZSCORE', key, value) or 0)
 end
 
-local function add(part, nanos)
+local function add(part, value, nanos)
   local key, held = keys(part)
-  redis.call('ZADD', key, string.format('%.0f', spent(part) + nanos), ask.parts[part].value)
+  redis.call('ZADD', key, string.format('%.0f', spent(part, value) + nanos), value)
   redis.call('PEXPIRE', key, ask.parts[part].life)
   redis.call('PEXPIRE', held, ask.parts[part].life)
 end
 
 if ask.op == 'settle' then
   local found = {}
-  for part in ipairs(ask.parts) do
+  for part, each in ipairs(ask.parts) do
     local _, held = keys(part)
-    local reserved = redis.call('HGET', held, ask.id)
+    local reserved, value = string.match(redis.call('HGET', held, ask.id) or '', '^(%d+) (.*)$')
+    value = value or each.value
     if reserved then
       redis.call('HDEL', held, ask.id)
-      if ask.nanos >= 0 then add(part, ask.nanos - tonumber(reserved)) end
+      if ask.nanos >= 0 then add(part, value, ask.nanos - tonumber(reserved)) end
     end
-    found[part] = string.format('%.0f', spent(part))
+    found[part] = string.format('%.0f', spent(part, value))
   end
   return found
 end
@@ -35,14 +37,14 @@ end
 local _, first = keys(1)
 if redis.call('HGET', first, ask.id) then return {1} end
 for part, each in ipairs(ask.parts) do
-  local now = spent(part)
+  local now = spent(part, each.value)
   if now >= each.most or now + math.min(ask.nanos, each.most) > each.most then
     return {0, part, string.format('%.0f', now)}
   end
 end
-for part in ipairs(ask.parts) do
+for part, each in ipairs(ask.parts) do
   local _, held = keys(part)
-  redis.call('HSET', held, ask.id, string.format('%.0f', ask.nanos))
-  add(part, ask.nanos)
+  redis.call('HSET', held, ask.id, string.format('%.0f %s', ask.nanos, each.value))
+  add(part, each.value, ask.nanos)
 end
 return {1}
