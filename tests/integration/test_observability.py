@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from celery_agents import AgentClient
+from celery_agents.flow import ConcurrencyLimit, SpendCap
 from celery_agents.tasks.observability.tracing import derive_root_span_id, derive_trace_id
 
 from support.deployed import DEPLOY
 from support.post_receiver import PostReceiver
 from support.processes import free_port
-from support.scraping import families, scraped
+from support.product import ROOT
+from support.scraping import described, families, scraped
 from support.task_events import task_events
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
@@ -221,6 +223,29 @@ def test_steps_are_counted_traced_and_logged(
     assert [line for line in lines if "failed" in line["message"] and line.get("session_id") == failing.session_id]
     assert not [line for text in texts for line in text if "weighing" in line and not line.startswith("{")]
     assert [line for line in lines if line["logger"].startswith("celery") and "session_id" not in line]
+
+
+def test_the_documentation_has_each_metric(
+    new_worker: Callable[..., WorkerProcess], tmp_path: Path, redis_url: str
+) -> None:
+    (tmp_path / "thinking.py").write_text(AGENTS, encoding="utf-8")
+    port = free_port()
+    client = AgentClient(redis_url)
+    client.caps.set(SpendCap("all", usd=100, per="month"))
+    client.concurrency.set(ConcurrencyLimit("few", total=10))
+    new_worker(agents="thinking", env={"PYTHONPATH": str(tmp_path), "CELERY_AGENTS_METRICS_PORT": str(port)})
+    assert client.submit("thinker", "go").result(timeout=30).status == "completed"
+    assert client.submit("thinker", "fail").result(timeout=30).status == "failed"
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, –]+) \| (.+) \|$", page, re.MULTILINE)
+    assert {name: (kind, meaning) for name, kind, _, meaning in rows} == described(port)
+    labels = {name: set(given.replace("–", "").replace(",", " ").split()) for name, _, given, _ in rows}
+    told = wait_until(lambda: "celery_agents_steps_total" in "".join(found := scraped(port)) and found, "steps", 10)
+    for series in told:
+        if match := re.match(r"celery_agents_(\w+?)(?:_bucket|_sum|_count|_created)?(?:\{(.*)\})?$", series):
+            name, given = match.groups()
+            name = name if name in labels else f"{name}_total"
+            assert set(re.findall(r"(\w+)=", given or "")) - {"le"} == labels[name], series
 
 
 def test_a_metrics_port_that_is_taken_is_said(new_worker: Callable[..., WorkerProcess], collector: Collector) -> None:
