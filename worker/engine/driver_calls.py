@@ -53,7 +53,7 @@ class Owed(NamedTuple):
     Attributes:
         settlement: Of the request to its provider, to be written with the answer; None: nothing.
         spending: What the call has reserved under spend caps; None: nothing.
-        call: The question, and `services.monotonic()` when it was asked, for the observer; None: there was no call.
+        call: The question, and the seconds until its answer, for the observer; None: there was no call.
     """
 
     settlement: Settlement | None = None
@@ -154,7 +154,7 @@ def _report(
     run: Run,
     services: EngineServices,
     request: InferenceRequest,
-    asked_at: float,
+    seconds: float,
     result: InferenceResponse | DriverError,
 ) -> None:
     """Tell the observer what came of a driver call."""
@@ -163,7 +163,7 @@ def _report(
     error = result.kind if isinstance(result, DriverError) else ""
     response = paid_for(result) if isinstance(result, UnusableAnswer) else result
     told = response if isinstance(response, InferenceResponse) else None
-    services.observer.driver_called(run, request, services.monotonic() - asked_at, told, error)
+    services.observer.driver_called(run, request, seconds, told, error)
 
 
 def call_driver(
@@ -189,9 +189,10 @@ def call_driver(
             services.gate.fail(run, call, error)
         services.spending.fail(spending, error)
         if isinstance(error, DriverError):
-            _report(run, services, request, asked_at, error)
+            _report(run, services, request, services.monotonic() - asked_at, error)
         raise
-    return raw, Owed(None if call is None else services.gate.settle(run, call), spending, (request, asked_at))
+    called = (request, services.monotonic() - asked_at)
+    return raw, Owed(None if call is None else services.gate.settle(run, call), spending, called)
 
 
 def _call(run: Run, services: EngineServices, request: InferenceRequest) -> bytes:
