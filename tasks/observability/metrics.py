@@ -115,7 +115,7 @@ class Metrics(StepObserver):
     def step_begun(self, run: Run) -> None:
         """See `StepObserver`."""
         self._started[run.claim.id] = time.monotonic()
-        if run.loaded.attempts > 1:
+        if run.loaded.carries_on:
             self._recoveries.labels(run.agent.name).inc()
 
     def driver_called(

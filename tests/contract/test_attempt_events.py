@@ -67,6 +67,35 @@ def test_the_beginning_of_an_attempt_that_found_an_answer_is_told_by_the_recover
     assert (found["attempt"], found["since_ms"], found["begun"]) == (3, None, {"0": began_ms})
 
 
+def kinds(bench: Bench) -> list[str]:
+    told = (EventType.STEP_RECOVERED, EventType.STEP_RESUMED)
+    return [str(each.type) for each in bench.store.sessions.events(bench.session) if each.type in told]
+
+
+@pytest.mark.parametrize("put_off", ["", "a limit"])
+def test_a_recovery_is_told_once_also_where_the_step_is_delayed_behind_it(bench: Bench, put_off: str) -> None:
+    bench.end_lease(bench.claim().claim)
+    recovered = bench.claim()
+    assert recovered.loaded.carries_on
+    bench.store.steps.release(recovered.claim, delay_ms=0, give_back=True, reason="later", put_off=put_off)
+    resumed = bench.claim()
+    assert (resumed.claim.attempt, resumed.loaded.carries_on) == (2, False), (
+        "the lost attempt counts, and is not told again"
+    )
+    assert kinds(bench) == ["step_recovered", *([] if put_off else ["step_resumed"])]
+    bench.end_lease(resumed.claim)
+    bench.claim()
+    assert kinds(bench)[-1] == "step_recovered"
+    assert data_of(bench, EventType.STEP_RECOVERED)["since_ms"] == taken_ms(bench, resumed)
+
+
+def test_a_step_whose_time_was_over_is_carried_on_from_the_worker_that_had_it(bench: Bench) -> None:
+    bench.store.steps.release(bench.claim().claim, delay_ms=None, give_back=False)
+    assert bench.store.sessions.step_facts(bench.session).worker == "", "no worker has it"
+    assert bench.claim().loaded.carries_on
+    assert data_of(bench, EventType.STEP_RECOVERED)["lost_worker"] == "worker"
+
+
 def test_a_damaged_time_of_a_claim_does_not_keep_the_step(bench: Bench) -> None:
     lost = bench.claim()
     bench.database("HSET", bench.journal(bench.ref()), f"try:{lost.claim.id}", "no time")

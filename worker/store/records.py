@@ -136,6 +136,7 @@ class LoadedSession:
         followed_until_ms: Redis time until which a client follows the session's live text; 0: none does.
         budget: The budget that was set since the state was saved; None: that of the state holds.
         is_interrupted: A message waits that interrupts the step.
+        carries_on: The claim before was lost with its worker, or its time was over.
     """
 
     session: CachedSession
@@ -151,6 +152,7 @@ class LoadedSession:
     followed_until_ms: int = 0
     budget: ExecutionBudget | None = None
     is_interrupted: bool = False
+    carries_on: bool = False
 
     @property
     def state(self) -> AgentState:

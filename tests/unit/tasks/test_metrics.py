@@ -5,8 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from celery_agents.tasks.observability.metrics import Metrics
-from celery_agents.worker.state import InferenceResponse, InferenceUsage
+from celery_agents.worker.agent import Agent
+from celery_agents.worker.errors import DriverError
+from celery_agents.worker.state import AgentState, InferenceResponse, InferenceUsage
+
+from support.engine import Bench, WorkerDied
 
 A_QUESTION: Any = SimpleNamespace(purpose="")
 
@@ -90,3 +96,25 @@ class _Time:
 
     def __sub__(self, other: object) -> Any:
         return self._difference
+
+
+def test_a_lost_worker_is_counted_once_also_where_the_step_is_delayed_behind_it() -> None:
+    def driver(state: AgentState) -> str:
+        said = [WorkerDied(), DriverError("away", "it is away", transient=True)][len(asked) :]
+        asked.append(state.step_count)
+        if said:
+            raise said[0]
+        return "done"
+
+    asked: list[int] = []
+    agent, metrics = Agent("agent", driver=driver), Metrics()
+    bench = Bench(agent, driver_attempts=1)
+    runner, session = bench.another_worker(agent, observer=metrics), bench.submit()
+    with pytest.raises(WorkerDied):
+        bench.step(session, runner)
+    for _ in range(2):
+        bench.clock.go_on(60)
+        bench.step(session, runner)
+    assert bench.record(session).final_response == "done"
+    assert metrics.registry.get_sample_value("celery_agents_recoveries_total", {"agent": "agent"}) == 1
+    bench.close()

@@ -208,7 +208,7 @@ def _current_step(
         number=control.step,
         phase=control.phase,
         claim=control.claim,
-        worker=control.worker,
+        worker=control.worker if control.claim else "",
         is_leased=is_leased,
         attempts=control.attempts,
         not_before_ms=control.not_before_ms,

@@ -143,7 +143,7 @@ class ReadVerbs(StorePart):
             step=fields.number(step),
             phase=fields.text(phase),
             claimed=bool(claim),
-            worker=fields.text(worker),
+            worker=fields.text(worker) if claim else "",
             lease_ms=self._read_lease_ms(session_id, fields.text(claim)),
             attempts=fields.number(attempts),
             delays=fields.number(delays),

@@ -112,7 +112,13 @@ def _load_claimed(claim: Claim, session: CachedSession, control: ControlFields, 
         followed_until_ms=control.followed_until_ms,
         budget=control.changed_budget,
         is_interrupted=control.is_interrupted,
+        carries_on=_carries_on(control, claim),
     )
+
+
+def _carries_on(control: ControlFields, claim: Claim) -> bool:
+    """Whether the claim before was lost, or its time was over: one that was given back otherwise has left no worker."""
+    return claim.attempt > 1 and bool(control.worker) and control.claim != claim.id
 
 
 def _claim_by_watch(request: ClaimRequest) -> ClaimResult:
@@ -226,7 +232,7 @@ def _claim_commands(request: ClaimRequest, control: ControlFields, claim: Claim,
     if control.phase == "wait":
         commands.append(("HSET", scope.keys.ctl, "phase", "run", "not_before", 0))
         commands += resumed_event(scope, control, {"cause": "time"})
-    if control.started_ms and claim.attempt > 1:
+    if control.started_ms and _carries_on(control, claim):
         commands += tell(scope, ref, EventType.STEP_RECOVERED, _recovery(control, claim, journal))
     elif control.delays:
         commands += tell(scope, ref, EventType.STEP_RESUMED, {"delays": control.delays, "worker": claim.worker})

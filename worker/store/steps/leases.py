@@ -200,7 +200,8 @@ def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: b
         now_ms = scope.clock.milliseconds(watched.replies[1])
         if control.claim != claim.id:
             return None
-        changed: list[str | int] = ["claim", "", "worker", "", "attempts", max(0, control.attempts - give_back)]
+        worker = "" if give_back else control.worker  # the next claim carries its attempt on
+        changed: list[str | int] = ["claim", "", "worker", worker, "attempts", max(0, control.attempts - give_back)]
         is_held, ref = control.is_held(now_ms), control.ref(scope.session_id)
         publication: Sequence[Command] = ()
         delay: list[Command] = []
