@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...worker.moments import moment
+from ...worker.moments import moment, unix_ms
 from ...worker.state.agent_state import AgentState
 from ...worker.state.conversation.messages import Message, Role
 from ...worker.state.execution.answers import AnswerRecord, AnswerVerb, RequestResolution
@@ -173,7 +173,8 @@ def _execution_lines(header: Header, execution: ExecutionState, text: _Text) -> 
 def _step_lines(done: StepExecution, text: _Text) -> Iterator[str]:
     """A step: model, time, tokens, cost, then its text, its calls with what came of them, and its own errors."""
     step, response = done.step, done.step.inference_response
-    facts = [text.line(response.model or ""), seconds(done.duration)]
+    since = " since it waited" if _has_waited(done) else ""
+    facts = [text.line(response.model or ""), f"{seconds(done.duration)}{since}"]
     facts += [plural(response.usage.total, "token")] if response.usage.total else []
     facts += [f"${response.cost:.4f}"] if response.cost else []
     facts.append(_describe_finish(response.finish_reason))
@@ -190,6 +191,12 @@ def _step_lines(done: StepExecution, text: _Text) -> Iterator[str]:
         yield f"{_INDENT}call {text.line(call)}: no result"
     for error in step.errors:
         yield f"{_INDENT}error: {_describe_error(error, text)}"
+
+
+def _has_waited(done: StepExecution) -> bool:
+    """Whether the step asked for something, and a worker took it again: its time is that since then."""
+    asked = [each.asked_at_ms for call in done.step.tool_executions for each in call.resolutions]
+    return any(0 < asked_ms < unix_ms(done.started_at) for asked_ms in asked)
 
 
 def _call_lines(execution: ToolExecution, text: _Text) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from celery_agents.tasks.cli.session_views import Beside, row, session_lines, step_lines, step_numbers
 from celery_agents.tasks.client.json_values import session_value
 from celery_agents.tasks.observability.listed_sessions import ListedSession, listed_value
+from celery_agents.worker.moments import unix_ms
 from celery_agents.worker.state import (
     AgentState,
     AgentStep,
@@ -157,6 +158,22 @@ def test_who_answered_is_shown_with_the_call_that_asked() -> None:
     assert re.fullmatch(r"    refund: approval approved by ada\\x1b\[2J, \d+d ago: seen", approved)
     (denied,) = [line for line in lines if "denied" in line]
     assert re.fullmatch(r"    refund: question denied, \d+d ago: too late", denied)
+
+
+def test_the_time_of_a_step_that_has_waited_is_said_to_be_that_behind_its_wait() -> None:
+    asked = executed(call("refund", {}, "c1"), value="done").with_resolutions(
+        (
+            RequestResolution(
+                request_id="r1", kind=RequestKind.APPROVAL, status=RequestStatus.ANSWERED, verb=AnswerVerb.APPROVE,
+                asked_at_ms=unix_ms(at(1)), at_ms=unix_ms(at(60)),
+            ),
+        )
+    )  # fmt: skip
+    step = AgentStep.from_inference(InferenceResponse(model="gpt-test", tool_calls=(asked.tool_call,)), [asked])
+    state = (
+        running().with_user_message("go").with_current_step(step, now=at(61)).with_current_step_completed(now=at(62))
+    )
+    assert "step 1: gpt-test  1.00 s since it waited" in session_lines(HEADER, state, "")
 
 
 def test_an_answer_to_a_step_that_still_waits_is_shown_and_so_are_the_messages_behind_it() -> None:

@@ -180,7 +180,7 @@ class StepExecution(Value):
 
     @property
     def duration(self) -> float:
-        """Seconds, of the driver call and the tools together."""
+        """Seconds since its last claim: of the driver call and the tools together where it has had no other one."""
         return (self.completed_at - self.started_at).total_seconds()
 
     def with_step(self, step: AgentStep) -> StepExecution:
