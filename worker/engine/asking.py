@@ -21,8 +21,8 @@ R = TypeVar("R")
 _MOST_DOUBLINGS: Final = 16
 
 
-NoteFailure = Callable[[DriverError, float | None], object]
-"""Takes a failure, with the seconds until a model is asked again within the step; None: none is."""
+NoteFailure = Callable[[InferenceRequest, DriverError, float | None], object]
+"""Takes a question and its failure, with the seconds until a model is asked again within the step; None: none is."""
 
 
 def ask_models(
@@ -45,13 +45,14 @@ def ask_models(
     failures: list[DriverError] = []
     questions = list(_questions(run, request))
     while True:
+        question = questions.pop(0)
         try:
-            return _ask_model(run, services, questions.pop(0), attempt, note)
+            return _ask_model(run, services, question, attempt, note)
         except DriverError as error:
             failures.append(error)
             falls_back = bool(questions) and _allows_fallback(failures)
             if not isinstance(error, PutOff):
-                note(error, 0.0 if falls_back else None)
+                note(question, error, 0.0 if falls_back else None)
             if not falls_back:
                 break
     put_off = [each for each in failures if isinstance(each, PutOff)]
@@ -74,7 +75,7 @@ def _ask_model(
             pause = _pause_after(error, number, services.settings)
             if pause is None:
                 raise
-            note(error, pause)
+            note(request, error, pause)
         if run.lease.wait(min(pause, services.keeper.time_left(run.lease)), by_cut=not request.purpose):
             raise CallInterrupted
         request = replace(request, timeout=services.keeper.call_timeout(run.lease))

@@ -82,8 +82,10 @@ class AuxiliaryCalls:
         except CallInterrupted:
             raise ModelCallRefused("the step was interrupted") from None
 
-    def _record_failure(self, run: Run, error: DriverError, pause_seconds: float | None) -> None:
-        del pause_seconds
+    def _record_failure(
+        self, run: Run, request: InferenceRequest, error: DriverError, pause_seconds: float | None
+    ) -> None:
+        del request, pause_seconds
         facts = {"kind": error.kind, "transient": error.transient, "auxiliary": True}
         self._store.steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode())
 

@@ -91,7 +91,9 @@ class DriverCaller:
         finish_call(run, self._services, raw, owed)
         return stored
 
-    def journal_failure(self, run: Run, error: DriverError, pause_seconds: float | None = None) -> None:
+    def journal_failure(
+        self, run: Run, request: InferenceRequest, error: DriverError, pause_seconds: float | None
+    ) -> None:
         """Journal an attempt that gave no usable answer, without anything of the provider's body.
 
         Args:
@@ -103,10 +105,19 @@ class DriverCaller:
         facts |= {name: described.details.get(name) for name in ("status", "code", "request_id")}
         void = run.live.void_call()
         events = [] if void is None else [void]
+        model = model_of(run, request)
+        run.memory.failed_model = model if pause_seconds is None else ""
         if pause_seconds is not None:
             next_try_ms = run.redis_ms(self._services.monotonic()) + milliseconds(pause_seconds)
-            events.append(failed_call_event(run, described, facts, next_try_ms))
+            events.append(failed_call_event(run, described, {**facts, "model": model}, next_try_ms))
+            run.memory.has_asked = False
         self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), events)
+
+
+def model_of(run: Run, request: InferenceRequest) -> str:
+    """Name of the model that a question goes to."""
+    own = None if request.settings is None else request.settings.model
+    return own or run.model
 
 
 def admit(run: Run, services: EngineServices, request: InferenceRequest, job: JobEntry | None = None) -> Admission:

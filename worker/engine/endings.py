@@ -35,13 +35,7 @@ _HOOK_FAILED: Final = ErrorInfo(kind="hook", message="a hook failed the executio
 
 
 def release_and_retry(
-    store: Store,
-    claim: Claim,
-    why: str,
-    *,
-    delay_seconds: float | None = None,
-    counts: bool = False,
-    put_off: PutOff | None = None,
+    store: Store, claim: Claim, why: str, *, delay_seconds: float | None = None, counts: bool = False
 ) -> RetryLater:
     """Release a claim; the step is due again after the delay.
 
@@ -49,14 +43,30 @@ def release_and_retry(
         why: For people, redacted.
         delay_seconds: The step is delayed, which the session counts. None: any worker may have the step at once.
         counts: The attempt counts towards the limit of attempts.
-        put_off: What puts the step off, so that the session does not count the delay. None: nothing does.
     """
     delay_ms = None if delay_seconds is None else milliseconds(delay_seconds)
-    cause, is_told = ("", True) if put_off is None else (put_off.put_off, put_off.is_told)
-    publish = store.steps.release(
-        claim, delay_ms=delay_ms, give_back=not counts, reason=why, put_off=cause, is_told=is_told
-    )
+    publish = store.steps.release(claim, delay_ms=delay_ms, give_back=not counts, reason=why)
     return RetryLater(ref=claim.ref, seconds=delay_seconds or 0.0, reason=why, publish=publish)
+
+
+def delay_step(run: Run, store: Store, why: str, seconds: float, *, cause: PutOff | None = None) -> Run:
+    """Release the run's claim; the step is due again after the delay. Watchers are told how far the attempt came.
+
+    Args:
+        why: For people, redacted.
+        cause: What puts the step off, so that the session does not count the delay. None: nothing does.
+    """
+    told: dict[str, str | bool] | None = None
+    if cause is None or cause.is_told:
+        memory = run.memory
+        is_answered = memory.has_answer or run.obtained.response is not None or run.journal.answer is not None
+        told = {"answered": True} if is_answered else {}
+        told |= {"failed_model": memory.failed_model} if memory.failed_model and not is_answered else {}
+    publish = store.steps.release(
+        run.claim, delay_ms=milliseconds(seconds), give_back=True, reason=why,
+        put_off="" if cause is None else cause.put_off, told=told,
+    )  # fmt: skip
+    return run.decide(RetryLater(ref=run.claim.ref, seconds=seconds, reason=why, publish=publish))
 
 
 def user_stop_signal() -> StopSignal:
@@ -113,8 +123,8 @@ def put_off(run: Run, services: EngineServices, error: PutOff) -> Run:
     left = None if at_provider else longest_wait(run.execution, moment(services.redis_ms(run)))
     seconds = error.seconds if left is None else min(error.seconds, left)
     why, store = redact(str(error)), services.store
-    retry = release_and_retry(store, run.claim, why, delay_seconds=seconds, put_off=error)
-    return _journal_results(run, store).decide(retry)
+    delayed = delay_step(run, store, why, seconds, cause=error)
+    return _journal_results(delayed, store)
 
 
 def _leave_to_new_owner(run: Run, store: Store) -> Run:

@@ -17,7 +17,7 @@ from .applied_step import new_signals
 from .charges import charge
 from .children import adopt_ending
 from .driver_calls import check_answer_of_hook
-from .endings import hold_signal, put_off, release_and_retry, run_state_hooks, user_stop_signal
+from .endings import delay_step, hold_signal, put_off, run_state_hooks, user_stop_signal
 from .run import Run
 from .services import EngineServices
 
@@ -151,4 +151,4 @@ def _delay_step(run: Run, services: EngineServices, verdict: Delay) -> Run:
     left = longest_wait(run.execution, moment(run.loaded.now_ms))
     seconds = verdict.seconds if left is None else min(verdict.seconds, left)
     why = redact(verdict.reason)
-    return run.decide(release_and_retry(services.store, run.claim, why, delay_seconds=seconds))
+    return delay_step(run, services.store, why, seconds)

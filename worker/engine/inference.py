@@ -35,7 +35,7 @@ from .driver_calls import (
     parse_answer,
     read_paid,
 )
-from .endings import adopt_hook_context, give_back, put_off, release_and_retry, resolve_interruption, user_stop_signal
+from .endings import adopt_hook_context, delay_step, give_back, put_off, resolve_interruption, user_stop_signal
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
 from .provider_jobs import ProviderJobs, window_of
@@ -178,6 +178,7 @@ class Inference:
 
     def _ask_now(self, run: Run, request: InferenceRequest) -> Run:
         request, admission = self._jobs.admit(run, request)
+        run.memory.has_asked = True
         emit = None if run.agent.holds_live_text else run.live.begin_call()
         if emit is not None:
             request = replace(request, emit=emit)
@@ -230,6 +231,7 @@ class Inference:
         Raises:
             UnusableAnswer: It was unusable, and this attempt may ask again.
         """
+        run.memory.has_answer = True
         try:
             response = parse_answer(run, raw)
             if response.finish_reason is FinishReason.INTERRUPTED:  # nothing that hooks judge
@@ -279,7 +281,9 @@ class Inference:
         """Take an answer that cannot be used out of the journal, and keep what it cost; False when it has to stay."""
         rejected = RejectedAnswer.of(error)
         run.memory.rejected.append(rejected)
-        return self._steps.drop_answer(run.claim, rejected.to_json())
+        is_dropped = self._steps.drop_answer(run.claim, rejected.to_json())
+        run.memory.has_answer = not is_dropped
+        return is_dropped
 
     # --- without an answer ------------------------------------------------------------------------------------
 
@@ -323,7 +327,7 @@ class Inference:
         left = time_left(run.execution, moment(run.redis_ms(self._services.monotonic())))
         seconds = seconds if left is None else min(seconds, left)
         why = f"{error.kind}: {described.message}"
-        return run.decide(release_and_retry(self._services.store, run.claim, why, delay_seconds=seconds))
+        return delay_step(run, self._services.store, why, seconds)
 
 
 def _out_of_time(run: Run) -> Run:

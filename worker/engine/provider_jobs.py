@@ -103,10 +103,10 @@ class ProviderJobs:
                     return self._collect(run, request, driver, job)
                 raise self._put_off(run, job, is_told=True)
             except JobEnded as ended:
-                if self._gives_up(run, ended):
+                if self._gives_up(run, request, ended):
                     return None
 
-    def _gives_up(self, run: Run, ended: JobEnded) -> bool:
+    def _gives_up(self, run: Run, request: InferenceRequest, ended: JobEnded) -> bool:
         """Note that a job gives no answer; True where the window is given up, and the model is asked at once.
 
         Raises:
@@ -120,7 +120,7 @@ class ProviderJobs:
         if is_last and run.agent.window_failed == "fail":
             ended.transient = False
             raise ended
-        self._caller.journal_failure(run, ended, 0.0)
+        self._caller.journal_failure(run, request, ended, 0.0)
         return is_last
 
     def _end(self, run: Run, job: JournaledJob, why: str) -> bool:

@@ -218,12 +218,18 @@ class AttemptMemory:
         child_ends: The ends of the step's children that were parsed, by request id. An answer never changes.
         rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included.
         jobs: Jobs of this step at a provider, those of earlier attempts included.
+        has_answer: The journal has an answer that this attempt has read.
+        has_asked: This attempt has asked a model for the answer, and no event tells of a failure since.
+        failed_model: Whose call of this attempt has failed last, where no event tells of it; "" for none.
     """
 
     auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
     child_ends: dict[str, ChildEnd | None] = field(default_factory=dict[str, "ChildEnd | None"])
     rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
     jobs: list[JournaledJob] = field(default_factory=list[JournaledJob])
+    has_answer: bool = False
+    has_asked: bool = False
+    failed_model: str = ""
 
 
 AT_FIRST: Final = Progress()

@@ -91,7 +91,7 @@ def end_event(run: Run, failure: ErrorInfo | None, state: AgentState) -> NewEven
     if last is not None and last.inference_response.finish_reason.is_cut_short():
         data["finish_reason"] = last.inference_response.finish_reason.value
     if run.obtained.response is None:  # else the event of its commit tells the attempt
-        data |= {"in_step": run.ref.step, **attempt_of(run.claim)}
+        data |= {"in_step": run.ref.step, **attempt_of(run.claim), "asked": run.memory.has_asked}
     return execution_event(EventType(f"execution_{execution.status.value}"), execution, data)
 
 

@@ -34,7 +34,7 @@ from .call_records import (
 )
 from .children import Children
 from .delegating import Delegator, Handoffs
-from .endings import give_back, put_off, release_and_retry, resolve_interruption, user_stop_signal
+from .endings import delay_step, give_back, put_off, resolve_interruption, user_stop_signal
 from .flow_texts import describe_pause
 from .request_closing import RequestCloser
 from .request_opening import RequestOpener
@@ -379,7 +379,7 @@ class BegunCalls:
     def _look_up_later(self, run: Run, planned: PlannedCall, seconds: float) -> Run:
         why = f"{planned.call.name} may still be running elsewhere"
         seconds = min(seconds, _LOOKUP_AGAIN_SECONDS)
-        return run.decide(release_and_retry(self._services.store, run.claim, why, delay_seconds=seconds))
+        return delay_step(run, self._services.store, why, seconds)
 
     def _times_now(self, run: Run) -> CallTimes:
         return CallTimes.at(self._services.redis_ms(run))

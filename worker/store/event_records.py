@@ -19,7 +19,8 @@ class EventType(StrEnum):
         EXECUTION_STARTED: A worker claimed the first step.
         EXECUTION_COMPLETED: The execution has ended with an answer. `status`, `reason`, `steps`, `tokens`, `cost`,
             `error`; `finish_reason` where the answer is cut short; and where the model had not answered, `in_step`: the
-            step that was not committed, with `worker` and `since_ms` of its attempt.
+            step that was not committed, with `worker` and `since_ms` of its attempt, and `asked`: a model was asked
+            in it, and no event tells how that call has failed.
         EXECUTION_STOPPED: A stop, a limit, a guard, a hook or a tool ended the execution. Data as above.
         EXECUTION_FAILED: An error ended the execution; `error` says which. Data as above.
         MESSAGE_RECEIVED: A message arrived while a step was running, and waits in the inbox. `operation`, `queued`;
@@ -30,13 +31,15 @@ class EventType(StrEnum):
         QUEUE_HELD: An execution has ended otherwise than with an answer, so that no queued message follows by itself.
             `reason`: its status; `messages`: how many wait.
         QUEUE_RELEASED: A client lets the queued messages follow again. `by` where it is known.
-        MODEL_CALL_FAILED: A model call gave no usable answer, and is made again within the step. `kind`, `message`,
-            `status`, `code` and `request_id` of the provider, `transient`, `next_try_ms`: Redis time of the next try.
+        MODEL_CALL_FAILED: A model call gave no usable answer, and is made again within the step. `model`: the one that
+            was asked; `kind`, `message`, `status`, `code` and `request_id` of the provider, `transient`,
+            `next_try_ms`: Redis time of the next try.
         STEP_COMMITTED: A step was committed. `tools`: name and outcome of each call; `tokens`, `finish_reason`,
             `model`, `text`: the beginning of the answer; `worker`, `attempt`: by whom, and at which attempt.
         STEP_DELAYED: A step was delayed: the provider is away, a guard delays it, or it cannot run here. `reason`,
             `next_try_ms`: Redis time of the next try, `delays`: how often it was delayed; `worker`, `since_ms`: the
-            attempt that ended so, and when it began (Redis time); `at_provider`: its answer comes later.
+            attempt that ended so, and when it began (Redis time); `at_provider`: its answer comes later; `answered`:
+            the model has answered; `failed_model`: the model whose call failed last in this attempt.
         STEP_RESUMED: A worker claimed a step that had been delayed. `delays`, `worker`.
         STEP_RECOVERED: A worker carries on a step whose worker was lost. `attempt`, `worker`. Of the lost attempt:
             `lost_worker`; `since_ms`: Redis time at which it began, null where the model had answered before;

@@ -127,7 +127,9 @@ class _Reader:
         if handler is not None:
             handler(self, event)
         elif event.type in EXECUTION_ENDS and event.data.get("in_step") == self._source.number:
-            self._close(AttemptEnd.ENDED, event)
+            # The event is stored a moment after the end that the execution has.
+            ended_ms = event.at_ms if self._source.ended_ms is None else min(event.at_ms, self._source.ended_ms)
+            self._close(AttemptEnd.ENDED, event, end_ms=ended_ms)
 
     def finish(self) -> tuple[Attempt, ...]:
         """The attempts, with the one that has not ended and the one that the step's record alone tells of."""
@@ -158,7 +160,7 @@ class _Reader:
 
     def delay(self, event: Event) -> None:
         """The worker has given the step back, and it is delayed."""
-        self._close(AttemptEnd.DELAYED, event)
+        self._close(AttemptEnd.DELAYED, event, is_answered=event.data.get("answered") is True)
         self._due_ms = None
 
     def wait(self, event: Event) -> None:

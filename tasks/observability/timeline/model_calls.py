@@ -80,7 +80,7 @@ class _Calls:
             start_ms = event.at_ms if self._from_ms is None else min(self._from_ms, event.at_ms)
             note, facts = _describe_failure(event), dict(event.data)
             yield Span(
-                id=f"{self._step}.f{event.id}", kind=SpanKind.LOST, name=self._answer.model or "model call", note=note,
+                id=f"{self._step}.f{event.id}", kind=SpanKind.LOST, name=self._name_of(event, "model"), note=note,
                 start_ms=start_ms, end_ms=event.at_ms, outcome=SpanOutcome.VOID, data=self._data(error=facts),
             )  # fmt: skip
             # The worker's estimate of Redis's clock, which may be behind the time of the event.
@@ -102,7 +102,7 @@ class _Calls:
         elif attempt.end is AttemptEnd.RUNNING:
             if self._from_ms is None or self._from_ms <= self._source.now_ms:
                 yield self._model(None, None, "")
-        elif attempt.end is AttemptEnd.ENDED:
+        elif attempt.end is AttemptEnd.ENDED and not self._has_not_asked():
             errors = self._source.execution.errors
             outcome = SpanOutcome.ERROR if errors else SpanOutcome.VOID
             note = errors[-1].message if errors else "the execution was ended"
@@ -126,16 +126,27 @@ class _Calls:
             outcome=SpanOutcome.LOST, data=self._data(),
         )  # fmt: skip
 
+    def _has_not_asked(self) -> bool:
+        """Whether the execution is known to have ended before a model was asked."""
+        event = self._attempt.event
+        return event is not None and event.data.get("asked") is False
+
     def _delayed(self) -> Iterator[Span]:
-        attempt = self._attempt
-        start_ms, end_ms = self._from_ms, attempt.end_ms
-        asks_later = attempt.event is not None and bool(attempt.event.data.get("at_provider"))
-        if start_ms is not None and end_ms is not None and end_ms > start_ms and not asks_later:
-            reason = "" if attempt.event is None else str(attempt.event.data.get("reason") or "")
-            yield Span(
-                id=f"{self._step}.l{self._number}", kind=SpanKind.LOST, name=self._answer.model or "attempt",
-                note=reason, start_ms=start_ms, end_ms=end_ms, outcome=SpanOutcome.VOID, data=self._data(),
-            )  # fmt: skip
+        """The call that failed last; a step is also put off before anything is asked."""
+        event, start_ms, end_ms = self._attempt.event, self._from_ms, self._attempt.end_ms
+        has_failed = event is not None and bool(event.data.get("failed_model"))
+        if event is None or not has_failed or start_ms is None or end_ms is None:
+            return
+        yield Span(
+            id=f"{self._step}.l{self._number}", kind=SpanKind.LOST, name=self._name_of(event, "failed_model"),
+            note=str(event.data.get("reason") or ""), start_ms=min(start_ms, end_ms), end_ms=end_ms,
+            outcome=SpanOutcome.VOID, data=self._data(),
+        )  # fmt: skip
+
+    def _name_of(self, event: Event, field: str) -> str:
+        """Name of the model that was asked, without its provider; events of earlier versions do not tell it."""
+        asked = event.data.get(field)
+        return asked.partition(":")[2] or asked if isinstance(asked, str) else self._answer.model or "model call"
 
     def _end_of_answer(self) -> int | None:
         """When the answer was there, at the latest: its first call began or asked, or the attempt ended."""

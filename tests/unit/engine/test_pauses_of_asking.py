@@ -51,7 +51,7 @@ class Asked:
             self.services,
             request,
             attempt=attempt,
-            note=lambda error, pause: self.noted.append((error, pause)),
+            note=lambda _, error, pause: self.noted.append((error, pause)),
         )
 
 

@@ -152,7 +152,7 @@ def test_a_delayed_step_is_an_event_with_its_reason_and_the_next_try(new_bench: 
     event = bench.store.sessions.events(session_id)[-1]
     assert (event.type, event.step) == ("step_delayed", 1)
     next_try_ms = bench.clock.now_ms() + 60_000
-    attempt = {"worker": event.data["worker"], "since_ms": bench.clock.now_ms()}
+    attempt = {"worker": event.data["worker"], "since_ms": bench.clock.now_ms(), "failed_model": "Away"}
     assert event.data == {"reason": outcome.reason, "next_try_ms": next_try_ms, "delays": 1, **attempt}
     (delayed,) = bench.store.housekeeping.list_delayed()
     assert (delayed.session_id, delayed.reason, delayed.next_try_ms) == (session_id, outcome.reason, next_try_ms)

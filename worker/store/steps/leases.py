@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from ...errors import StateUnreadable
@@ -20,6 +21,7 @@ from ..records import Claim, StepRef
 from ..waking import begin_waiting
 
 _REASON_CHARS: Final = 500
+_NOTHING_MORE: Final[Mapping[str, str | bool]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class LeaseVerbs(StorePart):
         give_back: bool,
         reason: str = "",
         put_off: str = "",
-        is_told: bool = True,
+        told: Mapping[str, str | bool] | None = _NOTHING_MORE,
     ) -> StepRef | None:
         """Give a claim back without a commit. A step that was asked to stop is not delayed.
 
@@ -98,12 +100,12 @@ class LeaseVerbs(StorePart):
             reason: Why it is delayed, for people; redacted.
             put_off: The bucket's digest or the `Pause.field` that holds the step: the delay is not counted, and
                 `FlowVerbs.bring_forward` ends it. "": nothing of this.
-            is_told: Whether watchers are told of the delay.
+            told: What watchers are told of the attempt besides the delay; None: they are told nothing.
         Returns:
             The step to publish, where the transaction could not publish it.
         """
         scope = self._context.session(claim.ref.session_id)
-        delay = _Delay(delay_ms, reason[:_REASON_CHARS], put_off, is_told=is_told)
+        delay = _Delay(ms=delay_ms, reason=reason[:_REASON_CHARS], put_off=put_off, told=told)
         ref = scope.retry(lambda: _release(scope, claim, delay, give_back=give_back), "give a claim back")
         return look_again(scope, put_off) if put_off and ref is None else ref
 
@@ -190,7 +192,15 @@ class _Delay:
     ms: int | None
     reason: str
     put_off: str
-    is_told: bool
+    told: Mapping[str, str | bool] | None
+
+    def events(self, scope: SessionScope, claim: Claim, *, due_ms: int, delays: int) -> Sequence[Command]:
+        """Tell watchers of the delay, where they are told."""
+        if self.told is None:
+            return ()
+        data: dict[str, Any] = {"reason": self.reason, "next_try_ms": due_ms, "delays": delays, **attempt_of(claim)}
+        data |= {"at_provider": True} if self.put_off == AT_PROVIDER else {}
+        return tell(scope, claim.ref, EventType.STEP_DELAYED, {**data, **self.told})
 
 
 def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: bool) -> StepRef | None:
@@ -217,11 +227,8 @@ def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: b
                 since_ms = control.delayed_ms and control.delayed_ms + delay_ms
             changed += ["delays", delays, "delayed", since_ms]
             changed += ["not_before", due, "published", 0, "why", delayed.reason, "put_off", delayed.put_off]
-            data: dict[str, Any] = {"reason": delayed.reason, "next_try_ms": due, "delays": delays, **attempt_of(claim)}
             delay = [("ZADD", keys.shard.delayed, due, scope.session_id)]
-            if delayed.put_off == AT_PROVIDER:
-                data["at_provider"] = True
-            delay += tell(scope, claim.ref, EventType.STEP_DELAYED, data) if delayed.is_told else ()
+            delay += delayed.events(scope, claim, due_ms=due, delays=delays)
             if delayed.put_off == AT_PROVIDER:  # it may be looked at a thousand times, and asks nothing then
                 delay.append(("HDEL", keys.journal(claim.ref.execution_id, claim.ref.step), f"try:{claim.id}"))
         if is_held and control.hold is not None:
