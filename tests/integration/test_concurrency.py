@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from celery_agents import AgentClient, AsyncAgentClient
+from celery_agents import AgentClient, AsyncAgentClient, Job
 from celery_agents.flow import ConcurrencyLimit, ProviderLimit
 from celery_agents.tasks.cli import main
 from celery_agents.tasks.observability.doctor.checks import examine
@@ -173,9 +173,10 @@ def kill_workers_under_a_limit(lab: Lab, kills: int) -> None:
     """Kill workers while steps run and wait, each replaced by another one, until all jobs have ended."""
     lab.client.concurrency.set(ConcurrencyLimit("crm", total=2, per={"customer": 1}))
     workers = [lab.worker() for _ in range(2)]
-    customers = ("acme", "bolt", "cafe")
-    jobs = [lab.client.submit("crm", "3", labels={"customer": customers[number % 3]}) for number in range(3 * kills)]
+    jobs: list[Job] = []
     for _ in range(kills):
+        for customer in ("acme", "bolt", "cafe") * 3:  # so that steps run, however long the worker before took to start
+            jobs.append(lab.client.submit("crm", "3", labels={"customer": customer}))
         seen = len(lab.ledger.entries())
         wait_until(lambda seen=seen: len(lab.ledger.entries()) > seen + 3, "steps run", 30)
         victim = workers.pop(0)
