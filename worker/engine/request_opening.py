@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 from ..errors import InvalidInput
 from ..known_secrets import redact_known_in
-from ..moments import unix_ms
+from ..moments import moment, unix_ms
 from ..redaction import describe_exception, redact
 from ..requests.answers import FREE_TEXT, QUESTIONS, check_values
 from ..requests.grants import find_grant
@@ -204,13 +205,14 @@ class RequestOpener:
                 raise InvalidInput("raise", type(needs), "raise NeedsApproval or NeedsAnswer.")
 
     def _timer(self, run: Run, planned: PlannedCall, needs: NeedsTime) -> Request:
-        until_ms = unix_ms(needs.until)
-        when = f"{planned.call.name} goes on at {needs.until.isoformat(timespec='seconds')}"
-        options = {TIMER: needs.until.isoformat(), **({BEGUN: True} if needs.has_begun else {}), **_memo(needs.memo)}
+        now_ms = self._services.redis_ms(run)
+        until = needs.until if isinstance(needs.until, datetime) else moment(now_ms) + needs.until
+        when = f"{planned.call.name} goes on at {until.isoformat(timespec='seconds')}"
+        options = {TIMER: until.isoformat(), **({BEGUN: True} if needs.has_begun else {}), **_memo(needs.memo)}
         return self.make_request(
             run, planned, RequestKind.APPROVAL,
             text=f"{redact(needs.why)}; {when}" if needs.why else when,
-            to=CLOCK, after_ms=max(1, until_ms - self._services.redis_ms(run)),
+            to=CLOCK, after_ms=max(1, unix_ms(until) - now_ms),
             on_expiry=OnExpiry(then=ExpiryAction.APPROVE), options=options,
         )  # fmt: skip
 

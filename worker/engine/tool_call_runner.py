@@ -267,7 +267,8 @@ class ToolCallRunner:
         return record_elsewhere(run, planned, CallTimes.at(self._services.redis_ms(run)))
 
     def _tool_context(self, run: Run, planned: PlannedCall) -> ToolContext:
-        lease = run.lease
+        lease, monotonic = run.lease, self._services.monotonic
+        ends_at = monotonic() + planned.timeout
         return ToolContext(
             session_id=run.ref.session_id,
             execution_id=run.ref.execution_id,
@@ -286,6 +287,7 @@ class ToolCallRunner:
             provider=run.obtained.response.provider if run.obtained.response is not None else None,
             is_repeated=planned.index in run.journal.begun,
             max_result_bytes=self._settings.max_result_bytes,
+            remaining=lambda: ends_at - monotonic(),
         )
 
     def _replies(self, run: Run, planned: PlannedCall) -> Replies:

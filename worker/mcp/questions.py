@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, Literal, NoReturn
 
 from ..state.values.frozen import thaw
@@ -122,8 +122,7 @@ def ask_person(server: str, needed: InputNeeded) -> NoReturn:
     if needed.task_id is not None:
         memo["task"] = needed.task_id
     if not needed.questions:
-        when = datetime.now(UTC) + _STATE_PAUSE
-        raise NeedsTime(when, why=f"the MCP server {server!r} goes on later").with_memo(memo)
+        raise NeedsTime(_STATE_PAUSE, why=f"the MCP server {server!r} goes on later").with_memo(memo)
     schema: Mapping[str, Any] = needed.questions[0].schema or _VISIT
     if len(needed.questions) > 1:
         fields = {each.key: dict(each.schema or _VISIT) for each in needed.questions}

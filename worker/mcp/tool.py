@@ -237,8 +237,7 @@ class MCPTool:
             raise OutcomeUnknown(text + _EARLIER_TRY) if may_have_run else MCPToolError(text)
         pause = max(away.seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
         memo = {"away": since.isoformat(), **_task_memo(ctx), **({"sent": True} if may_have_run else {})}
-        until = now + timedelta(seconds=pause)
-        raise NeedsTime(until, why=f"{away!s:.400}", has_begun=may_have_run).with_memo(memo)
+        raise NeedsTime(timedelta(seconds=pause), why=f"{away!s:.400}", has_begun=may_have_run).with_memo(memo)
 
     def _follow(self, ctx: ToolContext, task: TaskRunning) -> NoReturn:
         """Keep the id of the task before anything else, and ask for it later."""
@@ -247,7 +246,7 @@ class MCPTool:
             raise OutcomeUnknown(f"the MCP server {self.server.name!r} still works on task {task.task_id}")
         pause = min(_LONGEST_POLL_SECONDS, task.poll_seconds * 2 ** max(0, polls - 3))
         why = f"the MCP server {self.server.name!r} works on a task"
-        until = datetime.now(UTC) + timedelta(seconds=max(_SHORT_POLL_SECONDS if polls else 0.0, pause))
+        until = timedelta(seconds=max(_SHORT_POLL_SECONDS if polls else 0.0, pause))
         raise NeedsTime(until, why=why, has_begun=True).with_memo({"task": task.task_id})
 
 

@@ -35,7 +35,8 @@ class ToolContext:
         index: Position of the call among the calls of its step, from 0.
         idempotency_key: The same for every attempt at this call, different for every other call. Hand it to a service
             that deduplicates.
-        deadline: When the call must have ended, with timezone. An async tool is cancelled then; a plain function looks.
+        deadline: When the call must have ended, with timezone, by Redis's clock. An async tool is cancelled then; a
+            plain function looks at `remaining_seconds()`, which does not depend on the clock of its machine.
         cancelled: True once the result is no longer wanted: a stop, the deadline, or a lost lease.
         ask: Makes auxiliary model calls; None outside of a worker. Call `ask_model` or `ask_model_sync`.
         replies: The replies to what this call has asked for. Call `answer`, `approval`, `completion_token`.
@@ -46,6 +47,7 @@ class ToolContext:
         is_repeated: An earlier attempt at this call has begun, and it is unknown how far it came, such as that of a
             worker that died.
         max_result_bytes: The most bytes of the result that are stored, as JSON; a longer one is cut.
+        remaining: Counts down to the deadline, in seconds; None: by the clock of this machine.
     """
 
     session_id: str
@@ -63,6 +65,7 @@ class ToolContext:
     emitter: Callable[[Any], None] | None = field(default=None, repr=False)
     is_repeated: bool = False
     max_result_bytes: int = field(default=256_000, repr=False)
+    remaining: Callable[[], float] | None = field(default=None, repr=False)
 
     @overload
     def answer(self) -> Any: ...
@@ -95,14 +98,14 @@ class ToolContext:
         """
         return self.replies.completion_token()
 
-    def wait_until(self, when: datetime) -> None:
+    def wait_until(self, when: datetime | timedelta) -> None:
         """Let the call go on at that time, by running it again from its start; no worker is kept busy until then.
 
         The first time in a run that a wait is not over, this raises. Waits that are over pass, in the order in which
         the tool asks for them, so a time that is computed again in each run works.
 
         Args:
-            when: The time, with timezone.
+            when: The time, with timezone; or how long from now, which the clock of this machine does not change.
         Raises:
             NeedsTime: The time has not come; let it pass through.
         """
@@ -188,4 +191,6 @@ class ToolContext:
 
     def remaining_seconds(self) -> float:
         """Seconds until the deadline, never below 0; made for the timeout of an HTTP client."""
+        if self.remaining is not None:
+            return max(0.0, self.remaining())
         return max(0.0, (self.deadline - datetime.now(UTC)).total_seconds())

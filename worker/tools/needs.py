@@ -152,18 +152,20 @@ class NeedsTime(NeedsReply):
     """Raised by `ctx.wait_until`: the tool runs again at that time.
 
     Attributes:
-        until: The time, with timezone.
+        until: The time, with timezone; or how long from now, which is the same whatever clock a machine has.
         why: What the call waits for, for people; "" when only the time has to come.
         has_begun: The effect goes on elsewhere meanwhile: where the execution is stopped, its outcome is unknown.
     """
 
-    def __init__(self, until: datetime, *, why: str = "", has_begun: bool = False) -> None:
-        if not isinstance(until, datetime) or until.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+    def __init__(self, until: datetime | timedelta, *, why: str = "", has_begun: bool = False) -> None:
+        is_time = isinstance(until, datetime) and until.utcoffset() is not None
+        if not (is_time or isinstance(until, timedelta)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput("wait_until", until, "give a datetime with a timezone, as datetime.now(UTC) + …")
         self.until = until
         self.why = why
         self.has_begun = has_begun
-        super().__init__(f"the call goes on at {until.isoformat()}")
+        when = f"in {until}" if isinstance(until, timedelta) else f"at {until.isoformat()}"
+        super().__init__(f"the call goes on {when}")
 
 
 class NeedsResult(NeedsReply):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -128,7 +128,7 @@ class Replies:
         except ConfigurationError:
             return None
 
-    def wait_until(self, when: datetime) -> None:
+    def wait_until(self, when: datetime | timedelta) -> None:
         """Pass when this wait is over.
 
         Raises:

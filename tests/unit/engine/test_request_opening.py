@@ -111,6 +111,15 @@ def test_a_time_that_is_over_comes_in_a_millisecond(new_bench: NewBench) -> None
     assert request.expires_at_ms == request.asked_at_ms + 1
 
 
+def test_a_time_from_now_is_counted_by_the_clock_of_redis(new_bench: NewBench) -> None:
+    """The clock of a worker may be another, and so may that of the next one."""
+    bench, session_id = open_one(new_bench, *asking(lambda _: NeedsTime(MINUTE)))
+    request = bench.open_request(session_id)
+    assert request.expires_at_ms == request.asked_at_ms + 60_000
+    assert request.options is not None
+    assert request.options["wait_until"] == (bench.clock.now + MINUTE).isoformat()
+
+
 @pytest.mark.parametrize(
     ("approval", "text", "edits"),
     [

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -315,6 +316,23 @@ def test_the_timeout_of_the_agent_holds_for_tools_without_their_own(new_bench: N
     began = bench.clock.now.timestamp()
     ran(bench)
     assert {name: round(moment - began) for name, moment in deadlines.items()} == {"without": 20, "own": 7}
+
+
+def test_the_time_that_a_tool_has_left_does_not_depend_on_the_clock_of_its_machine(new_bench: NewBench) -> None:
+    """The bench has noon of another year as the time of Redis."""
+    left: list[float] = []
+
+    @tool(effect="pure", timeout=7)
+    def looks(ctx: ToolContext) -> None:
+        """Look at the time that is left."""
+        left.append(ctx.remaining_seconds())
+        bench.clock.go_on(5.0)
+        left.append(ctx.remaining_seconds())
+
+    bench = new_bench(calling(CallTool("looks"), tools=[looks]))
+    assert abs((bench.clock.now - datetime.now(UTC)).total_seconds()) > 3600
+    ran(bench)
+    assert [round(each, 1) for each in left] == [7.0, 2.0]
 
 
 def test_plain_tools_side_by_side_each_have_their_own_time(new_bench: NewBench) -> None:

@@ -276,7 +276,8 @@ def test_an_unanswered_question_takes_the_value_of_its_expiry(new_bench: NewBenc
     assert '"values":["B"]' in shown(bench, session_id)[0]
 
 
-def test_a_tool_waits_for_a_time_without_a_worker_and_then_goes_on(new_bench: NewBench) -> None:
+@pytest.mark.parametrize("is_from_now", [False, True], ids=["a time", "from now"])
+def test_a_tool_waits_for_a_time_without_a_worker_and_then_goes_on(new_bench: NewBench, is_from_now: bool) -> None:
     began: list[int] = []
     clock: list[Bench] = []
 
@@ -284,8 +285,8 @@ def test_a_tool_waits_for_a_time_without_a_worker_and_then_goes_on(new_bench: Ne
     def remind(ctx: ToolContext) -> str:
         """Remind."""
         began.append(len(began))
-        ctx.wait_until(clock[0].clock.now + timedelta(hours=1))  # computed anew in each run
-        ctx.wait_until(clock[0].clock.now + timedelta(hours=2))
+        for wait in (timedelta(hours=1), timedelta(hours=2)):  # computed anew in each run
+            ctx.wait_until(wait if is_from_now else clock[0].clock.now + wait)
         return "reminded"
 
     bench = new_bench(calling(CallTool("remind"), tools=[remind]))
