@@ -41,9 +41,10 @@ class EventType(StrEnum):
             attempt that ended so, and when it began (Redis time); `at_provider`: its answer comes later; `answered`:
             the model has answered; `failed_model`: the model whose call failed last in this attempt.
         STEP_RESUMED: A worker claimed a step that had been delayed. `delays`, `worker`.
-        STEP_RECOVERED: A worker carries on a step whose worker was lost. `attempt`, `worker`. Of the lost attempt:
-            `lost_worker`; `since_ms`: Redis time at which it began, null where the model had answered before;
-            `answered`: the model has answered; `begun`: Redis times at which it began calls that have no result.
+        STEP_RECOVERED: A worker carries on a step whose worker was lost, or whose time was over. `attempt`, `worker`.
+            Of the attempt before: `lost_worker`; `since_ms`: Redis time at which it began, null where the model had
+            answered before; `answered`: the model has answered; `begun`: Redis times at which it began calls that have
+            no result.
         HISTORY_LOST: Redis has forgotten the end of the session's history, in a failover or with its last second; the
             session goes on from what is stored. `known_version`, `found_version`, `common_version` (null: none is
             known); `steps`: numbers of the lost steps; `calls`: their calls of tools that are not pure, each with

@@ -90,7 +90,8 @@ class Span:
         parent: The span that it belongs to: a request and a lost attempt belong to their tool call.
         name: Of the model, the tool or the kind of request.
         note: A short sentence for people; "" for none.
-        start_ms, end_ms: Redis's time. `end_ms` None: it still goes on.
+        start_ms, end_ms: Redis's time, some as a worker has estimated it: early by what its claim took to be read, a
+            third of a second under load. `end_ms` None: it still goes on.
         tokens: Of all kinds; of a child those of the sessions below it, too. None: not known.
         cost: US dollars; None: not known.
         session: The child session.
