@@ -78,6 +78,14 @@ def end_event(run: Run, failure: ErrorInfo | None, state: AgentState) -> NewEven
     """The event of an execution that this run has ended."""
     execution = state.execution
     assert execution is not None
+    data = end_facts(execution, failure)
+    if run.obtained.response is None:  # else the event of its commit tells the attempt
+        data |= {"in_step": run.ref.step, **attempt_of(run.claim), "asked": run.memory.has_asked}
+    return execution_event(EventType(f"execution_{execution.status.value}"), execution, data)
+
+
+def end_facts(execution: ExecutionState, failure: ErrorInfo | None = None) -> dict[str, Any]:
+    """The data of the event of an execution's end, whoever has ended it."""
     reason = execution.final_reason()
     data: dict[str, Any] = {
         "status": execution.status.value,
@@ -90,9 +98,7 @@ def end_event(run: Run, failure: ErrorInfo | None, state: AgentState) -> NewEven
     last = execution.last_step
     if last is not None and last.inference_response.finish_reason.is_cut_short():
         data["finish_reason"] = last.inference_response.finish_reason.value
-    if run.obtained.response is None:  # else the event of its commit tells the attempt
-        data |= {"in_step": run.ref.step, **attempt_of(run.claim), "asked": run.memory.has_asked}
-    return execution_event(EventType(f"execution_{execution.status.value}"), execution, data)
+    return data
 
 
 def execution_event(kind: EventType, execution: ExecutionState, data: Mapping[str, Any]) -> NewEvent:

@@ -23,7 +23,7 @@ from .asked import describe_asked
 from .delegating import hand_over
 from .endings import user_stop_signal
 from .run import Run
-from .step_texts import capability_events, end_event, execution_event, step_event
+from .step_texts import capability_events, end_event, end_facts, execution_event, step_event
 
 
 def step_transition(run: Run, applied: AppliedStep) -> Transition:
@@ -82,12 +82,11 @@ def _has_unseen_message(run: Run) -> bool:
 def stop_transition(snapshot: Snapshot) -> NextState:
     """End an execution that no worker runs and whose step has obtained nothing."""
     now = moment(snapshot.now_ms)
-    execution = snapshot.state.execution
-    assert execution is not None
     state = snapshot.state.with_stop_signal(user_stop_signal(), now=now).with_execution_completed(now=now)
+    execution = state.execution
+    assert execution is not None
     arrivals = apply_at_end(state, snapshot, now)
-    data = {"status": "stopped", "reason": "user_requested"}
-    event = execution_event(EventType.EXECUTION_STOPPED, execution, data)
+    event = execution_event(EventType.EXECUTION_STOPPED, execution, end_facts(execution))
     ended = state if arrivals.state is not state else None
     return arrivals.save(NextState(state=state, ended=ended, events=(event,)))
 

@@ -12,7 +12,15 @@ from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, NothingToDo
 from celery_agents.worker.errors import DriverError, InvalidTransition, ModelCallRefused
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
-from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionStatus, ToolOutcome
+from celery_agents.worker.state import (
+    AgentState,
+    ExecutionBudget,
+    ExecutionStatus,
+    InferenceResponse,
+    InferenceUsage,
+    ToolCall,
+    ToolOutcome,
+)
 from celery_agents.worker.store import NotClaimedReason
 from celery_agents.worker.tools import tool
 
@@ -235,6 +243,21 @@ def test_a_stop_between_two_steps_ends_it_without_another_step(new_bench: NewBen
     bench.stop(session_id)
     assert (bench.execution(session_id).status, bench.execution(session_id).step_count) == (ExecutionStatus.STOPPED, 1)
     assert bench.run(session_id) == []
+
+
+def test_the_end_that_a_stop_makes_without_a_worker_is_told_with_what_was_spent(new_bench: NewBench) -> None:
+    answer = InferenceResponse(
+        tool_calls=(ToolCall(id="c", name="look"),), usage=InferenceUsage(input=70, output=7), cost=0.5
+    )
+    bench = new_bench(Agent("a", driver=lambda state: answer, tools=[look]))
+    session_id = bench.submit()
+    bench.step(session_id)
+    bench.stop(session_id)
+    end = bench.store.sessions.events(session_id)[-1]
+    assert (end.type, end.step) == ("execution_stopped", 1)
+    assert end.data == {
+        "status": "stopped", "reason": "user_requested", "steps": 1, "tokens": 77, "cost": 0.5, "error": "",
+    }  # fmt: skip
 
 
 def test_a_stop_after_the_death_of_the_worker_keeps_what_it_had_journaled(new_bench: NewBench) -> None:

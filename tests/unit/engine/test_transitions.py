@@ -18,6 +18,7 @@ from support.states import NOON, at, running
 
 NOW_MS = round(NOON.timestamp() * 1000) + 1_000
 HUGE = "x" * 1_100_000
+NOTHING_SPENT = {"steps": 0, "tokens": 0, "cost": None, "error": ""}
 
 
 def said(name: str, text: str = "more", **payload: Any) -> Operation:
@@ -58,7 +59,9 @@ def test_a_submit_makes_a_session_with_a_pending_execution() -> None:
 def test_a_stop_ends_the_execution_and_holds_the_messages_that_came_before_it() -> None:
     alone = stop_transition(snapshot())
     assert (alone.ended, alone.state.status) == (None, ExecutionStatus.STOPPED)
-    assert kinds(alone.events) == [("execution_stopped", {"status": "stopped", "reason": "user_requested"})]
+    assert kinds(alone.events) == [
+        ("execution_stopped", {**NOTHING_SPENT, "status": "stopped", "reason": "user_requested"})
+    ]
     waiting = MessageQueue((said("q", when="queue"),))
     held = stop_transition(snapshot(said("op", notify={"task": "t"}), queue=waiting))
     assert (held.ended, held.state.status) == (None, ExecutionStatus.STOPPED)
