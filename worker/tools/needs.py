@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from ..errors import ConfigurationError, InvalidInput
@@ -158,14 +158,23 @@ class NeedsTime(NeedsReply):
     """
 
     def __init__(self, until: datetime | timedelta, *, why: str = "", has_begun: bool = False) -> None:
-        is_time = isinstance(until, datetime) and until.utcoffset() is not None
-        if not (is_time or isinstance(until, timedelta)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput("wait_until", until, "give a datetime with a timezone, as datetime.now(UTC) + …")
+        if not _is_time(until):
+            advice = "give a timedelta from now, or a datetime with a timezone; before the year 10 000."
+            raise InvalidInput("wait_until", until, advice)
         self.until = until
         self.why = why
         self.has_begun = has_begun
         when = f"in {until}" if isinstance(until, timedelta) else f"at {until.isoformat()}"
         super().__init__(f"the call goes on {when}")
+
+
+def _is_time(until: object) -> bool:
+    if not isinstance(until, timedelta):
+        return isinstance(until, datetime) and until.utcoffset() is not None
+    try:
+        return bool(datetime.now(UTC) + until)
+    except OverflowError:
+        return False
 
 
 class NeedsResult(NeedsReply):

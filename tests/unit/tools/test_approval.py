@@ -105,6 +105,9 @@ def test_a_tool_can_be_called_by_itself_with_a_context_that_has_no_replies() -> 
         context.wait_until(datetime.now(UTC))
     with pytest.raises(InvalidInput, match="timezone"):
         context.wait_until(datetime(2030, 1, 1))  # noqa: DTZ001 - it is what is refused
+    for beyond in (timedelta.max, timedelta.min):
+        with pytest.raises(InvalidInput, match="before the year 10 000"):
+            NeedsTime(beyond)
 
 
 def test_waits_that_are_over_pass_in_their_order() -> None:
