@@ -103,9 +103,11 @@ def place_of(error: BaseException) -> str:
             places.append((is_of_library, f"{code.co_filename}:{line} in {code.co_name}"))
         elif places:
             break
+    if not places:
+        return ""
     leading = sorted(range(1, len(places)), key=lambda index: places[index][0])[: _MAX_FRAMES - 1]
-    named = [places[index][1] for index in sorted([*leading, 0][: len(places)], reverse=True)]
-    return f" ({_clean(', '.join(named))})" if named else ""
+    named = [places[index][1] for index in sorted((0, *leading), reverse=True)]
+    return f" ({_clean(', '.join(named))})"
 
 
 def _info(kind: str, message: str, details: dict[str, str | int], *, retryable: bool = False) -> ErrorInfo:

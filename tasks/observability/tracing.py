@@ -237,8 +237,7 @@ def _common_attributes(run: Run) -> dict[str, Any]:
 
 def _read_model(run: Run, request: InferenceRequest) -> tuple[str, str]:
     """Read provider and model from `provider:model`; a driver of the user's own is its own provider."""
-    chosen = request.settings.model if request.settings is not None else None
-    provider, colon, model = (chosen or "".join(run.agent.models[:1])).partition(":")
+    provider, colon, model = (request.own_model or "".join(run.agent.models[:1])).partition(":")
     return (provider, model) if colon else (run.agent.answering.name, provider)
 
 

@@ -24,6 +24,7 @@ from celery_agents.worker.engine import (
     stop_transition,
 )
 from celery_agents.worker.engine.services import StepObserver
+from celery_agents.worker.flow.values import Pause
 from celery_agents.worker.requests import check_answer
 from celery_agents.worker.state import (
     AgentState,
@@ -244,6 +245,20 @@ class Bench:
 
     def revoke_grant(self, session_id: str, grant_id: str) -> ActionResult:
         return self._act(session_id, InboxKind.REVOKE_GRANT, {"grant": grant_id})
+
+    def pause(self, **what: Any) -> Pause:
+        """Pause an agent, a model, a tool or a queue, by its name; more values of the pause behind it."""
+        (kind, name), *more = what.items()
+        made = Pause(kind, name, **{"reason": "the bank is down", "by": "ops", **dict(more)})  # pyright: ignore[reportArgumentType]
+        self.store.flow.pause(made)
+        self.gate.refresh()
+        return made
+
+    def unpause(self, made: Pause) -> None:
+        """End a pause, and let what it has held go on."""
+        self.store.flow.unpause(made.kind, made.name)
+        self.gate.refresh()
+        self.store.flow.bring_forward(made.field)
 
     # --- what a worker does -------------------------------------------------------------------------------------
 

@@ -114,6 +114,11 @@ class InferenceRequest:
     keep: Callable[[CreatedJob], None] | None = None
     attach: str | None = None
 
+    @property
+    def own_model(self) -> str | None:
+        """The model that the settings name; None: that of the driver."""
+        return self.settings.model if self.settings is not None else None
+
     @cached_property
     def messages(self) -> tuple[Message, ...]:
         """The messages for the model, without the system prompt; calls and results in pairs, never one alone.

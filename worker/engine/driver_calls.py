@@ -105,19 +105,13 @@ class DriverCaller:
         facts |= {name: described.details.get(name) for name in ("status", "code", "request_id")}
         void = run.live.void_call()
         events = [] if void is None else [void]
-        model = model_of(run, request)
+        model = request.own_model or run.model
         run.memory.failed_model = model if pause_seconds is None else ""
         if pause_seconds is not None:
             next_try_ms = run.redis_ms(self._services.monotonic()) + milliseconds(pause_seconds)
             events.append(failed_call_event(run, described, {**facts, "model": model}, next_try_ms))
             run.memory.has_asked = False
         self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), events)
-
-
-def model_of(run: Run, request: InferenceRequest) -> str:
-    """Name of the model that a question goes to."""
-    own = None if request.settings is None else request.settings.model
-    return own or run.model
 
 
 def admit(run: Run, services: EngineServices, request: InferenceRequest, job: JobEntry | None = None) -> Admission:
@@ -142,16 +136,17 @@ def admit(run: Run, services: EngineServices, request: InferenceRequest, job: Jo
 def finish_call(run: Run, services: EngineServices, raw: bytes, owed: Owed) -> None:
     """Settle a call whose answer is journaled, and tell the observer of it."""
     services.gate.finish(owed.settlement)
-    if owed.spending is not None:
-        services.spending.settle(owed.spending, read_paid(run, raw).cost)
-    if owed.call is not None and services.observer is not None:
-        _report(run, services, *owed.call, result=_read(run, raw))
+    if owed.spending is None and services.observer is None:
+        return  # nobody asks for what the answer has cost
+    result = _read(run, raw)
+    services.spending.settle(owed.spending, _paid_part(result).cost)
+    if owed.call is not None:
+        _report(run, services, *owed.call, result=result)
 
 
 def read_paid(run: Run, raw: bytes) -> InferenceResponse:
     """Parse a raw answer for its usage and price; of one that cannot be used, the response has nothing else."""
-    answer = _read(run, raw)
-    return paid_for(answer) if isinstance(answer, UnusableAnswer) else answer
+    return _paid_part(_read(run, raw))
 
 
 def _read(run: Run, raw: bytes) -> InferenceResponse | UnusableAnswer:
@@ -159,6 +154,10 @@ def _read(run: Run, raw: bytes) -> InferenceResponse | UnusableAnswer:
         return parse_answer(run, raw)
     except UnusableAnswer as error:
         return error
+
+
+def _paid_part(result: InferenceResponse | UnusableAnswer) -> InferenceResponse:
+    return paid_for(result) if isinstance(result, UnusableAnswer) else result
 
 
 def _report(
@@ -169,12 +168,10 @@ def _report(
     result: InferenceResponse | DriverError,
 ) -> None:
     """Tell the observer what came of a driver call."""
-    if services.observer is None:
-        return
-    error = result.kind if isinstance(result, DriverError) else ""
-    response = paid_for(result) if isinstance(result, UnusableAnswer) else result
-    told = response if isinstance(response, InferenceResponse) else None
-    services.observer.driver_called(run, request, seconds, told, error)
+    if services.observer is not None:
+        response = _paid_part(result) if isinstance(result, (InferenceResponse, UnusableAnswer)) else None
+        error = result.kind if isinstance(result, DriverError) else ""
+        services.observer.driver_called(run, request, seconds, response, error)
 
 
 def call_driver(

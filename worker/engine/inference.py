@@ -27,14 +27,7 @@ from ..tools.stop import StopExecution
 from .asking import ask_models, check_prices, doubled
 from .charges import charge_execution, check_budget, with_corrections
 from .child_calls import EndingRecord
-from .driver_calls import (
-    DriverCaller,
-    call_driver,
-    check_answer_of_hook,
-    interrupted_answer,
-    parse_answer,
-    read_paid,
-)
+from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, interrupted_answer, parse_answer, read_paid
 from .endings import adopt_hook_context, delay_step, give_back, put_off, resolve_interruption, user_stop_signal
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver

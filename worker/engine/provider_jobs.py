@@ -61,7 +61,7 @@ def window_of(run: Run, request: InferenceRequest) -> str | None:
         if not hasattr(driver, "check_window"):
             raise ConfigurationError(f"completion_window {window!r}: {driver.name} is not sold with it")
         driver.check_window(window, request.settings)
-        if len(run.agent.models) > 1 and (request.settings is None or request.settings.model is None):
+        if len(run.agent.models) > 1 and request.own_model is None:
             raise ConfigurationError(f"completion_window {window!r} is for one model, and the agent lists several")
     except ConfigurationError as error:
         if is_inherited:

@@ -11,7 +11,7 @@ import pytest
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.engine import Done, NothingToDo, RetryLater
 from celery_agents.worker.errors import PutOff
-from celery_agents.worker.flow.values import ModelEndpoint, Pause, ProviderFacts, ProviderLimit
+from celery_agents.worker.flow.values import ModelEndpoint, ProviderFacts, ProviderLimit
 from celery_agents.worker.hooks import Hook, HookPoint
 from celery_agents.worker.state import InferenceResponse, ToolCall
 from celery_agents.worker.store import StepRef
@@ -34,20 +34,6 @@ def counted(bench: Bench, session: str) -> tuple[int, int]:
     keys = bench.store.context.keys(session)
     ((attempts, delays),) = bench.store.context.database.pipeline("test", [("HMGET", keys.ctl, "attempts", "delays")])
     return int(attempts or 0), int(delays or 0)
-
-
-def pause(bench: Bench, **what: Any) -> Pause:
-    (kind, name), *more = what.items()
-    made = Pause(kind, name, **{"reason": "the bank is down", "by": "ops", **dict(more)})  # pyright: ignore[reportArgumentType]
-    bench.store.flow.pause(made)
-    bench.gate.refresh()
-    return made
-
-
-def unpause(bench: Bench, made: Pause) -> None:
-    bench.store.flow.unpause(made.kind, made.name)
-    bench.gate.refresh()
-    bench.store.flow.bring_forward(made.field)
 
 
 def set_limit(bench: Bench, **limits: Any) -> None:
@@ -87,14 +73,14 @@ def test_a_driver_that_asks_no_provider_is_not_told_to_observe(new_bench: NewBen
 def test_a_paused_step_asks_nothing_counts_nothing_and_comes_back(new_bench: NewBench, what: dict[str, str]) -> None:
     driver = CountedDriver()
     bench = new_bench(agent_of(driver))
-    made = pause(bench, **what)
+    made = bench.pause(**what)
     session = bench.submit()
     outcome = put_off(bench.step(session))
     assert "paused by ops since" in outcome.reason
     assert "the bank is down" in outcome.reason
     assert counted(bench, session) == (0, 0)
     assert not driver.asked
-    unpause(bench, made)
+    bench.unpause(made)
     assert isinstance(bench.step(session), Done)
     assert bench.record(session).final_response == "openai:a: done"
     assert bench.gate.waits == {(made.name, "paused"): 1}
@@ -103,19 +89,19 @@ def test_a_paused_step_asks_nothing_counts_nothing_and_comes_back(new_bench: New
 def test_a_pause_of_something_else_holds_nothing(new_bench: NewBench) -> None:
     bench = new_bench(agent_of(CountedDriver(), queue="gpu"))
     for what in ({"agent": "other"}, {"queue": ""}, {"queue": "cpu"}, {"model": "openai:b"}, {"tool": "asking"}):
-        pause(bench, **what)
+        bench.pause(**what)
     assert bench.ran().status == "completed"
 
 
 def test_a_step_of_a_named_queue_is_paused_by_it(new_bench: NewBench) -> None:
     bench = new_bench(agent_of(CountedDriver(), queue="gpu"))
-    pause(bench, queue="gpu")
+    bench.pause(queue="gpu")
     assert "queue gpu paused" in put_off(bench.step(bench.submit())).reason
 
 
 def test_a_pause_ends_at_its_time(new_bench: NewBench) -> None:
     bench = new_bench(agent_of(CountedDriver()))
-    pause(bench, agent="asking", until=bench.clock.now + timedelta(seconds=30))
+    bench.pause(agent="asking", until=bench.clock.now + timedelta(seconds=30))
     session = bench.submit()
     assert put_off(bench.step(session)).seconds == 30
     bench.clock.go_on(31)
@@ -124,7 +110,7 @@ def test_a_pause_ends_at_its_time(new_bench: NewBench) -> None:
 
 def test_a_pause_without_an_end_is_looked_at_again(new_bench: NewBench) -> None:
     bench = new_bench(agent_of(CountedDriver()))
-    pause(bench, agent="asking")
+    bench.pause(agent="asking")
     assert put_off(bench.step(bench.submit())).seconds == 900
 
 
@@ -137,7 +123,7 @@ def test_a_stop_passes_a_pause_and_begins_nothing(new_bench: NewBench) -> None:
     bench = new_bench(agent_of(driver))
     session, other = bench.submit(), bench.submit()
     bench.worker_died(session)
-    pause(bench, agent="asking")
+    bench.pause(agent="asking")
     assert isinstance(bench.step(session), Done), "it is claimed, to be ended"
     bench.step(other)
     bench.stop(other)
@@ -148,7 +134,7 @@ def test_a_stop_passes_a_pause_and_begins_nothing(new_bench: NewBench) -> None:
 def test_a_step_that_was_just_being_put_off_is_brought_forward_too(new_bench: NewBench) -> None:
     """Its worker looked before the pause ended, and gave the claim back after the others had been brought forward."""
     bench = new_bench(agent_of(CountedDriver()))
-    made = pause(bench, agent="asking")
+    made = bench.pause(agent="asking")
     bench.store.flow.unpause(made.kind, made.name)
     late = bench.submit()
     ref = bench.due(late)
@@ -160,7 +146,7 @@ def test_a_step_that_was_just_being_put_off_is_brought_forward_too(new_bench: Ne
 
 def test_a_pause_that_has_ended_unheard_holds_nothing(new_bench: NewBench) -> None:
     bench = new_bench(agent_of(CountedDriver()))
-    made = pause(bench, agent="asking")
+    made = bench.pause(agent="asking")
     bench.store.flow.unpause(made.kind, made.name)
     assert bench.gate.view.pauses, "the worker has not heard of it"
     assert bench.ran().status == "completed"
@@ -198,7 +184,7 @@ class Desk:
 def test_the_other_calls_run_and_the_step_waits_for_the_paused_one(new_bench: NewBench) -> None:
     desk = Desk()
     bench = new_bench(desk.agent)
-    made = pause(bench, tool="refund")
+    made = bench.pause(tool="refund")
     session = bench.submit()
     assert "tool refund paused by ops" in put_off(bench.step(session)).reason
     assert desk.done == ["note asked"]
@@ -206,7 +192,7 @@ def test_the_other_calls_run_and_the_step_waits_for_the_paused_one(new_bench: Ne
     bench.clock.go_on(901)
     put_off(bench.step(session))
     assert desk.done == ["note asked"], "a result is kept"
-    unpause(bench, made)
+    bench.unpause(made)
     bench.run(session)
     assert desk.done == ["note asked", "refund 17"]
     assert len(desk.driver.asked) == 2, "the model is not asked again for what it had said"
@@ -216,7 +202,7 @@ def test_the_other_calls_run_and_the_step_waits_for_the_paused_one(new_bench: Ne
 def test_the_model_reads_why_a_tool_is_paused(new_bench: NewBench) -> None:
     desk = Desk()
     bench = new_bench(desk.agent)
-    pause(bench, tool="refund", tell=True)
+    bench.pause(tool="refund", tell=True)
     session = bench.submit()
     bench.run(session)
     assert bench.record(session).status == "completed"
@@ -228,7 +214,7 @@ def test_the_model_reads_why_a_tool_is_paused(new_bench: NewBench) -> None:
 def test_a_stop_passes_a_paused_tool(new_bench: NewBench) -> None:
     desk = Desk()
     bench = new_bench(desk.agent)
-    pause(bench, tool="refund")
+    bench.pause(tool="refund")
     session = bench.submit()
     bench.step(session)
     bench.stop(session)
@@ -438,7 +424,7 @@ def test_a_judge_that_may_not_ask_puts_its_step_off(new_bench: NewBench) -> None
 
     driver = CountedDriver()
     bench = new_bench(agent_of(driver, hooks=[Hook(HookPoint.BEFORE_STEP, judge)]))
-    pause(bench, model="openai:a")
+    bench.pause(model="openai:a")
     session = bench.submit()
     assert "model openai:a paused" in put_off(bench.step(session)).reason
     assert len(raised) == 1

@@ -13,7 +13,6 @@ from celery_agents.tasks.observability.timeline.values import TimelineStep
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import DriverError
-from celery_agents.worker.flow.values import Pause
 from celery_agents.worker.guards import Delay, GuardView, Proceed, StopWith, Verdict
 from celery_agents.worker.state import AgentState, StopReason, StopSignal
 from celery_agents.worker.tools import tool
@@ -69,19 +68,6 @@ def seen(bench: Bench, session: str) -> list[tuple[str, int, int | None]]:
     ]
 
 
-def pause(bench: Bench, kind: Any, name: str) -> Pause:
-    paused = Pause(kind, name, reason="a freeze")
-    bench.store.flow.pause(paused)
-    bench.gate.refresh()
-    return paused
-
-
-def unpause(bench: Bench, paused: Pause) -> None:
-    bench.store.flow.unpause(paused.kind, paused.name)
-    bench.gate.refresh()
-    bench.store.flow.bring_forward(paused.field)
-
-
 def test_a_step_that_a_guard_delayed_has_asked_no_model(new: Any) -> None:
     delays = [Delay(5.0), Delay(5.0)]
 
@@ -99,12 +85,12 @@ def test_a_step_that_a_guard_delayed_has_asked_no_model(new: Any) -> None:
 
 def test_an_answer_before_a_delay_is_the_only_call(new: Any) -> None:
     bench, session = new([CallTool("refund", cents=5)], "done")
-    paused = pause(bench, "tool", "refund")
+    paused = bench.pause(tool="refund", reason="a freeze")
     bench.step(session)
     held = first_step(bench, session)
     assert [(str(each.kind), each.outcome) for each in held.spans] == [("model", "ok"), ("delay", None)]
     bench.clock.go_on(10)
-    unpause(bench, paused)
+    bench.unpause(paused)
     bench.step(session)
     assert seen(bench, session) == [("model", 0, 2), ("delay", 2, 12), ("tool", 12, 12)]
 
