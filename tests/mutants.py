@@ -78,7 +78,7 @@ OPERATORS: Final = (
     "ReplaceComparisonOperator_IsNot_Is",
     "ZeroIterationForLoop",
 )
-MOST_TESTS: Final = 300
+MOST_TESTS: Final = 600
 """Tests that are run for a mutant: those of the module's own test file first, then those that run little else."""
 TUNING: Final = re.compile(r"_[A-Z_]*(SECONDS|PAUSE|DOUBLINGS|(SHOWN|CACHED)_[A-Z_]+)|_FIRST|_LAST")
 """Names of constants that tune, and of places of hooks."""

@@ -148,7 +148,7 @@ def _with_step(run: Run, now: datetime) -> AgentState:
     state = run.state.with_current_step(step, started_at=moment(run.claim.now_ms), now=now)
     if run.journal.child_requests:
         assert state.execution is not None
-        state = state.with_context_and_execution(state.context, charge_children(run, state.execution))
+        state = state.with_context_and_execution(state.context, charge_children(run, state.execution, reserved=False))
     return _with_grants(run, state, now) if run.journal.answers else state
 
 

@@ -74,7 +74,7 @@ def with_corrections(request: InferenceRequest, rejected: list[RejectedAnswer]) 
     return request.with_messages((*request.messages, *exchange)) if exchange else request
 
 
-def charge_children(run: Run, execution: ExecutionState, *, reserved: bool = False) -> ExecutionState:
+def charge_children(run: Run, execution: ExecutionState, *, reserved: bool) -> ExecutionState:
     """Charge the execution for all children of this step.
 
     Args:

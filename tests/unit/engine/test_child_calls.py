@@ -189,6 +189,20 @@ def test_a_failed_child_wins_no_race(new_bench: NewBench) -> None:
     assert tool_messages(bench, root)[1] == "done b"
 
 
+def test_a_child_that_was_not_made_before_another_one_failed_is_made(new_bench: NewBench) -> None:
+    def fail(prompt: str) -> str:
+        if prompt == "a":
+            raise LookupError("no such book")
+        return f"done {prompt}"
+
+    worker = answering(text=fail)
+    lead = delegating("lead", *asking("ask_worker", "a", "b"), tools=[worker.as_tool(join="first")], max_children=1)
+    bench, root = a_tree(new_bench, lead, worker)
+    run_tree(bench, root)
+    assert len(children_of(bench, root)) == 2
+    assert tool_messages(bench, root)[1] == "done b"
+
+
 def test_a_child_that_was_not_made_before_its_race_was_won_is_not_needed(new_bench: NewBench) -> None:
     worker = answering()
     lead = delegating("lead", *asking("ask_worker", "a", "b"), tools=[worker.as_tool(join="first")], max_children=1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_agents.flow import FairShares
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool, ScriptedDriver
 from celery_agents.worker.engine import Done, Moved, NothingToDo, Outcome, Parked, RetryLater
@@ -58,6 +59,25 @@ def test_the_next_step_goes_to_the_queue_of_the_agent_or_stays_in_the_group_of_i
     assert isinstance(outcome, Done)
     assert outcome.next is not None
     assert outcome.next.queue == next_queue
+
+
+@pytest.mark.parametrize(
+    ("has_shares", "lane", "next_lane"),
+    [(False, "", ""), (True, "", FairShares("customer").lane_for({})), (True, "urgent", "urgent")],
+)
+def test_a_session_from_before_the_shares_gets_its_lane_with_its_next_step(
+    new_bench: NewBench, has_shares: bool, lane: str, next_lane: str
+) -> None:
+    bench = new_bench(clerk())
+    if has_shares:
+        bench.store.flow.set_value(FairShares("customer"))
+        bench.gate.refresh()
+    ref = bench.due(bench.submit())
+    assert ref is not None
+    outcome = bench.runner.run_step(replace(ref, lane=lane))
+    assert isinstance(outcome, Done)
+    assert outcome.next is not None
+    assert outcome.next.lane == next_lane
 
 
 # --- steps of other workers ------------------------------------------------------------------------------------------

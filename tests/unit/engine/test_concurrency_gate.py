@@ -15,7 +15,7 @@ from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.flow.concurrency import LimitPart, concurrency_field, undefined_cause
 from celery_agents.worker.state import AgentState, ToolCall
 from celery_agents.worker.store import Claimed
-from celery_agents.worker.store.flow.holders import Holder, NoneFree
+from celery_agents.worker.store.flow.holders import Holder, NoneFree, Taken
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench
@@ -31,6 +31,11 @@ def set_limit(bench: Bench, name: str = "crm", total: int | None = 1, **per: int
 
 def held(bench: Bench, name: str = "crm") -> int:
     ((count,),) = [bench.store.context.database.pipeline("test", [("ZCARD", f"ca:holders:{name}:held")])]
+    return count
+
+
+def in_line(bench: Bench, name: str = "crm") -> int:
+    ((count,),) = [bench.store.context.database.pipeline("test", [("ZCARD", f"ca:holders:{name}:line")])]
     return count
 
 
@@ -72,6 +77,22 @@ def test_a_step_without_a_holder_is_put_off_counts_nothing_and_comes_when_it_is_
     give_elsewhere(bench)
     assert isinstance(bench.step(session), Done)
     assert (asked, held(bench)) == ([1], 0)
+
+
+def test_a_holder_counts_for_the_lease_of_its_step(new_bench: NewBench) -> None:
+    taken: list[bool] = []
+
+    def driver(state: AgentState) -> str:
+        for share in (0.0, 0.9, 0.2):
+            bench.clock.go_on(bench.settings.lease_seconds * share)
+            bench.store.flow.call_waiting()
+            taken.append(isinstance(bench.store.flow.take_holder(other(bench), lease_ms=1), Taken))
+        return "done"
+
+    bench = new_bench(Agent("plain", driver=driver, concurrency="crm"))
+    set_limit(bench)
+    bench.step(bench.submit())
+    assert taken == [False, False, True]
 
 
 def test_a_limit_that_nobody_has_defined_says_what_to_do(new_bench: NewBench) -> None:
@@ -224,7 +245,7 @@ def test_the_heartbeat_keeps_a_holder_and_a_step_whose_holder_is_gone_begins_no_
         bench.store.flow.call_waiting()
         take_elsewhere(bench)
         bench.keeper.tick()
-        ran.append(f"second, {held(bench)}")
+        ran.append(f"second, {held(bench)}, {in_line(bench)} in the line")
         return "two"
 
     @tool(effect="keyed")
@@ -243,7 +264,7 @@ def test_the_heartbeat_keeps_a_holder_and_a_step_whose_holder_is_gone_begins_no_
     set_limit(bench)
     session = bench.submit()
     assert "went to another step" in put_off(bench.step(session)).reason
-    assert ran == ["first, 1", "second, 1"]
+    assert ran == ["first, 1", "second, 1, 0 in the line"]
     assert held(bench) == 1
     put_off(bench.step(session))
     give_elsewhere(bench)

@@ -26,6 +26,7 @@ from celery_agents.worker.state import (
 from celery_agents.worker.tools import LookupResult, StopExecution, ToolContext, tool
 
 from support.engine import Bench, WorkerDied
+from support.trees import a_tree, answering, asking, children_of, delegating, run_tree
 
 NewBench = Callable[..., Bench]
 
@@ -65,8 +66,10 @@ def _agent(model: Any, *hooks: Hook, **fields: Any) -> Agent:
 
 
 def _watch_the_end(seen: list[str]) -> list[Hook]:
-    points = (HookPoint.ON_ERROR, HookPoint.ON_STOP, HookPoint.AFTER_EXECUTION)
-    return [Hook(point, lambda context: seen.append(context.point.value)) for point in points]  # type: ignore[func-returns-value]
+    def note(context: HookContext) -> None:
+        seen.append(context.point.value if context.error is None else f"{context.point.value}: {context.error.message}")
+
+    return [Hook(point, note) for point in (HookPoint.ON_ERROR, HookPoint.ON_STOP, HookPoint.AFTER_EXECUTION)]
 
 
 ENDS: dict[str, tuple[Callable[[AgentState], AgentState], str]] = {
@@ -95,7 +98,7 @@ def test_a_hook_that_ends_the_execution_ends_it_as_at_any_end(new_bench: NewBenc
     assert record.usage["input"] == (0 if point in BEFORE else 10), "what was paid for is kept"
     assert bench.events(session_id)[-1] == f"execution_{status}"
     expected = ["on_stop", "after_execution"]
-    assert seen == (["on_error", *expected] if status == "failed" else expected)
+    assert seen == (["on_error: not like this", *expected] if status == "failed" else expected)
     assert record.errors == (("not like this",) if status == "failed" else ())
     if status == "stopped":
         assert (record.stop_reason, record.stop_message) == ("stop_requested", "a hook ended the execution")
@@ -124,6 +127,21 @@ def test_a_message_that_came_meanwhile_is_queued_and_starts_the_next_execution_w
     record = bench.record(session_id)
     assert (record.status, record.execution_id != "e1") == ("completed", True)
     assert bench.events(session_id).count("execution_stopped") == 1
+
+
+def test_a_child_that_a_hook_has_ended_does_not_go_on_for_a_message(new_bench: NewBench) -> None:
+    bench: Bench
+
+    def end(context: HookContext) -> HookContext:
+        bench.send(context.session_id, "and this?")
+        return context.changed(state=context.state.with_execution_status(ExecutionStatus.COMPLETED))
+
+    worker = answering(hooks=[Hook(HookPoint.AFTER_INFERENCE, end)])
+    bench, root = a_tree(new_bench, delegating("lead", *asking("ask_worker", "a"), tools=[worker.as_tool()]), worker)
+    run_tree(bench, root)
+    (child,) = children_of(bench, root)
+    assert (bench.record(child).status, bench.record(child).step_count) == ("completed", 1)
+    assert bench.record(root).status == "completed"
 
 
 def test_a_step_whose_answer_is_journaled_is_kept_when_a_hook_ends_the_execution_before_it(new_bench: NewBench) -> None:

@@ -87,6 +87,20 @@ def test_a_service_completes_a_call_with_its_token(new_bench: NewBench) -> None:
     assert len(tokens) == 1
 
 
+def test_a_call_that_a_person_has_approved_has_the_result_that_its_service_brings(new_bench: NewBench) -> None:
+    tokens: list[str] = []
+    render = starting(tokens, approval="always")
+    bench = new_bench(calling(CallTool("render", scene="a"), tools=[render]), token_secret=SECRET)
+    session_id = waiting(bench)
+    assert tokens == []
+    bench.answer(session_id, Approve())
+    bench.run(session_id)
+    assert len(tokens) == 1
+    bench.answer(session_id, Complete("there"))
+    bench.run(session_id)
+    assert (shown(bench, session_id), len(tokens)) == (["there"], 1)
+
+
 @pytest.mark.parametrize(
     ("rule", "text", "status"), [(UseValue({"file": None}), '{"file":null}', "completed"), ("fail", "", "failed")]
 )

@@ -29,9 +29,11 @@ from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.run_state import RunReason
 from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionStatus, Message, ToolOutcome
+from celery_agents.worker.store.memory.database import MemoryDatabase
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench, WorkerDied
+from support.lost_writes import lost_from_memory
 from support.states import NOON
 
 NewBench = Callable[..., Bench]
@@ -458,16 +460,36 @@ def test_hooks_before_the_call_run_and_decide_the_arguments_and_hooks_after_it_d
     assert seen == ["before", "after", "before"]
 
 
-def test_another_worker_knows_the_recorded_results_too(new_bench: NewBench) -> None:
+@pytest.mark.parametrize("turns", [(0, 1, 0, 1, 0), (0, 0, 1, 1, 0)], ids=["by turns", "from the third step"])
+def test_another_worker_knows_the_recorded_results_too(new_bench: NewBench, turns: Sequence[int]) -> None:
     ledger = Ledger()
     answers = fetch(), fetch("y"), fetch(), fetch("y"), "done"
     bench = new_bench(fetching(ledger, *answers))
     session_id = bench.submit()
     runners = [bench.runner, bench.another_worker(fetching(ledger, *answers), name="other")]
-    for number in range(5):
-        bench.step(session_id, runners[number % 2])
+    for turn in turns:
+        bench.step(session_id, runners[turn])
     assert ledger.calls == ["x", "y"]
     assert bench.state(session_id).final_response == "done"
+
+
+def test_a_worker_forgets_the_results_that_redis_has_lost(new_bench: NewBench) -> None:
+    ledger, later = Ledger(), ["y", "z", "v", "y"]
+
+    def driver(state: AgentState) -> Any:
+        return fetch() if not state.step_count else fetch(later.pop(0)) if later else "done"
+
+    bench = new_bench(Agent("a", driver=driver, tools=[ledger.tool(effect="keyed")]))
+    session_id = bench.submit()
+    bench.step(session_id)
+    database = bench.store.context.database
+    assert isinstance(database, MemoryDatabase)
+    with lost_from_memory(database):
+        bench.step(session_id)
+        bench.step(session_id)
+    bench.run(session_id)
+    assert ledger.calls == ["x", "y", "z", "v", "y"]
+    assert [each.idempotent_cache_hit for each in bench.state(session_id).run.tool_executions] == [False] * 3
 
 
 def test_a_result_that_comes_later_cannot_be_idempotent() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool
-from celery_agents.worker.engine import Done
+from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.engine.leases import Interruption
 from celery_agents.worker.state import (
     AgentState,
     InferenceResponse,
@@ -24,6 +25,7 @@ from celery_agents.worker.state import (
     ToolCall,
     ToolOutcome,
 )
+from celery_agents.worker.state.execution.answers import MESSAGE_CAME_FIRST
 from celery_agents.worker.tools import StopExecution, ToolContext, tool
 
 from support.engine import Bench, calling, executions, fragile_tool, shown
@@ -133,6 +135,8 @@ def broken(how: str = "plain") -> str:
         raise RuntimeError
     if how == "exit":
         raise SystemExit(3)
+    if how == "chained":
+        raise RuntimeError("no such invoice") from KeyError("42")
     raise RuntimeError("the disk is full")
 
 
@@ -143,6 +147,7 @@ def broken(how: str = "plain") -> str:
         ("multiline", "first line"),
         ("mute", "RuntimeError"),
         ("exit", "SystemExit"),
+        ("chained", "no such invoice"),
         ("secret", "[redacted]"),
     ],
 )
@@ -521,3 +526,65 @@ def test_an_error_of_a_tool_in_the_last_step_fails_the_execution_and_one_it_reco
     assert any("disk is full" in error for error in recovered.errors), "the errors stay listed"
     last = new_bench(calling(CallTool("broken"), CallTool("enough"), tools=[broken, enough])).ran()
     assert last.status == "failed"
+
+
+# --- what a worker leaves to another one, or off ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("effect", ["pure", "keyed", "unsafe"])
+def test_a_message_that_interrupts_keeps_what_has_run_and_leaves_the_other_calls_off(
+    new_bench: NewBench, effect: str
+) -> None:
+    bench: Bench
+    ran: list[str] = []
+
+    @tool(effect=effect)  # type: ignore[call-overload]
+    def look(name: str, ctx: ToolContext) -> str:
+        """Look, while a message comes."""
+        ran.append(name)
+        bench.send(ctx.session_id, "look elsewhere", when="interrupt")
+        bench.keeper.tick()
+        return f"saw {name}"
+
+    calls = [CallTool("look", name=each) for each in "abc"]
+    bench = new_bench(calling(*calls, tools=[look], max_parallel_tools=1))
+    session = bench.submit()
+    bench.run(session)
+    assert ran == ["a"]
+    assert [each.outcome for each in executions(bench, session)] == [ToolOutcome.OK, *[ToolOutcome.NOT_RUN] * 2]
+    assert shown(bench, session) == ["saw a", *[f"Error in tool call: {MESSAGE_CAME_FIRST}"] * 2]
+    assert bench.record(session).status == "completed"
+
+
+def test_a_result_that_waits_for_its_commit_is_journaled_where_the_step_goes_to_another_worker(
+    new_bench: NewBench,
+) -> None:
+    bench: Bench
+    ran: list[str] = []
+    is_cut_short = threading.Event()
+
+    @tool(effect="keyed")
+    async def slow() -> str:
+        """Go on while its worker is told to give its steps back."""
+        ran.append("slow")
+        if ran.count("slow") == 1:
+            bench.keeper.interrupt_all(Interruption.DRAIN)
+            try:
+                await asyncio.sleep(30)
+            finally:
+                is_cut_short.set()
+        return "slow"
+
+    @tool(effect="keyed")
+    def last() -> str:
+        """End behind the other call."""
+        ran.append("last")
+        assert is_cut_short.wait(10)
+        return "last"
+
+    bench = new_bench(calling(CallTool("slow"), CallTool("last"), tools=[slow, last]))
+    session = bench.submit()
+    assert isinstance(bench.step(session), RetryLater)
+    bench.run(session)
+    assert sorted(ran) == ["last", "slow", "slow"]
+    assert shown(bench, session) == ["slow", "last"]
