@@ -131,12 +131,13 @@ class Metrics(StepObserver):
         if error:
             self._errors.labels(agent, self._kinds.of(error)).inc()
         if response is not None:
-            self._count_usage(run, response)
+            self._count_usage(run, request, response)
 
-    def _count_usage(self, run: Run, response: InferenceResponse) -> str:
+    def _count_usage(self, run: Run, request: InferenceRequest, response: InferenceResponse) -> str:
         """Count tokens and price; the label of the model."""
         agent = run.agent.name
-        model = self._models.of(response.model or (run.model if run.agent.models else "own driver"))
+        named = response.model or request.own_model
+        model = self._models.of(named or (run.model if run.agent.models else "own driver"))
         usage = response.usage
         for kind in ("input", "output", "cache_write", "cache_read", "reasoning"):
             if count := getattr(usage, kind):
@@ -147,7 +148,7 @@ class Metrics(StepObserver):
 
     def job_answered(self, run: Run, request: InferenceRequest, seconds: float, response: InferenceResponse) -> None:
         """See `StepObserver`."""
-        model, name = self._count_usage(run, response), run.memory.jobs[-1].window
+        model, name = self._count_usage(run, request, response), run.memory.jobs[-1].window
         window = WINDOWS.get(name)
         self._job_seconds.labels(model, name).observe(seconds)
         if response.cost and window is not None:

@@ -14,7 +14,7 @@ from celery_agents.worker.state import AgentState, InferenceResponse, InferenceU
 
 from support.engine import Bench, WorkerDied
 
-A_QUESTION: Any = SimpleNamespace(purpose="")
+A_QUESTION: Any = SimpleNamespace(purpose="", own_model=None)
 
 
 def a_run(agent: str = "agent") -> Any:
@@ -63,6 +63,24 @@ def test_a_long_name_of_a_model_is_cut() -> None:
     metrics = Metrics()
     answers_of(metrics, 3, prefix="x" * 100_000)
     assert label_values(metrics, "tokens_total", "model") == {"x" * 100}
+
+
+@pytest.mark.parametrize(
+    ("answered", "asked", "counted"),
+    [("named", "second", "named"), ("", "second", "second"), ("", None, "first")],
+)
+def test_an_answer_that_names_no_model_counts_under_the_one_that_was_asked(
+    answered: str, asked: str | None, counted: str
+) -> None:
+    metrics = Metrics()
+    run = SimpleNamespace(
+        agent=SimpleNamespace(name="a", models=("first",)), model="first", claim=SimpleNamespace(id="c")
+    )
+    question: Any = SimpleNamespace(purpose="", own_model=asked)
+    answer = InferenceResponse(model=answered, usage=InferenceUsage(input=1), cost=0.5)
+    metrics.driver_called(run, question, 0.1, answer, "")  # type: ignore[arg-type]
+    for series in ("tokens_total", "cost_usd_total"):
+        assert label_values(metrics, series, "model") == {counted}
 
 
 def test_kinds_of_errors_are_limited() -> None:
