@@ -16,7 +16,7 @@ from ...worker.errors import (
     StoreUnavailable,
 )
 from ...worker.state.execution.budget import ExecutionBudget
-from ...worker.store.event_records import EXECUTION_ENDS, Event
+from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
 from ...worker.store.live.streams import StreamPosition
 from ...worker.store.queued_messages import UNDELIVERED
 from ...worker.store.records import Placement, StepRef
@@ -116,7 +116,8 @@ class Job:
             ):
                 own = [item for item in batch if self._is_mine(item)]
                 yield own
-                if _is_end(next((item.event for item in reversed(own) if item.event), None)) and self._check_ended():
+                last = next((item.event for item in reversed(own) if item.event), None)
+                if last is not None and last.type in EXECUTION_ENDS and self._check_ended() and self._is_last(last):
                     return
         except TimeoutError:
             raise self._not_ended(timeout) from None
@@ -181,6 +182,16 @@ class Job:
         except StoreUnavailable:
             return False
 
+    def _is_last(self, end: Event) -> bool:
+        """Whether an end is the last event of its execution: behind one that did not complete, a retry may follow."""
+        if end.type == EventType.EXECUTION_COMPLETED:
+            return True
+        try:
+            behind = self._store.sessions.events(self.session_id, end.id)
+        except StoreUnavailable:  # the stream is asked again
+            return False
+        return all(each.execution_id != self._execution_id for each in behind)
+
     def _read_result(self) -> Result | None:
         try:
             execution_id = self._look_up()
@@ -207,11 +218,6 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job(session_id={self.session_id!r}, execution_id={self._execution_id!r})"
-
-
-def _is_end(last: Event | None) -> bool:
-    """Whether a batch ends with the end of its execution; a retry may follow the end in the same batch."""
-    return last is not None and last.type in EXECUTION_ENDS
 
 
 __all__ = ["Job", "Result"]

@@ -14,7 +14,8 @@ from celery_agents import Agent
 from celery_agents.tasks.client.following import follow_session
 from celery_agents.tasks.client.job import Job
 from celery_agents.worker.engine import operation_transition
-from celery_agents.worker.errors import StoreUnavailable
+from celery_agents.worker.errors import DriverError, StoreUnavailable
+from celery_agents.worker.state import AgentState
 from celery_agents.worker.store import Event, EventType, LiveDelta, Store, StreamPosition
 
 from support.engine import Bench
@@ -115,6 +116,30 @@ def test_an_end_right_after_an_empty_reply_is_read(reader: str, bench: Bench) ->
 
     seen = READERS[reader](Job(store_that_reads(bench.store, read), session_id, "", "e1"))
     assert seen[-2:] == ["step_committed", "execution_completed"]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_end_behind_which_the_execution_was_retried_is_not_the_last_event(reader: str) -> None:
+    def driver(state: AgentState) -> str:
+        if bench.execution(session_id).retries == 0:
+            raise DriverError("refused", "no", transient=False)
+        return "done"
+
+    bench = Bench(Agent("flaky", driver=driver))
+    session_id = bench.submit()
+    bench.run(session_id)
+    bench.retry(session_id)
+    bench.run(session_id)
+
+    def read(reply: Callable[[], Any]) -> Any:
+        """One event at a time, as where a page ends with it."""
+        return {name: entries[:1] for name, entries in reply().items()}
+
+    seen = READERS[reader](Job(store_that_reads(bench.store, read), session_id, "", "e1"))
+    bench.close()
+    assert [each for each in seen if each.startswith("execution_")] == [
+        "execution_submitted", "execution_started", "execution_failed", "execution_completed",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("reader", READERS)
