@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -209,6 +211,9 @@ def _define(function: Any, options: _Options) -> FunctionTool[..., Any]:
     signature = read_signature(function, options.local_names)
     arguments = Arguments(name, signature.parameters)
     effect = check_effect(name, options.effect)
+    if options.description is None and sys.flags.optimize > 1:
+        without = f"tool {name}: Python runs without docstrings (-OO, PYTHONOPTIMIZE=2), and the model reads none"
+        warnings.warn(f"{without}: give description=, or run Python with -O at most", RuntimeWarning, stacklevel=2)
     return FunctionTool(
         function=function,
         name=name,

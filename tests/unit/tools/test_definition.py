@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -228,3 +230,25 @@ def test_a_tool_cannot_be_changed():
         act.name = "other"  # type: ignore[misc]
     with pytest.raises(TypeError):
         act.parameters["type"] = "array"  # type: ignore[index]
+
+
+_ACT = '''
+from celery_agents import tool
+
+@tool{options}
+def act() -> None:
+    """Act."""
+
+print(repr(act.description))
+'''
+
+
+@pytest.mark.parametrize(
+    ("python", "options", "description", "warns"),
+    [("-O", "", "Act.", False), ("-OO", "", "", True), ("-OO", "(description='Do it.')", "Do it.", False)],
+)
+def test_a_python_without_docstrings_is_told(python: str, options: str, description: str, warns: bool):
+    command = [sys.executable, python, "-c", _ACT.format(options=options)]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert ran.stdout.strip() == repr(description)
+    assert ("tool act: Python runs without docstrings (-OO, PYTHONOPTIMIZE=2)" in ran.stderr) is warns
