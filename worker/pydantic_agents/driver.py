@@ -182,7 +182,7 @@ class PydanticAgentDriver(LaterAnswers):
             except _NoStream:
                 raise
             except Exception as error:  # noqa: BLE001 - the agent's own code
-                return self._read_failure(run, error, options.get("model"))
+                return self._read_failure(run, error, options.get("model"), reads_again=request.keep is not None)
 
     async def _options_of_session(self, config: LLMConfig | None) -> dict[str, Any]:
         """The model and the settings of a session that has its own, as options of a run; none otherwise.
@@ -243,25 +243,28 @@ class PydanticAgentDriver(LaterAnswers):
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
         return kept | {"usage": dump_usage(run.usage)}
 
-    def _read_failure(self, run: AgentRun[Any, Any], error: Exception, asked: Any) -> dict[str, Any]:
+    def _read_failure(
+        self, run: AgentRun[Any, Any], error: Exception, asked: Any, *, reads_again: bool
+    ) -> dict[str, Any]:
         """The journaled form of an answer behind which the run ends with an error, so that what it cost is counted.
 
+        Args:
+            reads_again: The same answer can be read from its provider again, where the error may pass.
+
         Raises:
-            Exception: The error; the model has not answered, or is asked again.
+            Exception: The error; the model has not answered, or the same answer is read again.
         """
         from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded
 
         answers = [each for each in run.all_messages() if each.kind == "response" and each.run_id == run.run_id]
         failure = _as_failure(error, self.name)
-        if isinstance(error, (UnexpectedModelBehavior, UsageLimitExceeded)):
-            text = redact(error.message)  # its own text can hold the whole answer
-        elif isinstance(failure, DriverError) and not failure.transient and not _is_of_model(error):
-            text = str(failure)
-        else:
+        ends_run = isinstance(error, (UnexpectedModelBehavior, UsageLimitExceeded))
+        if not answers or not isinstance(failure, DriverError) or not (ends_run or not _is_of_model(error)):
             raise error
-        if not answers:
+        if reads_again and failure.transient:
             raise error
-        said = {"kind": type(error).__name__, "message": text}
+        text = redact(error.message) if ends_run else str(failure)  # its own text can hold the whole answer
+        said = {"kind": type(error).__name__, "message": text, "transient": failure.transient}
         if failure.__cause__ is error:
             log.info("agent %s raised %s%s", self.name, text, place_of(error))
         return {
@@ -476,11 +479,12 @@ def _after_outputs(run: AgentRun[Any, Any], following: Any) -> dict[str, Any]:
 
 
 def _failure_of_answer(
-    failed: Mapping[str, str], messages: Sequence[ModelMessage], cost: float | None
+    failed: Mapping[str, Any], messages: Sequence[ModelMessage], cost: float | None
 ) -> UnusableAnswer:
     """The error by which pydantic-ai ends a run with an answer, which was paid for all the same."""
     answer: Any = messages[-1]
-    error = UnusableAnswer(failed["message"], permanent=True, request_id=answer.provider_response_id)
+    is_permanent = not failed.get("transient", False)  # earlier builds have kept no other ones
+    error = UnusableAnswer(failed["message"], permanent=is_permanent, request_id=answer.provider_response_id)
     error.kind = failed["kind"]
     return error.paid(_usage_of(messages), cost, answer.text or "", answer.model_name)
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.capabilities import PrepareTools, ProcessHistory
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.usage import RequestUsage
 
 from celery_agents import CeleryDurability, StopExecution
 from celery_agents.worker.drivers import InferenceRequest
@@ -76,6 +78,31 @@ def test_an_answer_is_counted_whose_output_the_agents_code_fails_at() -> None:
         assert usage["input"] > 0
         assert usage["output"] > 0
         assert bench.record(session).stop_message == "RuntimeError: no such account"
+
+
+@pytest.mark.parametrize("fails", [1, 1_000])
+def test_each_answer_is_counted_behind_which_a_connection_of_the_agents_code_breaks(fails: int) -> None:
+    answers = list[int]()
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        answers.append(1)
+        return ModelResponse([TextPart("done")], usage=RequestUsage(input_tokens=10, output_tokens=1))
+
+    agent = PydanticAgent(FunctionModel(answer), name="agent", capabilities=[CeleryDurability()])
+
+    @agent.output_validator
+    def check(output: str) -> str:
+        if len(answers) <= fails:
+            raise ConnectionRefusedError(111, "the shop is closed")
+        return output
+
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        record = bench.record(session)
+        asked = min(fails + 1, bench.settings.driver_attempts)
+        assert (len(answers), record.usage["input"]) == (asked, 10 * asked)
+        assert record.status == ("completed" if fails == 1 else "failed")
+        assert ("the shop is closed" in record.stop_message) is (fails > 1)
 
 
 def test_an_agents_code_may_stop_the_execution() -> None:
