@@ -240,7 +240,7 @@ class ModelSchedule(Body):
     message: str = Field(max_length=MOST_TEXT)
     session: str | None = Field(None, max_length=200, description="null: a new session for each slot.")
     overlap: Literal["skip", "queue"] = Field("skip", description="While the session of the slot before is active.")
-    missed: Literal["none", "one"] | Annotated[int, Field(ge=0, le=MOST_MISSED, strict=True)] = Field(
+    missed: Literal["none", "one"] | Annotated[int, Field(ge=0, le=MOST_MISSED)] = Field(
         "one", description="How many slots that are more than a minute late are made up for, the newest."
     )
     jitter_seconds: float = Field(0, ge=0, le=LONGEST_SECONDS, description="A slot begins so much later at most.")

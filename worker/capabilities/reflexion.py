@@ -153,7 +153,7 @@ class Reflexion(Capability):
         delta = round(min(1.0, max(-1.0, delta)), 6)  # or 0.15 - 0.20 would be less than -0.05
         if is_loop or alternates:
             return delta, Assessment.LOOP_DETECTED
-        if errors > successes or delta < STUCK_BELOW:
+        if delta < STUCK_BELOW:
             return delta, Assessment.STUCK
         has_findings = len(_findings(step)) > NEW_FINDINGS_ABOVE_CHARS
         return delta, Assessment.NEW_FINDINGS if has_findings else Assessment.ON_TRACK

@@ -520,8 +520,7 @@ def last_text_mentions(state: AgentState, mention: TextMention) -> bool:
 def _find_observed(state: AgentState, key: str) -> ObservedSteps:
     """The memory of a key; nothing where it does not cover the key."""
     observed, execution = state.part(ObservedSteps), state.execution
-    retries = execution.retries if execution is not None else 0
-    if key in observed.asked and observed.retries == retries:
+    if execution is not None and key in observed.asked and observed.retries == execution.retries:
         return observed
     return ObservedSteps(step=_steps_that_count_no_longer(execution))
 

@@ -120,6 +120,18 @@ def test_the_context_stays_under_its_limit_and_pairs_stay_together(new_bench: Ne
     assert len(state.smart.summaries) == len(driver.auxiliary)
 
 
+def test_the_messages_to_summarize_are_cut_to_the_tokens_of_the_prompt(new_bench: NewBench) -> None:
+    driver = Asked(["done"], auxiliary={"Summarization": summary("in short")})
+    bench = new_bench(agent(driver, Summarization(LIMIT, max_prompt_tokens=500)))
+    said = [kind("y" * 1_000) for _ in range(5) for kind in (Message.user, Message.assistant)]
+    session_id = bench.submit(state=AgentState.fresh(now=bench.clock.now).with_messages(said))
+    bench.run(session_id)
+    (asked,) = driver.auxiliary
+    _, *lines = asked.messages[0].content.splitlines()
+    assert len(lines) > 5
+    assert 2_000 - len(lines) < sum(map(len, lines)) <= 2_000, "four characters are a token"
+
+
 def test_l8_every_archived_result_can_be_fetched_by_either_id_with_its_arguments(new_bench: NewBench) -> None:
     state = run(new_bench(agent(Compacting(30))))
     archived = state.smart.tool_history_archived

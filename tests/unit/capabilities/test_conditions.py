@@ -87,6 +87,9 @@ def test_time_counts_from_the_start_of_the_execution_without_the_waiting() -> No
     assert not TimeLimit(10).check(waited, at(69)).stop
     assert AllOf(TimeLimit(10)).check(state, at(9.9)) == GO_ON, "at the time that is asked about"
     assert TimeLimit(10).check(waited, at(70)).stop
+    for nothing in (0, timedelta(0)):
+        assert TimeLimit(nothing).check(state, NOON).stop, "0 ends it before its first step"
+    assert TimeLimit(1).check(AgentState.fresh(now=NOON), at(9)) == GO_ON, "nothing has started"
 
 
 def test_a_text_is_looked_for_in_the_last_text_of_this_execution() -> None:

@@ -35,8 +35,10 @@ from celery_agents.worker.state import (
     ExecutionBudget,
     ExecutionStatus,
     FinishReason,
+    FrozenDict,
     InferenceResponse,
     InferenceUsage,
+    Message,
     Role,
     StopReason,
     ToolCall,
@@ -220,6 +222,25 @@ def test_an_incident_of_a_step_that_is_tried_again_is_there_once(new_bench: NewB
     assert (state.final_response, len(state.smart.guardrail_result.incidents)) == ("an answer", 1)
 
 
+def test_what_was_said_before_the_last_answer_is_not_judged(new_bench: NewBench) -> None:
+    bench = new_bench(agent(Asked(["an answer"]), SECRETS))
+    said = [Message.user("my password is 1234"), Message.assistant("noted")]
+    session = bench.submit(state=AgentState.fresh(now=bench.clock.now).with_messages(said))
+    bench.run(session)
+    assert bench.state(session).final_response == "an answer"
+
+
+def test_of_messages_that_replace_the_conversation_none_is_taken_for_a_blocked_one(new_bench: NewBench) -> None:
+    driver = Asked(["an answer"])
+    bench = new_bench(agent(driver, SECRETS))
+    session = bench.submit("my password")
+    bench.run(session)
+    bench.save_beside(session, lambda state: state.with_messages([Message.user("another one")]))
+    bench.send(session, "and now?")
+    bench.run(session)
+    assert [each.content for each in driver.read[-1]] == ["another one", "and now?"]
+
+
 # --- responses ---------------------------------------------------------------------------------------------------
 
 
@@ -242,6 +263,20 @@ def test_a_blocked_answer_makes_no_calls(new_bench: NewBench) -> None:
     bench = new_bench(agent(Asked([said, "more"], repeat_last=True), NO_CODE))
     state = finished(bench)
     assert (state.status, state.smart.tool_history, state.step_count) == (ExecutionStatus.STOPPED, (), 1)
+
+
+def test_an_answer_of_fields_is_judged_as_json_and_one_of_calls_alone_is_not(new_bench: NewBench) -> None:
+    judged: list[str] = []
+
+    def refuse(context: GuardrailContext) -> bool:
+        judged.append(context.text)
+        return False
+
+    calls = InferenceResponse(content="", tool_calls=(ToolCall(id="c1", name="look", args={"what": "x"}),))
+    fields = InferenceResponse(content=" ", output=FrozenDict.of({"city": "Tromsø"}))
+    state = finished(new_bench(agent(Asked([calls, fields]), Guardrail("g", [refuse], phases=["response"]))))
+    assert judged == ['{"city": "Tromsø"}']
+    assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, 2)
 
 
 def test_a_warning_is_recorded_and_passes(new_bench: NewBench) -> None:
@@ -408,6 +443,23 @@ def test_a_model_judges_once_and_is_paid_once(new_bench: NewBench) -> None:
     assert "No medical advice." in asked
 
 
+@pytest.mark.parametrize(
+    ("said", "then", "dispositions"),
+    [
+        ('{"allow": false}', "warn", ["warn"]),
+        ('{"allow": false, "disposition": "warn"}', "block", ["warn"]),
+        ('{"allow": true}', "block", []),
+        ('{"allow": true, "disposition": "block"}', "warn", ["block"]),
+    ],
+)
+def test_a_disposition_that_the_judge_names_goes_before_that_of_the_rule(
+    new_bench: NewBench, said: str, then: str, dispositions: list[str]
+) -> None:
+    driver = Asked(["x"], auxiliary={"Guardrails.g.0.request.0": said})
+    state = finished(new_bench(agent(driver, Guardrail("g", [ModelRule("Fine?", then=then)], phases=["request"]))))
+    assert [each.disposition for each in state.smart.guardrail_result.incidents] == dispositions
+
+
 @pytest.mark.parametrize("said", ["no idea", '{"allow": "maybe"}', '{"allow": false, "disposition": "perhaps"}', "{"])
 def test_an_answer_of_the_judge_that_is_no_verdict_blocks(new_bench: NewBench, said: str) -> None:
     driver = Asked(["x"], auxiliary={"Guardrails.g.0.request.0": said})
@@ -474,6 +526,8 @@ def test_an_answer_that_nobody_may_judge_any_more_is_not_shown(new_bench: NewBen
         (lambda: Guardrails([]), "give a list of Guardrail"),
         (lambda: Guardrails([SECRETS, SECRETS]), "secrets stands twice"),
         (lambda: Guardrail("", [RegexRule("a")]), "1 to 40 letters"),
+        (lambda: Guardrail("g" * 41, [RegexRule("a")]), "1 to 40 letters"),
+        (lambda: Guardrail("-g", [RegexRule("a")]), "beginning with a letter or digit"),
         (lambda: Guardrail("g", []), "one rule at least"),
         (lambda: Guardrail("g", ["password"]), "is no function"),  # type: ignore[list-item]
         (lambda: Guardrail("g", [RegexRule("a")], phases=["before"]), "request, response"),
@@ -489,6 +543,10 @@ def test_an_answer_that_nobody_may_judge_any_more_is_not_shown(new_bench: NewBen
 def test_what_cannot_work_is_refused_where_it_is_written(make: Callable[[], Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         make()
+
+
+def test_a_name_has_40_characters_at_most() -> None:
+    assert Guardrail("g" * 40, [RegexRule("a")]).name == "g" * 40
 
 
 # --- the seam ----------------------------------------------------------------------------------------------------

@@ -70,6 +70,19 @@ def test_merging_again_changes_nothing_and_an_older_fact_replaces_no_newer_one()
     assert merge_fact(facts, fact("city", "Oslo", 0)) == facts
 
 
+def test_l11_a_value_that_was_obsolete_may_hold_again() -> None:
+    facts = merge_fact(merge_fact((), fact("city", "Oslo")), fact("city", "Bergen", 1))
+    again = merge_fact(facts, fact("city", "Oslo", 2))
+    assert [(each.value, each.status.value) for each in again] == [
+        ("Oslo", "obsolete"), ("Bergen", "obsolete"), ("Oslo", "active"),
+    ]  # fmt: skip
+
+
+def test_l11_a_fact_that_is_confirmed_from_before_keeps_its_later_time() -> None:
+    facts = merge_fact((fact("city", "Oslo", 5, confidence=0.3),), fact("city", "Oslo", confidence=0.9))
+    assert [(each.confidence, each.updated_at) for each in facts] == [(0.9, at(5))]
+
+
 def test_the_model_remembers_and_sees_what_holds(new_bench: NewBench) -> None:
     driver = Asked(remembers(("city", "Oslo"), ("city", "Bergen"), ("name", "x")))
     state = finished(new_bench(agent(driver)))
@@ -83,6 +96,20 @@ def test_facts_are_recalled_by_a_word(new_bench: NewBench) -> None:
     state = finished(new_bench(agent(driver, read_limit=0)))
     assert state.steps[2].tool_executions[0].value == ({"key": "city", "value": "Oslo", "confidence": 0.5},)
     assert all(message.role != "system" for messages in driver.read for message in messages)
+
+
+def test_the_newest_facts_are_shown_and_all_are_recalled(new_bench: NewBench) -> None:
+    driver = Asked([*remembers(("a", "1"), ("b", "2"), ("c", "3"))[:3], CallTool("recall_facts"), "done"])
+    state = finished(new_bench(agent(driver, read_limit=2)))
+    assert driver.read[-1][-1].content == "Facts that you remember:\n- b = 2\n- c = 3"
+    assert [each["key"] for each in state.steps[3].tool_executions[0].value] == ["a", "b", "c"]
+
+
+def test_the_oldest_facts_of_a_namespace_make_room(tmp_path: Path) -> None:
+    store = FactFiles(tmp_path, max_facts=2)
+    for key in "abc":
+        store.save("team", fact(key, "x"))
+    assert [each.key for each in store.load("team")] == ["b", "c"]
 
 
 def test_the_oldest_facts_make_room(new_bench: NewBench) -> None:
@@ -137,6 +164,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         ({"namespace": "../x"}, "give 1 to 64 letters"),
+        ({"namespace": "x" * 65}, "give 1 to 64 letters"),
         ({"read_limit": -1}, "read_limit"),
         ({"max_facts": 0}, "max_facts"),
     ],
@@ -144,6 +172,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         MemoryFacts(**wrong)
+    assert MemoryFacts(namespace="x" * 64).namespace == "x" * 64
 
 
 def test_the_default_confidence_is_one_half_and_times_are_whole() -> None:

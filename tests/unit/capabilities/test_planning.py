@@ -176,6 +176,11 @@ def test_calls_of_one_answer_count_one_after_another(new_bench: NewBench) -> Non
     assert state.smart.plan.last_updated is not None
 
 
+@pytest.mark.parametrize("id_", ["1", 1.0, True])
+def test_an_id_is_a_whole_number_and_nothing_that_may_be_read_as_one(id_: Any) -> None:
+    assert plan(TWO, update({"id": id_, "status": "completed"})) == plan(TWO)
+
+
 def test_the_plan_outlives_the_execution_and_the_model_reads_it(new_bench: NewBench) -> None:
     def begin(state: AgentState) -> Any:
         return CallTool("manage_todo_list", **TWO) if state.execution_count == 1 else "done"

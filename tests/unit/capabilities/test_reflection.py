@@ -111,6 +111,7 @@ STEPS = ("look", "look", "think look", "look think", "Saying something", "look")
         ({}, [0, 1, 2, 3, 4]),
         ({"cadence": "after_tool", "max_per_run": 0}, []),
         ({"cadence": "after_tool", "max_per_run": 1}, [1]),
+        ({"cadence": "after_tool", "max_per_run": 2}, [1, 2]),
         ({"cadence": "after_tool", "every_n_turns": 2}, [1, 3]),
         ({"cadence": "after_tool", "every_n_turns": 3}, [1, 4]),
         ({"cadence": "every_turn", "every_n_turns": 4}, [1]),
@@ -213,6 +214,12 @@ def test_a_long_note_is_cut_and_the_question_is_the_template(new_bench: NewBench
     assert state.smart.reflections[0].text == "x" * 9
     assert driver.auxiliary[0].messages[0].content == "the task|1|- look({}): seen|{other}"
     assert driver.auxiliary[0].settings == LLMConfig(settings={"max_tokens": 77})  # type: ignore[arg-type]
+
+
+def test_before_the_first_step_the_template_has_the_step_0_and_no_results(new_bench: NewBench) -> None:
+    driver = Reflecting()
+    run(new_bench(agent(driver, cadence="initial_then_after_tool", prompt_template="{task}|{turn}|{results}|")))
+    assert driver.auxiliary[0].messages[0].content == "the task|0||"
 
 
 def test_piggyback_takes_the_note_out_of_the_answer_and_asks_nothing_else(new_bench: NewBench) -> None:

@@ -58,6 +58,7 @@ CASES: dict[str, Case] = {
     "two successes": ([(other(1), other(2))], 0.30, Assessment.ON_TRACK),
     "an error": ([(bad(1),)], -0.20, Assessment.STUCK),
     "more errors than successes": ([(other(1), bad(2), bad(3))], -0.25, Assessment.STUCK),
+    "two successes and two errors": ([(other(1), other(2), bad(3), bad(4))], -0.10, Assessment.STUCK),
     "as many errors as successes": ([(other(1), bad(2))], -0.05, Assessment.ON_TRACK),
     "an unknown outcome is an error": ([(other(1, ToolOutcome.UNKNOWN),)], -0.20, Assessment.STUCK),
     "a call that did not run": ([(other(1, ToolOutcome.NOT_RUN),)], 0.0, Assessment.ON_TRACK),

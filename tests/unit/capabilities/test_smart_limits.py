@@ -25,6 +25,7 @@ from celery_agents.worker.state import (
     Message,
     Role,
     StopReason,
+    StopSignal,
     ToolCall,
     ToolOutcome,
 )
@@ -32,6 +33,7 @@ from celery_agents.worker.tools import tool
 
 from support.engine import Bench
 from support.smart import Asked, finished, run_dying
+from support.states import NOON, running
 
 NewBench = Callable[..., Bench]
 
@@ -265,6 +267,13 @@ def test_only_the_limit_that_ends_an_execution_is_an_event(new_bench: NewBench) 
     assert list(limits.events(state, state)) == []
     assert list(limits.events(AgentState.fresh(), AgentState.fresh())) == []
     assert len(limits.events(AgentState.fresh(), state)) == 1
+
+
+def test_a_stop_that_is_no_limit_is_no_event() -> None:
+    limits, before = AgentLimits(max_total_output_tokens=10), running()
+    for reason, is_event in ((StopReason.TIME_LIMIT_REACHED, True), (StopReason.USER_REQUESTED, False)):
+        after = before.with_stop_signal(StopSignal(reason=reason), now=NOON).with_execution_completed(now=NOON)
+        assert len(limits.events(before, after)) == is_event
 
 
 def test_a_limit_of_the_context_beside_a_summarization_counts_what_the_summary_leaves() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_agents.worker.capabilities import Summarization
+from celery_agents.worker.capabilities import Summarization, ToolArchive
 from celery_agents.worker.capabilities.smart.compacted import (
     Compaction,
     StableFact,
@@ -19,8 +19,9 @@ from celery_agents.worker.capabilities.smart.compacted import (
     pinned_of,
 )
 from celery_agents.worker.capabilities.smart.summarization import local_summary, merge_facts, parse_summary, render
+from celery_agents.worker.capabilities.smart.tool_archive import find_response
 from celery_agents.worker.errors import ConfigurationError
-from celery_agents.worker.state import AgentState, Message, Role
+from celery_agents.worker.state import AgentState, FrozenDict, Message, Role
 
 from support.states import at, call, running
 
@@ -108,6 +109,47 @@ def test_the_trigger_is_three_quarters_of_the_context() -> None:
     assert (summarization().trigger, summarization(trigger_tokens=1_000).trigger) == (750, 1_000)
 
 
+# --- results that are archived ------------------------------------------------------------------------------------
+
+
+def result(content: str, name: str = "weather", execution: str = "e1") -> Message:
+    return RESULT.model_copy(
+        update={"content": content, "name": name, "metadata": FrozenDict.of({"tool_execution_id": execution})}
+    )
+
+
+def shown(archive: ToolArchive, message: Message, *, is_archived: bool) -> str:
+    return archive.shown.show(message, is_archived=is_archived).content
+
+
+def test_a_result_is_archived_where_it_has_more_than_240_characters() -> None:
+    assert shown(ToolArchive(), result("x" * 240), is_archived=True) == "x" * 240
+    assert shown(ToolArchive(), result("x" * 241), is_archived=True).startswith("[archived: 241 characters; ")
+    assert shown(ToolArchive(), result("x" * 241), is_archived=False) == "x" * 241
+    nameless = RESULT.model_copy(update={"content": "x" * 900})
+    assert shown(ToolArchive(), nameless, is_archived=True) == "x" * 900, "nothing could fetch it"
+
+
+def test_a_result_is_cut_where_it_is_longer_than_it_may_be_shown() -> None:
+    archive = ToolArchive(max_response_chars=300)
+    for is_archived in (False, True):
+        critical = [result("x" * size, "manage_todo_list") for size in (300, 301)]
+        fits, cut = (shown(archive, each, is_archived=is_archived) for each in critical)
+        assert fits == "x" * 300
+        assert cut.startswith("x" * 300 + "\n[cut: 301 characters; ")
+    assert shown(archive, result("x" * 900, "get_tool_response"), is_archived=True) == "x" * 900
+
+
+def test_of_calls_with_the_same_id_the_newest_one_is_found() -> None:
+    def made(number: int) -> list[Message]:
+        return [MODEL("", [call(args={"n": number})]), result(f"result {number}", execution=f"e{number}")]
+
+    state = state_of([*made(1), *made(2)])
+    assert (find_response(state, "call_1", "output"), find_response(state, "call_1", "args")) == ("result 2", '{"n":2}')
+    assert (find_response(state, "e1", "output"), find_response(state, "e1", "args")) == ("result 1", '{"n":1}')
+    assert find_response(state, "e3", "output") is find_response(state_of([RESULT]), "call_1", "args") is None
+
+
 # --- what the model is asked --------------------------------------------------------------------------------------
 
 
@@ -121,6 +163,8 @@ def test_the_model_reads_the_former_summary_and_the_beginning_of_each_message() 
     )
     assert render(RECORD, [USER("a" * 1_000)], len(head) + 300) == f"{head}MESSAGES\nuser: {'a' * 288} [cut]"
     assert render(None, [], 100) == "MESSAGES\n"
+    named = [Message(role=Role.USER, content="hi", name="ada"), RESULT.model_copy(update={"name": None})]
+    assert render(None, named, 1_000) == "MESSAGES\nuser: hi\ntool: sunny", "a tool has its name, where it is known"
 
 
 def test_a_local_summary_keeps_what_has_room_and_the_goals() -> None:

@@ -17,6 +17,7 @@ from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.guards import PROCEED, GuardView, Verdict
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
+from celery_agents.worker.mcp import MCPServer
 from celery_agents.worker.state import AgentState, Approve, Deny, RequestKind
 from celery_agents.worker.tools import AgentTool, Ask, CallPolicy, tool
 from celery_agents.worker.tools.delegation import ChildLimits
@@ -243,6 +244,21 @@ def test_a_subagents_capability_of_a_child_cannot_raise_the_depth(new_bench: New
     bench, root = started(new_bench, root_agent, middle, answering("leaf"))
     run_tree(bench, root)
     assert len(children_of(bench, root)) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asks_servers"), [(Subagent("helper"), True), (Subagent("helper", tools=[]), False)]
+)
+def test_a_subagent_with_a_list_of_tools_has_none_of_a_tool_server(wanted: Subagent, asks_servers: bool) -> None:
+    parent = lead(wanted, effects=[], mcp=[MCPServer("http://127.0.0.1:9/mcp", name="crm")])
+    assert AgentRegistry([parent])["helper"].mcp == (parent.mcp if asks_servers else ())
+
+
+def test_a_tool_that_the_parent_lacks_is_named_the_first_of_several() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"its parent 'lead' has no tool 'buy'; it has delete, spawn_subagent$"
+    ):
+        AgentRegistry([lead(Subagent("helper", tools=["delete", "buy"], deny=["sell"]), effects=[])])
 
 
 @pytest.mark.parametrize(("names", "told"), [((), "got none"), (("a", "b", "a"), "got a, b, a")])

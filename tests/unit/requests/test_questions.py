@@ -53,6 +53,7 @@ def test_a_text_of_a_question_has_a_longest_length(kind: Any, fields: dict[str, 
 
 def test_a_question_and_a_label_have_a_text() -> None:
     assert (UserQuestionItem(question="?").question, UserQuestionOption(label="x").chosen_value) == ("?", "x")
+    assert UserQuestionOption(label=" x ").chosen_value == " x ", "an answer has to give it as it is"
     for wrong in (lambda: UserQuestionItem(question=""), lambda: UserQuestionOption(label="")):
         with pytest.raises(ValidationError, match="at least 1"):
             wrong()

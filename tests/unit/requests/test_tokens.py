@@ -66,6 +66,17 @@ def test_what_is_no_token_is_refused_and_not_shown(token: object) -> None:
     assert refused.value.field == "token"
 
 
+def test_a_token_has_8_000_characters_at_most() -> None:
+    def of_length(characters: int) -> str:
+        return SIGNER.sign(replace(CLAIMS, session_id="s" * characters))
+
+    longest = next(n for n in range(6_000) if len(of_length(n + 1)) > 8_000)
+    assert len(of_length(longest)) == 8_000
+    assert SIGNER.read(of_length(longest), TokenPurpose.ANSWER, 0).session_id == "s" * longest
+    with pytest.raises(InvalidToken, match="as it was handed out"):
+        SIGNER.read(of_length(longest + 1), TokenPurpose.ANSWER, 0)
+
+
 def test_without_a_secret_tokens_are_refused_with_advice() -> None:
     for act in (
         lambda: TokenSigner(None).sign(CLAIMS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -222,6 +223,24 @@ def test_what_others_trust_comes_from_services() -> None:
     assert (SESSION.name_caller(None), SESSION.name_caller("ada")) == ("ada", "ada")
     assert refused(lambda: SESSION.check_fields(metadata={"a": 1})) == (403, "not-for-session-tokens")
     assert refused(lambda: SESSION.name_caller("bob")) == (403, "other-subject")
+
+
+def test_a_message_is_of_the_person_who_got_the_token_of_a_session() -> None:
+    service = Access(scopes=frozenset({Scope.SUBMIT}))
+    assert (service.name_sender("bob"), service.name_sender(None)) == ("bob", None)
+    of_ada = replace(SESSION, person="ada")
+    assert (of_ada.name_sender(None), of_ada.name_sender("ada")) == ("ada", "ada")
+    assert SESSION.name_sender(None) is None, "its maker has not said who that is"
+    for access in (of_ada, SESSION):
+        assert refused(lambda access=access: access.name_sender("bob")) == (403, "other-subject")
+
+
+def test_whose_messages_may_be_changed() -> None:
+    of_ada = replace(SESSION, person="ada")
+    assert of_ada.name_owner(Scope.STOP) == "ada"
+    for anybodys in (None, Scope.SUBMIT):
+        assert of_ada.name_owner(anybodys) is None
+    assert refused(lambda: SESSION.name_owner(Scope.STOP)) == (403, "no-subject")
 
 
 def test_the_share_of_memory_grows_with_the_rights() -> None:

@@ -128,6 +128,34 @@ def test_a_body_is_json_that_fits() -> None:
         assert refused(wrong, Needed)[0] == 422
 
 
+def test_a_body_that_does_not_come_whole_is_told_why() -> None:
+    async def cut_off() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def stop_halfway() -> Message:
+        if sent:
+            await asyncio.sleep(30)
+        sent.append("the beginning")
+        return {"type": "http.request", "body": b"[1", "more_body": True}
+
+    async def read_from(receive: Receive, seconds: float) -> Any:
+        request = Request({"type": "http", "headers": [(b"content-type", b"application/json")]}, receive)
+        bodies = RequestBodies(SHORT, LONG, seconds=seconds)
+        async with asyncio.timeout(4), bodies.read(request, Whole, OPERATOR) as found:
+            return found
+
+    sent: list[str] = []
+    cases: list[tuple[Receive, float, tuple[int, str]]] = [
+        (cut_off, 20, (400, "body-cut-off")),
+        (stop_halfway, 0.05, (408, "body-too-slow")),
+    ]
+    for receive, seconds, expected in cases:
+        with pytest.raises(HttpProblem) as problem:
+            asyncio.run(read_from(receive, seconds))
+        assert (problem.value.status, problem.value.kind) == expected
+    assert sent == ["the beginning"]
+
+
 def test_a_body_has_50_000_values_at_most() -> None:
     assert len(read(json.dumps([0] * 49_999).encode(), most=LONG, all_=2**40).root) == 49_999
     assert refused(json.dumps([0] * 50_000).encode(), most=LONG, all_=2**40) == (413, "too-many-values")

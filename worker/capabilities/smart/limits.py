@@ -119,7 +119,7 @@ class AgentLimits(Capability):
         if execution is None or (new_step(before, after) is None and not execution.status.is_terminal()):
             return ()
         known = before.execution.continuation.stop_signals if before.execution is not None else ()
-        new = [each for each in execution.continuation.stop_signals if each not in known and _is_limit(each)]
+        new = [each for each in execution.continuation.stop_signals if each not in known and each.reason.is_limit()]
         return [{"type": "metadata", "limit_breached": each.message, "reason": each.reason.value} for each in new]
 
     def compile(self, state: AgentState, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -162,8 +162,9 @@ class AgentLimits(Capability):
 
     def _skip(self, context: HookContext) -> HookContext | None:
         call, response = context.tool_call, context.response
-        if call is None or response is None or self.max_tool_calls is None:
-            return None
+        assert call is not None
+        assert response is not None
+        assert self.max_tool_calls is not None
         place = next((i for i, each in enumerate(response.tool_calls) if each.id == call.id), 0)
         if context.state.part(LimitsUsed).tool_calls + place < self.max_tool_calls:
             return None
@@ -179,7 +180,9 @@ class AgentLimits(Capability):
 
     def _end_with_an_answer(self, context: HookContext) -> HookContext | None:
         request, used = context.request, context.state.part(LimitsUsed).tool_calls
-        if request is None or self.max_tool_calls is None or used < self.max_tool_calls:
+        assert request is not None
+        assert self.max_tool_calls is not None
+        if used < self.max_tool_calls:
             return None
         request = request.with_tools(())
         if used:
@@ -209,7 +212,3 @@ def clamp(messages: Sequence[Message], most: int, counter: TokenCounter) -> tupl
 
 def _signal(reason: StopReason, message: str) -> StopSignal:
     return StopSignal(reason=reason, message=message, source=_SOURCE)
-
-
-def _is_limit(signal: StopSignal) -> bool:
-    return signal.source == _SOURCE or signal.reason.is_limit()

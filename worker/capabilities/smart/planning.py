@@ -112,7 +112,7 @@ class PlanEvent(PartValue):
 class PlanItem(BaseModel):
     """One step as the model writes it; in an update, only what changes."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid")
 
     id: Annotated[int, Field(description="From 1, in order.")]
     status: Status | None = None
