@@ -135,6 +135,26 @@ def test_a_lost_reply_reserves_and_settles_once(bench: Bench) -> None:
     assert spent(bench, cap) == {"": 0.3}
 
 
+def test_asking_again_beside_another_cap_reserves_of_each_once(bench: Bench) -> None:
+    """Caps are set and removed between two attempts to create a job, which reserve under one key."""
+    first, later = made(bench, "first"), made(bench, "later")
+    known, new = part(bench, first), part(bench, later)
+    for parts in ([known], [new, known], [known, new]):
+        assert reserve(bench, parts, "r1", 0.6) is None
+        assert spent(bench, first) == {"": 0.6}
+    assert spent(bench, later) == {"": 0.6}
+    settle(bench, [new, known], "r1", 0.1)
+    assert (spent(bench, first), spent(bench, later)) == ({"": 0.1}, {"": 0.1})
+
+
+def test_of_a_cap_that_is_set_later_a_reservation_that_stands_needs_room(bench: Bench) -> None:
+    first, later = made(bench, "first"), made(bench, "later", usd=0)
+    known, new = part(bench, first), part(bench, later)
+    assert reserve(bench, [known], "r1", 0.6) is None
+    assert reserve(bench, [known, new], "r1", 0.6) == Overspent(new, 0)
+    assert spent(bench, first) == {"": 0.6}
+
+
 def test_a_period_is_forgotten_a_day_behind_its_end(bench: Bench) -> None:
     cap = made(bench)
     parts = [part(bench, cap)]

@@ -245,6 +245,24 @@ def test_money_is_reserved_at_full_price_and_settled_at_what_was_charged(played:
         caps.remove("customers")
 
 
+def test_a_job_of_a_deleted_session_keeps_no_money_of_its_customer_reserved(played: Stage) -> None:
+    client = played.lab.client
+    client.caps.set(SpendCap("customers", usd=1, per="month", label="customer"))
+
+    def spent() -> float:
+        (status,) = client.caps.list()
+        return next((each.usd for each in status.spent if each.value == "gone"), 0.0)
+
+    try:
+        job = held(played, "delete me", labels={"customer": "gone"})
+        assert spent() > 0
+        client.stop(job.session_id)
+        client.delete(job.session_id)
+        wait_until(lambda: cancelled(played, "delete me") and not spent(), "nothing is reserved", 20, details=spent)
+    finally:
+        client.caps.remove("customers")
+
+
 @pytest.mark.parametrize(("agent", "action"), [("within_24h", "batch.create"), ("gemini", "google_batch.create")])
 def test_a_lost_reply_costs_a_batch_nothing(played: Stage, agent: str, action: str) -> None:
     name = f"lost, and found by {agent}"

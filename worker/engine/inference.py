@@ -84,6 +84,7 @@ class Inference:
     def _infer(self, run: Run) -> Run:
         raw = run.loaded.journal.answer
         if raw is not None:
+            self._jobs.settle_again(run)
             return self._read_answer(self._with_stored_question(run), raw)
         if run.ending.is_stopping or run.obtained.is_given:
             return run

@@ -90,6 +90,7 @@ class ProviderJobs:
             ClaimLost: Another worker has the step.
         """
         driver = cast("AnswersLater", run.agent.answering)
+        self.settle_again(run)
         if _open_job(run) is None and run.agent.window_failed == "live" and _has_failed(run):
             return None  # an earlier leg has given the window up, and the model has not answered yet
         while True:
@@ -124,9 +125,7 @@ class ProviderJobs:
         return is_last
 
     def _end(self, run: Run, job: JournaledJob, why: str) -> bool:
-        """Journal that a job gives no answer. For one that may have been created, what was reserved counts as spent.
-
-        One that is late may answer still: who cancels it settles it.
+        """Journal that a job gives no answer, and settle it.
 
         Returns:
             False: It has an end already.
@@ -137,10 +136,27 @@ class ProviderJobs:
         )
         if is_first:
             run.memory.jobs[job.number] = job.ended(now_ms, why)
-        if is_first and why != _LATE:
-            cost = None if why in _MAY_BE_PAID else 0.0
-            services.spending.settle_job(_entry(run, job), cost)
+            self._settle_end(run, run.memory.jobs[job.number])
         return is_first
+
+    def _settle_end(self, run: Run, job: JournaledJob) -> None:
+        """Settle a job that has given no answer. Of one that may have been created, what was reserved counts as spent.
+
+        One that is late may answer still: who cancels it settles it.
+        """
+        if job.why != _LATE:
+            self._services.spending.settle_job(_entry(run, job), None if job.why in _MAY_BE_PAID else 0.0)
+
+    def settle_again(self, run: Run) -> None:
+        """Settle the last job of the journal where it has ended: whoever has journaled its end may have died then."""
+        job = run.memory.jobs[-1] if run.memory.jobs else None
+        answer = run.loaded.journal.answer
+        if job is None or job.ended_ms is None:
+            return
+        if job.why != ANSWERED:
+            self._settle_end(run, job)
+        elif answer is not None:
+            self._services.spending.settle_job(_entry(run, job), read_paid(run, answer).cost)
 
     # --- in the background, at once -----------------------------------------------------------------------------
 
@@ -154,6 +170,7 @@ class ProviderJobs:
         services, job = self._services, _open_job(run)
         if not run.agent.background:
             return request, admit(run, services, request)
+        self.settle_again(run)
         if job is not None:
             keep = partial(self._keep_begun, run, request, job, None)
             return replace(request, keep=keep, attach=job.handle), Admission(services.gate.begin(run, request), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,19 +81,22 @@ class SpendingGate:
                 return found
             known = found.part.cap
             gate.refresh()  # it may not have heard of a higher cap
-            if gate.view.caps.get(known.name) == known:
+            is_over = job is None and found.part.ends_ms <= self._services.redis_ms(run)
+            if gate.view.caps.get(known.name) == known and not is_over:
                 break
             found = self._reserve(run, request, job)
-        if isinstance(found, Overspent) and found.part.ends_ms <= self._services.redis_ms(run):
-            return None  # of a job that was intended in a period that is over, before there was the cap
         if isinstance(found, Overspent):
             self.waits[found.part.cap.name] += 1
             raise self._refusal(found, self._services.redis_ms(run))
         return found
 
     def settle_job(self, job: JobEntry, cost: float | None) -> None:
-        """Count what a job at a provider has cost, under the caps that there are now; see `settle`."""
-        parts = self._parts_of(job.agent, job.session_id, job.since_ms) if self._services.gate.view.caps else ()
+        """Count what a job at a provider has cost, under the caps that there are now; see `settle`.
+
+        Its session may have been deleted since, or its labels be others.
+        """
+        view = self._services.gate.view
+        parts = view.cap_parts_to_settle(job.agent, self._labels_of(job.session_id), job.since_ms)
         if parts:
             known = Spending(agent=job.agent, reservation=job.key, parts=parts, nanos=0, now_ms=job.since_ms)
             self.settle(known, cost)
@@ -134,16 +137,21 @@ class SpendingGate:
             is_refused = isinstance(error, DriverError) and error.status is not None
             self.settle(spending, 0.0 if is_refused else None)
 
-    def _parts_of(self, agent: str, session_id: str, now_ms: int) -> tuple[CapPart, ...]:
-        view = self._services.gate.view
-        has_labels = any(cap.label for cap in view.caps.values())
-        labels = self._flow.labels_of(session_id) if has_labels else {}
-        return view.cap_parts(agent, labels, now_ms)
+    def _labels_of(self, session_id: str) -> Mapping[str, str]:
+        """The labels of a session, where a cap asks for them."""
+        has_labels = any(cap.label for cap in self._services.gate.view.caps.values())
+        return self._flow.labels_of(session_id) if has_labels else {}
 
     def _reserve(self, run: Run, request: InferenceRequest, job: JobEntry | None) -> Spending | Overspent | None:
-        """Reserve under the caps that are known now; None: none of them holds."""
-        now_ms = self._services.redis_ms(run) if job is None else job.since_ms
-        parts = self._parts_of(run.agent.name, run.ref.session_id, now_ms)
+        """Reserve under the caps that are known now; None: none of them holds.
+
+        A job that is created later than it was intended needs no room in a period that is over.
+        """
+        present_ms = self._services.redis_ms(run)
+        now_ms = present_ms if job is None else job.since_ms
+        labels = self._labels_of(run.ref.session_id)
+        parts = self._services.gate.view.cap_parts(run.agent.name, labels, now_ms)
+        parts = tuple(part for part in parts if part.ends_ms > present_ms)
         if not parts:
             return None
         spending = Spending(

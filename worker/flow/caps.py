@@ -118,6 +118,13 @@ class SpendCap(Value):
         amount = self.amount_for(value)
         if self.agent not in ("", agent) or (self.label and not value) or amount is None:
             return None
+        return self._part(value, amount, now_ms)
+
+    def part_to_settle(self, agent: str, labels: Mapping[str, str], now_ms: int) -> CapPart:
+        """The part from which an execution may have spent, also where it is not capped by this any more."""
+        return self.part_for(agent, labels, now_ms) or self._part("", _MOST_USD, now_ms)
+
+    def _part(self, value: str, amount: float, now_ms: int) -> CapPart:
         begins, ends = period_of(self.per, self.zone, now_ms)
         return CapPart(self, value, nanos(amount), window=self.window_of(begins), ends_ms=ends)
 

@@ -298,6 +298,10 @@ class FlowView:
         found = (cap.part_for(agent, labels, now_ms) for cap in self.caps.values())
         return tuple(part for part in found if part is not None)
 
+    def cap_parts_to_settle(self, agent: str, labels: Mapping[str, str], now_ms: int) -> tuple[CapPart, ...]:
+        """The parts of all caps from which an execution may have spent."""
+        return tuple(cap.part_to_settle(agent, labels, now_ms) for cap in self.caps.values())
+
     def pause_of(self, kind: PauseKind, name: str, now_ms: int) -> Pause | None:
         """The pause of what has this name, unless it has ended by itself; None: it is not paused."""
         found = self.pauses.get(pause_field(kind, name))

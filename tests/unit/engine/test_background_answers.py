@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -220,6 +221,35 @@ def test_an_answer_that_never_was_costs_nothing(driver: LaterDriver, error: Exce
         driver.keeping = once(error)
     assert isinstance(bench.step(session), Done)
     assert (spent(bench), held(bench)) == (round(cost + COST, 6), 0)
+    bench.close()
+
+
+@pytest.mark.parametrize("agent_asks", [{"background": True}, {"completion_window": "8h"}], ids=lambda each: min(each))
+@pytest.mark.parametrize("ends", ["answered", "failed"])
+def test_what_has_ended_is_settled_although_its_worker_dies_before(agent_asks: Any, ends: str) -> None:
+    driver = Priced(answers=["done", "done"])
+    bench = Bench(Agent("report", driver=driver, **agent_asks), driver_attempts=3)
+    bench.store.flow.set_value(SpendCap("c", usd=1.0, per="day"))
+    bench.gate.refresh()
+    session = bench.submit()
+    failed = JobEnded("failed", "the provider says so")
+    if "background" not in agent_asks:
+        bench.step(session)
+        driver.finish("done" if ends == "answered" else failed)
+        bench.clock.go_on(601)
+    elif ends == "failed":
+        driver.created = once(failed)
+    settle_job, vars(bench.spending)["settle_job"] = bench.spending.settle_job, lambda *_: once(WorkerDied())()
+    bench.worker_died(session)
+    assert (spent(bench), held(bench)) == (RESERVED, 1)
+    vars(bench.spending)["settle_job"] = settle_job
+    if ends == "failed" and "background" not in agent_asks:
+        bench.step(session)
+        driver.finish("done")
+        bench.clock.go_on(601)
+    bench.run(session)
+    assert (bench.record(session).final_response, held(bench)) == ("done", 0)
+    assert math.isclose(spent(bench), bench.record(session).cost or 0.0)
     bench.close()
 
 

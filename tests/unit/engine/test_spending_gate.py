@@ -78,6 +78,23 @@ def test_what_a_call_costs_is_counted_and_a_call_beyond_the_cap_waits_for_the_ne
     assert spent(bench) == {"": 0.1}
 
 
+def test_a_call_that_is_refused_as_the_period_ends_counts_in_the_next_one(new_bench: NewBench) -> None:
+    bench = new_bench(agent_of(Priced(), "openai:a"))
+    set_cap(bench, 0.1)
+    bench.ran()
+    flow = bench.store.flow
+    reserve_spending = flow.reserve_spending
+
+    def reserve_late(*given: Any) -> Any:
+        refused = reserve_spending(*given)
+        bench.clock.go_on(24 * 3600 if refused else 0)
+        return refused
+
+    flow.reserve_spending = reserve_late  # type: ignore[method-assign]
+    bench.ran()
+    assert spent(bench) == {"": 0.1}
+
+
 def test_a_call_that_may_cost_more_than_is_left_does_not_begin(new_bench: NewBench) -> None:
     asked = Priced()
     bench = new_bench(agent_of(asked, "openai:a"))

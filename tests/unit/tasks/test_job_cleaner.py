@@ -169,6 +169,34 @@ def test_a_deleted_session_is_charged_to_caps_alone(world: World) -> None:
     assert world.driver.jobs[0].is_deleted
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["answered", "cancelled"])
+@pytest.mark.parametrize("gone", ["session", "label", "agent"])
+def test_what_it_reserved_is_settled_although_nothing_says_whose_it_was(world: World, answers: bool, gone: str) -> None:
+    flow, sessions = world.bench.store.flow, world.bench.store.sessions
+
+    def set_cap(**holds_for: str) -> None:
+        flow.set_value(SpendCap("c", usd=100.0, per="month", **holds_for))
+        world.bench.gate.refresh()
+
+    set_cap(label="customer", agent="report")
+    vars(world.driver)["estimate_cost"] = lambda *_: 0.5
+    session = world.bench.submit()
+    sessions.label(session, {"customer": "acme"})
+    world.bench.step(session)
+    assert world.spent() == 0.5
+    world.stop(session)
+    if answers:
+        world.driver.finish()
+    if gone == "session":
+        sessions.delete(session)
+    elif gone == "label":
+        sessions.label(session, {"customer": None})
+    else:
+        set_cap(label="customer", agent="another")
+    world.cleaner().run()
+    assert math.isclose(world.spent(), ANSWER if answers else 0.0)
+
+
 def test_a_parked_session_stays_parked(world: World) -> None:
     session = world.asked()
     world.driver.finish(JobEnded("failed", "no"))

@@ -1,7 +1,8 @@
 -- What is spent of spend caps; docs/protocol.md, "Spend caps". Money is in billionths of a US dollar.
 -- KEYS: of each part: spent (value of the cap's label → money), held (reservation → money, a blank, the value)
 -- ARGV: JSON of op, id (of the reservation), parts (of each: value, most, life in ms), nanos
--- reserve gives {1}, or {0, part, spent} where the part has not so much left: who asks for more than all of it counts as all;
+-- reserve gives {1}, or {0, part, spent} where the part has not so much left: who asks for more than all of it counts as all. Asked again, it
+-- reserves of the parts of which it has not reserved yet: caps may have been set since;
 -- settle replaces what was reserved by nanos, negative: as it was reserved, and gives what is spent of each part: once. It does so for the
 -- value for which it was reserved: the labels of a cap or a session may be others by now.
 local ask = cjson.decode(ARGV[1])
@@ -34,17 +35,21 @@ if ask.op == 'settle' then
   return found
 end
 
-local _, first = keys(1)
-if redis.call('HGET', first, ask.id) then return {1} end
-for part, each in ipairs(ask.parts) do
-  local now = spent(part, each.value)
-  if now >= each.most or now + math.min(ask.nanos, each.most) > each.most then
-    return {0, part, string.format('%.0f', now)}
-  end
-end
+local missing = {}
 for part, each in ipairs(ask.parts) do
   local _, held = keys(part)
-  redis.call('HSET', held, ask.id, string.format('%.0f %s', ask.nanos, each.value))
-  add(part, each.value, ask.nanos)
+  if not redis.call('HGET', held, ask.id) then
+    local now = spent(part, each.value)
+    if now >= each.most or now + math.min(ask.nanos, each.most) > each.most then
+      return {0, part, string.format('%.0f', now)}
+    end
+    table.insert(missing, part)
+  end
+end
+for _, part in ipairs(missing) do
+  local _, held = keys(part)
+  local value = ask.parts[part].value
+  redis.call('HSET', held, ask.id, string.format('%.0f %s', ask.nanos, value))
+  add(part, value, ask.nanos)
 end
 return {1}
