@@ -67,21 +67,21 @@ class SpendingVerbs(ClientConnection):
         Args:
             by: agent, model, day (in UTC) or `label:<key>`, such as `label:customer`. The sum under the name "" is that
                 of what has no such name: answers that were rejected, that hooks and tools have asked for, or of jobs
-                that were cancelled, have no model, and sessions without the label have no value. Sessions below one
-                have its labels.
+                that were cancelled, have no model, and sessions without the label have no value. A session below
+                another one that lacks the label has that of its root.
             since, until: The last step is from `since` or later, and from before `until`, so that sums of times that
                 meet are the sum of the whole. None: all that is stored.
         Raises:
             InvalidInput: There is no such sum, or a time has no zone.
         """
-        name_of, is_by_label = _read_by(by)
+        name_of, label = _read_by(by)
         oldest, newest = (read_time_ms(n, t, may_be_far=True) for n, t in (("since", since), ("until", until)))
         costs, unread = list[tuple[ExecutionCost, Mapping[str, str]]](), list[str]()
         updated_since = None if oldest is None else oldest - _ESTIMATES_DIFFER_MS
         found_sessions = iterate_headers(self.store, Filter(oldest_ms=updated_since))
         counted = set[str]()
         while headers := list(islice(found_sessions, _BATCH)):
-            labels = self._labels_of(headers) if is_by_label else {}
+            labels = self._labels_of(headers, label) if label else {}
             found, damaged = self.store.sessions.costs(headers)
             counted |= {each.session_id for each in found}
             unread += damaged
@@ -103,9 +103,9 @@ class SpendingVerbs(ClientConnection):
         kind, _, label = by.partition(":")
         return self.store.archived.costs(CostBy(kind), label, since_ms, until_ms, counted=counted)
 
-    def _labels_of(self, headers: Sequence[Header]) -> dict[str, Mapping[str, str]]:
-        """The labels of sessions; those of a child are its root's."""
-        below = self.store.trees.roots([each.session_id for each in headers if not each.labels])
+    def _labels_of(self, headers: Sequence[Header], key: str) -> dict[str, Mapping[str, str]]:
+        """The labels of sessions; where one lacks the key, those of its root."""
+        below = self.store.trees.roots([each.session_id for each in headers if key not in each.labels])
         roots = sorted(set(below.values()) - set(below))
         found = self.store.sessions.headers_of(roots)
         labels = {each.session_id: each.labels for each in (*headers, *found)}
@@ -115,12 +115,12 @@ class SpendingVerbs(ClientConnection):
 _NameOf = Callable[[ExecutionCost, Mapping[str, str]], str]
 
 
-def _read_by(by: Any) -> tuple[_NameOf, bool]:
-    """How an execution is named for a sum, and whether its labels are needed for that."""
+def _read_by(by: Any) -> tuple[_NameOf, str]:
+    """How an execution is named for a sum, and the key of the label that is needed for that."""
     kind, _, key = by.partition(":") if isinstance(by, str) else ("", "", "")
     if kind == CostBy.LABEL and key:
         check_labels({key: "-"})
-        return lambda _, labels: labels.get(key, ""), True
+        return lambda _, labels: labels.get(key, ""), key
     names: dict[str, _NameOf] = {
         CostBy.AGENT: lambda each, _: each.agent,
         CostBy.MODEL: lambda each, _: each.model,
@@ -128,4 +128,4 @@ def _read_by(by: Any) -> tuple[_NameOf, bool]:
     }
     if by not in names:
         raise InvalidInput("by", by, "choose agent, model, day, or label:<key>, such as label:customer.")
-    return names[by], False
+    return names[by], ""

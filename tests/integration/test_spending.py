@@ -77,6 +77,13 @@ def test_each_sum_is_what_the_ledger_says(lab: Lab, jobs: list[Job]) -> None:
     assert [each.name for each in reports["day"].sums] == [f"{datetime.now(UTC):%Y-%m-%d}"]
 
 
+def test_a_child_with_another_label_counts_with_that_of_its_root(lab: Lab, jobs: list[Job]) -> None:
+    whole = by_name(lab.client.costs(by="label:customer"))
+    _, child, *_ = (each.header for each in lab.client.tree(jobs[0].session_id).walk())
+    lab.client.label(child.session_id, {"note": "x"})
+    assert by_name(lab.client.costs(by="label:customer")) == whole
+
+
 def test_bounds_choose_executions_by_their_last_step(lab: Lab, jobs: list[Job]) -> None:
     result = lab.client.header(jobs[-1].session_id)
     moment = datetime.fromtimestamp(result.updated_ms / 1000, UTC)

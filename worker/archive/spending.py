@@ -35,7 +35,7 @@ class CostVerbs(ArchivePart):
         """Add up what executions have cost, the most expensive first; 10 000 sums at most.
 
         Args:
-            by: By a label: that of the session at the root of a tree counts for those below.
+            by: By a label: that of the session at the root of a tree counts for those below that have none.
             label: Its key.
             since_ms, until_ms: The last step of an execution is from `since_ms` or later, and from before `until_ms`
                 (Redis ms).
@@ -46,8 +46,8 @@ class CostVerbs(ArchivePart):
         if by is CostBy.LABEL:
             query = query.join(sessions, sessions.c.id == costs.c.id)
             query = query.outerjoin(_roots, _is_root)
-            labelled = (session_labels.c.id == _roots.c.id) & (session_labels.c.key == clean(label))
-            query = query.outerjoin(session_labels, labelled)
+            for labels, owner in ((session_labels, sessions), (_labels_of_root, _roots)):
+                query = query.outerjoin(labels, (labels.c.id == owner.c.id) & (labels.c.key == clean(label)))
         if without:
             query = query.where(costs.c.id.not_in(without))
         if since_ms is not None:
@@ -71,6 +71,7 @@ class CostVerbs(ArchivePart):
 
 _roots = sessions.alias("roots")
 _newer = sessions.alias("newer")
+_labels_of_root = session_labels.alias("labels_of_root")
 # The id of a fork begins with that of its source's root, but it is itself the root of its tree.
 _root_id = case((sessions.c.parent_id == "", sessions.c.session_id), else_=sessions.c.root_id)
 _is_root = (_roots.c.session_id == _root_id) & ~(
@@ -96,7 +97,7 @@ def _name(by: CostBy) -> ColumnElement[Any]:
         case CostBy.DAY:
             return costs.c.ended_ms - costs.c.ended_ms % _DAY_MS
         case CostBy.LABEL:
-            return func.coalesce(session_labels.c.value, "")
+            return func.coalesce(session_labels.c.value, _labels_of_root.c.value, "")
         case _ as never:
             assert_never(never)
 

@@ -216,6 +216,14 @@ def test_costs_by_a_label_are_those_of_the_root_for_sessions_below(archive: Arch
     assert sums == {"42": (2, 1.0), "": (1, 0.5), "7": (3, 1.5)}, "a fork is a root"
 
 
+def test_costs_by_a_label_are_a_sessions_own_before_those_of_the_root(archive: Archive) -> None:
+    archive.store(entry("a", labels={"customer": "42"}, costs=(cost("e1"),)), seen=0)
+    archive.store(entry(f"a.{'0' * 32}", parent_id="a", labels={"note": "x"}, costs=(cost("e2"),)), seen=0)
+    archive.store(entry(f"a.{'1' * 32}", parent_id="a", labels={"customer": "7"}, costs=(cost("e3"),)), seen=0)
+    sums = {each.name: each.executions for each in archive.costs(CostBy.LABEL, label="customer")}
+    assert sums == {"42": 2, "7": 1}
+
+
 def test_costs_leave_out_what_is_in_redis_again(billed: Archive) -> None:
     found = billed.search(Search(labels={"customer": "42"})).sessions
     assert [each.name for each in billed.costs(CostBy.AGENT, without=[each.place for each in found])] == ["sales"]
