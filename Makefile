@@ -32,11 +32,11 @@ help:
 
 # The first of these that is Python 3.11 or newer. It is tried and not only looked up: a version manager's stub may refuse to run.
 $(BIN)/python:
-	@for candidate in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	@for candidate in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3.15 python3 python; do \
 	  if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then \
-	  echo "celery-agents needs Python 3.11 or newer, and none of python3.11 … python3.14, python3 is. Install one, or: make PYTHON=/path/to/python" >&2; \
+	  echo "celery-agents needs Python 3.11 or newer, and none of python3.11 … python3.15, python3 is. Install one, or: make PYTHON=/path/to/python" >&2; \
 	  exit 1; \
 	fi; \
 	echo "$$found -m venv $(VENV)"; \

@@ -13,7 +13,7 @@ _NAMED_PASSWORD: Final = re.compile(r"(?<=password=)[^&#]+")
 _PASSWORD: Final = re.compile(r"(?<=://)([^:@/?#]*:)[^/?#]*(?=@)")
 _CUT_PASSWORD: Final = re.compile(r"(?<=://)([^:@/?#]*:).*(?=@)", re.DOTALL)
 _ORIGIN: Final = re.compile(r"(?!http:.*:80/?$|https:.*:443/?$)[a-z][a-z0-9+.-]*://[a-z0-9_.:\[\]-]+/?")
-_HOSTS: Final = re.compile(r"((?:[^:/?#]*:)?//)([^/?#]*)")
+_HOSTS: Final = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?//)([^/?#]*)")
 
 
 def split_url(url: str) -> SplitResult:

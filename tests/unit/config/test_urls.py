@@ -29,6 +29,9 @@ PASSWORDS = (
 @example("\n//[a")
 @example("redis+sentinel://me:word@h1:5000,[::1]:6000/m?a=b#c")
 @example("//a//b")
+@example("://1")
+@example("1://a")
+@example("a b://1")
 def test_a_url_is_split_as_the_standard_library_does_and_nothing_is_refused(url: str) -> None:
     parts = split_url(url)
     try:
