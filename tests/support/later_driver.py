@@ -73,7 +73,7 @@ class LaterDriver:
         if request.attach is None:
             self.jobs.append(
                 Job(
-                    JobOrder(key="", chain="", window=BACKGROUND, intended_at=datetime.now(UTC)),
+                    JobOrder("", "", BACKGROUND, datetime.now(UTC), datetime.now(UTC)),
                     len(request.messages),
                     self.answers.pop(0),
                 )

@@ -199,12 +199,14 @@ class JobOrder:
         chain: Names the execution in the same way: its later jobs follow from the earlier ones.
         window: The time within which the answer has to come, as in `windows.WINDOWS`.
         intended_at: When its creation was intended.
+        until: When nobody can be creating it any more.
     """
 
     key: str
     chain: str
     window: str
     intended_at: datetime
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)

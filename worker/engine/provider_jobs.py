@@ -278,6 +278,8 @@ class ProviderJobs:
         try:
             found = run_verb(run, self._services, request, lambda: driver.find_job(request, order))
         except NotYetKnown as error:
+            if now_ms > _until_ms(job) + _LATE_MS:
+                raise JobEnded(LOST, "nobody has found out whether the job was created: it is asked again") from error
             raise self._put_off(run, job, why=describe_exception(error).message) from error
         if found is not None:
             return self._keep(run, job, found, Question(request, is_of_another=True))
@@ -375,8 +377,8 @@ def _named(*facts: object) -> str:
 
 
 def _order(run: Run, job: JournaledJob) -> JobOrder:
-    at = moment(job.intended_ms)
-    return JobOrder(key=_key(run, job), chain=_named(run.ref.execution_id), window=job.window, intended_at=at)
+    at, until = moment(job.intended_ms), moment(job.until_ms)
+    return JobOrder(_key(run, job), _named(run.ref.execution_id), job.window, intended_at=at, until=until)
 
 
 def _until_ms(job: JournaledJob) -> int:

@@ -16,6 +16,7 @@ from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.errors import JobEnded, UnusableAnswer
 from celery_agents.worker.state import ExecutionBudget, ExecutionStatus, InferenceResponse, StopReason, ToolCall
 from celery_agents.worker.store import Result
+from celery_agents.worker.store.asked import Asked
 from celery_agents.worker.store.journal import JournaledJob
 from celery_agents.worker.store.records import Claim
 from celery_agents.worker.tools import tool
@@ -206,6 +207,40 @@ def test_a_search_that_cannot_tell_yet_is_waited_for(driver: LaterDriver) -> Non
     look(bench, session)
     assert isinstance(look(bench, session), Done)
     assert len(driver.jobs) == 1
+    bench.close()
+
+
+def test_a_search_that_can_never_tell_ends_behind_the_window(driver: LaterDriver) -> None:
+    """No provider has a job for longer than its window: this one has answered, or never was."""
+    driver.is_listed, driver.is_searchable = True, False
+    bench = bench_of(driver, "24h")
+    session = bench.submit()
+    die_at("p1")
+    bench.worker_died(session)
+    assert isinstance(look(bench, session, 24 * HOUR), RetryLater)
+    assert len(driver.jobs) == 1
+    look(bench, session, HOUR + 700)
+    assert len(driver.jobs) == 2
+    driver.finish()
+    assert isinstance(look(bench, session), Done)
+    bench.close()
+
+
+def test_a_batch_that_was_found_stays_although_its_creator_wakes_up_behind_that(driver: LaterDriver) -> None:
+    """It knows other details of the same batch, which no other has a right to cancel for that."""
+    driver.is_listed = True
+    bench = bench_of(driver, "24h")
+    session = bench.submit()
+    ref = bench.due(session)
+    assert ref is not None
+    die_at("p1")
+    bench.worker_died(session)
+    look(bench, session)
+    (entry,) = bench.store.housekeeping.provider_jobs()
+    slept = Claim(id="slept", worker="another", ref=ref, attempt=1, now_ms=0)
+    known = entry.model_copy(update={"handle": f"{entry.handle} "})
+    bench.store.steps.keep_job(slept, known, Asked(b"", {}))
+    assert not past_jobs(bench)
     bench.close()
 
 

@@ -77,7 +77,7 @@ async def find_batch(question: Question, order: JobOrder) -> Batch | None:
     """
     model = question.model
     encoded = await model.batch_encode(_request(question, order.key))
-    return await _FIND[model.system](model, encoded, order.intended_at - _SKEW)
+    return await _FIND[model.system](model, encoded, order.intended_at - _SKEW, order.until + _SKEW)
 
 
 async def collect_batch(question: Question, batch: Batch, key: str) -> ModelResponse | None:
@@ -206,7 +206,8 @@ async def _create_openai(model: Model, encoded: EncodedBatchRequest) -> Batch:
     return _of_openai(model, encoded, created)
 
 
-async def _find_openai(model: Model, encoded: EncodedBatchRequest, since: datetime) -> Batch | None:
+async def _find_openai(model: Model, encoded: EncodedBatchRequest, since: datetime, until: datetime) -> Batch | None:
+    del until  # the list names the key of each
     client = client_of(model)
     async for each in client.batches.list(limit=_PAGE):
         if datetime.fromtimestamp(each.created_at, UTC) < since:  # the newest come first
@@ -236,12 +237,14 @@ async def _create_anthropic(model: Model, encoded: EncodedBatchRequest) -> Batch
     return await model.batch_create([encoded])
 
 
-async def _find_anthropic(model: Model, encoded: EncodedBatchRequest, since: datetime) -> Batch | None:
+async def _find_anthropic(model: Model, encoded: EncodedBatchRequest, since: datetime, until: datetime) -> Batch | None:
     client = client_of(model)
     open_ids: list[str] = []
     async for each in client.beta.messages.batches.list(limit=_PAGE):
         if each.created_at < since:  # the newest come first
             break
+        if each.created_at > until:  # of others: there is always one that has not ended
+            continue
         if each.processing_status != "ended":
             open_ids.append(each.id)
             continue
@@ -279,8 +282,8 @@ async def _create_google(model: Model, encoded: EncodedBatchRequest) -> Batch:
     return _batch(model, encoded, created.name, created.create_time, {"input_file": file.name})
 
 
-async def _find_google(model: Model, encoded: EncodedBatchRequest, since: datetime) -> Batch | None:
-    del since  # the list is in no documented order: all of it is looked at
+async def _find_google(model: Model, encoded: EncodedBatchRequest, since: datetime, until: datetime) -> Batch | None:
+    del since, until  # the list is in no documented order: all of it is looked at
     client = client_of(model)
     async for each in await client.aio.batches.list(config={"page_size": _PAGE}):
         if each.display_name == encoded.custom_id:

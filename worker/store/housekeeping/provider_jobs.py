@@ -120,7 +120,7 @@ class ProviderJobListVerbs(StorePart):
         for entry, replies in zip(page, self._context.read_apart("job.places", groups), strict=True):
             if isinstance(replies, StateUnreadable):
                 continue
-            (execution, step, phase), (handle, end) = replies
+            (execution, step, phase), (created, end) = replies
             here = (fields.text(execution), fields.number(step)) == (entry.execution_id, entry.step)
-            if not here or fields.text(phase) == "end" or end is not None or handle != entry.created:
+            if not here or fields.text(phase) == "end" or end is not None or not entry.is_of(created):
                 yield PastJob(entry, is_open=True)

@@ -56,6 +56,10 @@ class JobEntry(Value):
         """Id and handle as the journal has them."""
         return f"{self.id} {self.handle}".encode()
 
+    def is_of(self, created: bytes | None) -> bool:
+        """Whether a journal has this job, of which who has created it knows other details than who has found it."""
+        return created is not None and created.partition(b" ")[0] == self.id.encode()
+
     @classmethod
     def from_stored(cls, raw: bytes) -> JobEntry:
         """Parse an entry.
