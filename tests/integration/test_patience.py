@@ -175,7 +175,7 @@ def test_a_job_that_ends_without_an_answer_is_asked_again(played: Stage, agent: 
     assert job.result(timeout=10).final_response == name
 
 
-@pytest.mark.parametrize("agent", ["within_8h", "within_24h", "claude", "gemini"])
+@pytest.mark.parametrize("agent", ["within_8h", "within_24h", "claude", "gemini", "chat", "teller"])
 def test_a_job_that_the_provider_has_forgotten_is_asked_again(played: Stage, agent: str) -> None:
     name = f"forget me of {agent}"
     job = held(played, name, agent)

@@ -175,7 +175,7 @@ class ProviderJobs:
             keep = partial(self._keep_begun, run, request, job, None)
             return replace(request, keep=keep, attach=job.handle), Admission(services.gate.begin(run, request), None)
         now_ms = services.redis_ms(run)
-        job = JournaledJob(len(run.memory.jobs), BACKGROUND, intended_ms=now_ms, until_ms=now_ms)
+        job = _new_job(run, BACKGROUND, now_ms)
         admission = admit(run, services, request, _entry(run, job))
         return replace(request, keep=partial(self._keep_begun, run, request, job, admission.spending)), admission
 
@@ -225,7 +225,7 @@ class ProviderJobs:
                 f"window {window} ends; give a later deadline, or a shorter window"
             )
             raise DriverError("configuration", said, transient=False)
-        return JournaledJob(len(run.memory.jobs), window, intended_ms=now_ms, until_ms=now_ms)
+        return _new_job(run, window, now_ms)
 
     def _create(self, run: Run, request: InferenceRequest, driver: AnswersLater, job: JournaledJob) -> JournaledJob:
         """Create a job; one whose number is journaled already is created under the same key."""
@@ -358,17 +358,23 @@ def _open_job(run: Run) -> JournaledJob | None:
     return jobs[-1] if is_open and (jobs[-1].window == BACKGROUND) == run.agent.background else None
 
 
+def _new_job(run: Run, window: str, now_ms: int) -> JournaledJob:
+    """The next job of a step, about to be intended."""
+    retries = run.execution.retries
+    return JournaledJob(len(run.memory.jobs), window, intended_ms=now_ms, until_ms=now_ms, retries=retries)
+
+
 def _has_failed(run: Run) -> bool:
     """Whether so many jobs have given no answer that the window is given up."""
     return sum(job.counts_as_failed for job in run.memory.jobs) > _MOST_FAILURES
 
 
 def _key(run: Run, job: JournaledJob) -> str:
-    """The key of a job, the same for every worker.
+    """The key of a job, the same for every worker, and behind a retry that goes on with it.
 
     An answer in the background that is asked for again before its id was kept is another job.
     """
-    facts = (run.ref.execution_id, run.ref.step, run.execution.retries, job.number)
+    facts = (run.ref.session_id, run.ref.execution_id, run.ref.step, job.retries, job.number)
     return _named(*facts, job.intended_ms) if job.window == BACKGROUND else _named(*facts)
 
 

@@ -62,6 +62,7 @@ class JournaledJob:
         window: The time within which the answer was asked for.
         intended_ms: When the journal told that it is about to be created (Redis ms).
         until_ms: Until when somebody may be creating it (Redis ms).
+        retries: How often its execution had been retried when it was intended.
         id: The provider's; "" where it is not known whether it was created.
         handle: What its driver knows it by.
         ended_ms: When it had ended for the step (Redis ms); None while the step waits for it.
@@ -72,6 +73,7 @@ class JournaledJob:
     window: str
     intended_ms: int
     until_ms: int
+    retries: int = 0
     id: str = ""
     handle: str = ""
     ended_ms: int | None = None
@@ -85,7 +87,8 @@ class JournaledJob:
     @property
     def intention(self) -> str:
         """As the journal tells of it before it is created."""
-        return f"{self.intended_ms} {self.until_ms} {self.window}"
+        told = f"{self.intended_ms} {self.until_ms} {self.window}"
+        return f"{told} {self.retries}" if self.retries else told
 
     def created(self, stored: bytes) -> JournaledJob:
         """The same with the id and the handle that were stored as one value: an id has no blank."""
@@ -284,8 +287,9 @@ def _read_jobs(stored: Mapping[str, bytes]) -> tuple[JournaledJob, ...]:
         number = len(jobs)
         end = stored.get(f"{JOB}{number}:end")
         try:
-            intended_ms, until_ms, window = value.decode().split(" ")
-            job = JournaledJob(number, window, intended_ms=int(intended_ms), until_ms=int(until_ms))
+            intended_ms, until_ms, window, *retries = value.decode().split(" ")
+            at_ms, until = int(intended_ms), int(until_ms)
+            job = JournaledJob(number, window, intended_ms=at_ms, until_ms=until, retries=int(*retries))
             if (created := stored.get(f"{JOB}{number}:id")) is not None:
                 job = job.created(created)
             if end is not None:

@@ -12,11 +12,14 @@ from celery_agents.flow import SpendCap
 from celery_agents.tasks.housekeeping.provider_jobs import JobCleaner
 from celery_agents.worker.agent import Agent, AgentRegistry
 from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.engine.transitions import FirstExecution, first_state
 from celery_agents.worker.errors import JobEnded
-from celery_agents.worker.state import ExecutionBudget, StopReason
+from celery_agents.worker.state import AgentState, ExecutionBudget, Message, StopReason
+from celery_agents.worker.store.records import NextState
 
 from support.engine import Bench, WorkerDied
 from support.later_driver import LOST_REPLY, LaterDriver, refused
+from support.states import NOON
 
 HOUR = 3600.0
 RESERVED = 0.3
@@ -250,6 +253,56 @@ def test_what_has_ended_is_settled_although_its_worker_dies_before(agent_asks: A
     bench.run(session)
     assert (bench.record(session).final_response, held(bench)) == ("done", 0)
     assert math.isclose(spent(bench), bench.record(session).cost or 0.0)
+    bench.close()
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["kept", "lost"])
+def test_a_retry_goes_on_with_the_job_of_an_execution_that_was_stopped(is_known: bool) -> None:
+    driver = Priced(is_listed=True)
+    bench = Bench(Agent("report", driver=driver, completion_window="24h"), driver_attempts=3)
+    bench.store.flow.set_value(SpendCap("c", usd=1.0, per="day"))
+    bench.gate.refresh()
+    session = bench.submit()
+    if is_known:
+        bench.step(session)
+    else:
+        driver.created = once(WorkerDied())
+        bench.worker_died(session)
+    bench.stop(session)
+    bench.run(session)
+    bench.retry(session)
+    for _ in range(3):
+        bench.clock.go_on(601)
+        driver.finish("done")
+        bench.run(session)
+    assert bench.record(session).final_response == "done"
+    assert (len(driver.jobs), held(bench)) == (1, 0)
+    assert math.isclose(spent(bench), bench.record(session).cost or 0.0)
+    bench.close()
+
+
+def test_the_same_execution_of_two_sessions_is_paid_by_both() -> None:
+    """As a snapshot goes on in another session, beside its own."""
+    driver = Priced()
+    bench = Bench(Agent("report", driver=driver, completion_window="8h"), driver_attempts=3)
+    bench.store.flow.set_value(SpendCap("c", usd=1.0, per="day"))
+    bench.gate.refresh()
+    sessions = ["here", "there"]
+    for session in sessions:
+
+        def begin(now_ms: int, session: str = session) -> NextState:
+            del now_ms
+            first = FirstExecution("execution", f"by {session}", None)
+            return first_state(AgentState.fresh(now=NOON), Message.user("hello"), first, NOON)
+
+        bench.store.sessions.submit(session, "report", "", begin)
+        bench.step(session)
+    bench.clock.go_on(601)
+    for number, session in enumerate(sessions):
+        driver.finish("done", number)
+        bench.run(session)
+    assert held(bench) == 0
+    assert math.isclose(spent(bench), sum(bench.record(session).cost or 0.0 for session in sessions))
     bench.close()
 
 

@@ -156,10 +156,8 @@ def _ended_status(response: ModelResponse) -> str:
 
 def translate(error: Exception, target: Target) -> CeleryAgentsError:
     """Translate whatever asking for an answer raised that was begun before."""
-    from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, SuspendedResponseExpired
+    from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError
 
-    if isinstance(error, SuspendedResponseExpired):
-        return JobEnded("forgotten", f"{target.model} does not know the job any more")
     is_said = isinstance(error, ModelAPIError) and not isinstance(error, (ModelHTTPError, ModelConnectionError))
     if is_said and error.__cause__ is None:  # of a response that has failed, where the request for it has not
         return JobEnded("failed", f"the provider says that the answer is failed: {redact(str(error))}")

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ....config.routes import describe_route
-from ...errors import CeleryAgentsError, ConfigurationError, DriverError, UnusableAnswer
+from ...errors import CeleryAgentsError, ConfigurationError, DriverError, JobEnded, UnusableAnswer
 from ...redaction import redact
 from .provider_facts import facts_of_text, seconds_to_wait
 
@@ -92,9 +92,8 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
     """
     from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
 
-    if isinstance(error, CeleryAgentsError):
-        is_ours = not isinstance(error, ConfigurationError)
-        return error if is_ours else DriverError("configuration", str(error), transient=False)
+    if (known := _of_ours(error, model)) is not None:
+        return known
     error = _of_client(error, model)
     if isinstance(error, ModelHTTPError):
         return _of_status(error, model)
@@ -113,6 +112,17 @@ def status_of(error: Exception) -> int | None:
     """The HTTP status in an error of a provider's own client; None for an error without one."""
     found = (getattr(error, name, None) for name in ("status_code", "code"))  # Google's has the second name
     return next((each for each in found if isinstance(each, int) and each in _STATUSES), None)
+
+
+def _of_ours(error: Exception, model: str) -> CeleryAgentsError | None:
+    """An error that is translated already, or of a job that its provider has forgotten, begun just now or before."""
+    from pydantic_ai.exceptions import SuspendedResponseExpired
+
+    if isinstance(error, ConfigurationError):
+        return DriverError("configuration", str(error), transient=False)
+    if isinstance(error, SuspendedResponseExpired):
+        return JobEnded("forgotten", f"{model} does not know the job any more")
+    return error if isinstance(error, CeleryAgentsError) else None
 
 
 def _of_client(error: Exception, model: str) -> Exception:
