@@ -243,7 +243,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     ),
     "models": Scenario(
         lambda d, s: models.search_models(),
-        "every interleaving of the larger models of waiting, children and limits",
+        "every interleaving of the larger configurations of the models",
         {"states": "states"},
         ("states",),
     ),

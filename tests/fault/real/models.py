@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
-from model.children import explore as children
-from model.limits import explore as limits
-from model.replicas import explore as replicas
-from model.waiting import explore as waiting
+from model.budgets.explore import EXPLORER as BUDGETS
+from model.children.explore import EXPLORER as CHILDREN
+from model.command_line import Explorer
+from model.holders.explore import EXPLORER as HOLDERS
+from model.jobs.explore import EXPLORER as JOBS
+from model.limits.explore import EXPLORER as LIMITS
+from model.messages.explore import EXPLORER as MESSAGES
+from model.replicas.explore import EXPLORER as REPLICAS
+from model.rewind.explore import EXPLORER as REWIND
+from model.waiting.explore import EXPLORER as WAITING
 
 from support.verdict import Verdict
 
+EXPLORERS: Final[tuple[Explorer[Any, Any], ...]] = (
+    WAITING, CHILDREN, BUDGETS, LIMITS, HOLDERS, REPLICAS, MESSAGES, REWIND, JOBS,
+)  # fmt: skip
 
-def search_models() -> Verdict:
-    """Search the larger configurations of the models of waiting, children, limits and replicas."""
+
+def search_models(*, limit: int | None = None) -> Verdict:
+    """Search the larger configurations of the models, or up to `limit` states of each."""
     verdict = Verdict()
-    _search(verdict, waiting.configurations(large=True), waiting.explore)
-    _search(verdict, children.configurations(large=True), children.explore)
-    _search(verdict, limits.configurations(large=True), limits.explore)
-    _search(verdict, replicas.configurations(large=True), replicas.explore)
+    for explorer in EXPLORERS:
+        for name, config in explorer.large.items():
+            found = explorer.explore(config, limit=limit)
+            what = f"{explorer.name}, {name}: {found.counterexample or 'not searched to its end'}"
+            verdict.expect(found.complete and found.counterexample is None, "model", what)
+            verdict.counts["states"] += found.states
     return verdict
-
-
-def _search(verdict: Verdict, configurations: Iterator[tuple[str, Any]], explore: Callable[[Any], Any]) -> None:
-    for name, config in configurations:
-        found = explore(config)
-        verdict.expect(found.complete and found.counterexample is None, "model", f"{name}: {found.counterexample}")
-        verdict.counts["states"] += found.states
