@@ -25,6 +25,7 @@ from .values import AgentSession, AgentSessionInfo, SessionInfoList
 
 _SUFFIX: Final = ".json"
 _LONGEST_HEADER_BYTES: Final = 65_536
+_BLOCK_BYTES: Final = 8_192
 _BEGINNING: Final = b'{"info":'
 # The first field of a header, with which the files of an earlier version begin.
 _EARLIER: Final = b'{"session_id":'
@@ -158,7 +159,8 @@ def _read_header(path: Path) -> AgentSessionInfo | None:
 def _read_bytes(path: Path, *, first_line: bool = False) -> bytes | None:
     """Read a file, or its first line; None when there is none."""
     try:
-        with path.open("rb") as file:
+        # A header is read in small blocks: Python 3.15 reads 128 KiB at a time, which may be the whole file.
+        with path.open("rb", buffering=_BLOCK_BYTES if first_line else -1) as file:
             return file.readline(_LONGEST_HEADER_BYTES) if first_line else file.read()
     except FileNotFoundError:
         return None
