@@ -259,9 +259,8 @@ class PydanticAgentDriver(LaterAnswers):
         answers = [each for each in run.all_messages() if each.kind == "response" and each.run_id == run.run_id]
         failure = _as_failure(error, self.name)
         ends_run = isinstance(error, (UnexpectedModelBehavior, UsageLimitExceeded))
-        if not answers or not isinstance(failure, DriverError) or not (ends_run or not _is_of_model(error)):
-            raise error
-        if reads_again and failure.transient:
+        is_told = ends_run or not _is_of_model(error)
+        if not (answers and is_told and isinstance(failure, DriverError)) or (reads_again and failure.transient):
             raise error
         text = redact(error.message) if ends_run else str(failure)  # its own text can hold the whole answer
         said = {"kind": type(error).__name__, "message": text, "transient": failure.transient}

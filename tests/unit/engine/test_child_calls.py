@@ -176,27 +176,15 @@ def test_the_end_of_a_race_stops_no_child_outside_of_it(new_bench: NewBench) -> 
     assert tool_messages(bench, root)[1:] == ["done b", "done c"]
 
 
-def test_a_failed_child_wins_no_race(new_bench: NewBench) -> None:
+@pytest.mark.parametrize("fields", [{}, {"max_children": 1}], ids=["side by side", "one after the other"])
+def test_a_failed_child_wins_no_race(new_bench: NewBench, fields: dict[str, int]) -> None:
     def fail(prompt: str) -> str:
         if prompt == "a":
             raise LookupError("no such book")
         return f"done {prompt}"
 
     worker = answering(text=fail)
-    lead = delegating("lead", *asking("ask_worker", "a", "b"), tools=[worker.as_tool(join="first")])
-    bench, root = a_tree(new_bench, lead, worker)
-    run_tree(bench, root)
-    assert tool_messages(bench, root)[1] == "done b"
-
-
-def test_a_child_that_was_not_made_before_another_one_failed_is_made(new_bench: NewBench) -> None:
-    def fail(prompt: str) -> str:
-        if prompt == "a":
-            raise LookupError("no such book")
-        return f"done {prompt}"
-
-    worker = answering(text=fail)
-    lead = delegating("lead", *asking("ask_worker", "a", "b"), tools=[worker.as_tool(join="first")], max_children=1)
+    lead = delegating("lead", *asking("ask_worker", "a", "b"), tools=[worker.as_tool(join="first")], **fields)
     bench, root = a_tree(new_bench, lead, worker)
     run_tree(bench, root)
     assert len(children_of(bench, root)) == 2

@@ -195,12 +195,18 @@ def test_a_batch_is_found_by_its_key(driver: LaterDriver, point: str) -> None:
     bench.close()
 
 
-def test_a_search_that_cannot_tell_yet_is_waited_for(driver: LaterDriver) -> None:
+def searching_in_vain(driver: LaterDriver) -> tuple[Bench, str]:
+    """A session whose worker died before the id of its batch was kept, at a provider that cannot tell yet."""
     driver.is_listed, driver.is_searchable = True, False
     bench = bench_of(driver, "24h")
     session = bench.submit()
     die_at("p1")
     bench.worker_died(session)
+    return bench, session
+
+
+def test_a_search_that_cannot_tell_yet_is_waited_for(driver: LaterDriver) -> None:
+    bench, session = searching_in_vain(driver)
     assert "the list is long" in look(bench, session).reason
     driver.is_searchable = True
     driver.finish()
@@ -212,11 +218,7 @@ def test_a_search_that_cannot_tell_yet_is_waited_for(driver: LaterDriver) -> Non
 
 def test_a_search_that_can_never_tell_ends_behind_the_window(driver: LaterDriver) -> None:
     """No provider has a job for longer than its window: this one has answered, or never was."""
-    driver.is_listed, driver.is_searchable = True, False
-    bench = bench_of(driver, "24h")
-    session = bench.submit()
-    die_at("p1")
-    bench.worker_died(session)
+    bench, session = searching_in_vain(driver)
     assert isinstance(look(bench, session, 24 * HOUR), RetryLater)
     assert len(driver.jobs) == 1
     look(bench, session, HOUR + 700)
