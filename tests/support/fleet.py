@@ -40,6 +40,7 @@ class StubProvider:
         size: Requests that it takes at once; the same number in `seconds`.
         retry: How Retry-After is told: "seconds" (whole), "ms" or None.
         away: From when to when, in seconds.
+        at_random: The share of the requests that it refuses whatever their rate, as one whose capacity others use up.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class StubProvider:
         retry: str | None = "seconds",
         headers: bool = False,
         away: tuple[float, float] = (0, 0),
+        at_random: float = 0,
     ) -> None:
         self.size, self.rate = size, size / seconds
-        self._retry, self._headers, self._away = retry, headers, away
+        self._retry, self._headers, self._away, self._at_random = retry, headers, away, at_random
+        self._chance = random.Random(1)
         self._left, self._at = float(size), 0.0
         self.refused = 0
         self.outages: list[float] = []
@@ -61,6 +64,8 @@ class StubProvider:
         if self._away[0] <= now < self._away[1]:
             self.outages.append(now)
             return ProviderFacts(kind="outage")
+        if self._chance.random() < self._at_random:
+            return ProviderFacts(kind="rate_limit", retry_after=0.3)
         self._left = min(self.size, self._left + (now - self._at) * self.rate)
         self._at = now
         wait = (1 - self._left) / self.rate

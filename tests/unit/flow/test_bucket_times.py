@@ -155,6 +155,26 @@ def test_a_rate_that_was_concluded_grows_quickly_once_and_slowly_afterwards_and_
         bucket.go(f"y{number}")
 
 
+def test_a_refusal_behind_ten_answers_takes_what_the_rate_has_grown_by() -> None:
+    bucket = Clocked(rpm=60_000)
+
+    def refused_behind(answers: int) -> float:
+        bucket.now_ms += 60_000
+        for number in range(answers):
+            bucket.settle(bucket.go(f"s{number}"))
+        late = bucket.go("in flight")
+        bucket.settle(bucket.go("refused"), "rate_limit", retry_after=0.0)
+        bucket.settle(late)
+        (status,) = bucket.store.flow.buckets()
+        return status.learned[0].per_minute
+
+    assert refused_behind(0) == pytest.approx(54_000)
+    assert refused_behind(8) == pytest.approx(54_000 * 1.05 * 0.9), "and the one of before"
+    assert refused_behind(9) == pytest.approx(54_000 * 1.05 * 0.9), "that it has grown by a twentieth is taken back"
+    bucket.now_ms += 120_000
+    assert refused_behind(9) == pytest.approx(54_000 * 1.05 * 0.9 * 1.15 * 0.9), "never more than a tenth"
+
+
 def test_a_provider_that_asks_to_wait_for_hours_gets_a_probe_each_quarter() -> None:
     bucket = Clocked()
     bucket.settle(bucket.go("a"), "rate_limit", retry_after=7_200.0)

@@ -38,6 +38,22 @@ def test_a_provider_that_asks_for_too_short_a_wait_teaches_a_rate_that_is_correc
     assert fleet.provider.refused <= IN_FLIGHT + 10
 
 
+@pytest.mark.parametrize(("share", "seconds"), [(0.01, 60), (0.02, 75), (0.05, 130)])
+def test_refusals_that_come_whatever_the_rate_do_not_sink_it(share: float, seconds: float) -> None:
+    fleet = Fleet(StubProvider(10_000, 1, at_random=share), jobs=2_000)
+    assert fleet.run() <= seconds, "each takes the wait that it asks for, and the time until 32 are in flight again"
+    quarter = len(fleet.done) // 4
+    first, last = fleet.done[quarter] - fleet.done[0], fleet.done[-1] - fleet.done[-quarter]
+    assert last <= 1.5 * first, "the end goes as fast as the beginning"
+
+
+@pytest.mark.parametrize("limit", [FIVE, None], ids=["set", "unknown"])
+def test_refusals_beside_those_of_a_limit_take_little_of_its_rate(limit: ProviderLimit | None) -> None:
+    fleet = Fleet(StubProvider(5, 1, at_random=0.02), limit=limit, jobs=1_000)
+    assert fleet.run() <= 1.15 * (1_000 - 5) / 5
+    assert fleet.provider.refused <= IN_FLIGHT + 1_000 / 20
+
+
 @pytest.mark.parametrize("limit", [FIVE, None], ids=["set", "unknown"])
 @pytest.mark.parametrize("at", [0.5, 1.2, 2.2, 3.7, 7.9])
 def test_workers_that_are_killed_take_little_of_the_rate_with_them(at: float, limit: ProviderLimit | None) -> None:

@@ -13,6 +13,8 @@ local ask = cjson.decode(ARGV[1])
 local id, session, name = ask.id, ask.session, 'bucket:' .. ask.digest
 local DIMENSIONS = {'requests', 'tokens', 'input_tokens', 'output_tokens'}
 local REFUSAL, SOON, MINUTE, QUARTER, HOUR, DAY = 500, 5000, 60000, 900000, 3600000, 86400000
+-- Few are refused: one for so many answers. So many answers at most count, so that a limit that sinks is heard soon.
+local FEW, MOST = 10, 60
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -42,27 +44,29 @@ local function save()
   redis.call('PEXPIRE', bucket, HOUR + math.max(number('not_before') - now, 0))
 end
 
+-- What was learned of a dimension, where it comes from, and without its growth; nil where nothing was.
 local function learned(dimension)
   local rate, source, at = string.match(fields['learned:' .. dimension] or '', '^([%d.]+) (%a+) (%d+)$')
   if not rate or now - at >= HOUR then return nil end
   rate = tonumber(rate)
   -- What was concluded from refusals grows until the next one: quickly before the second, later 5 % a minute.
   if source == 'refusals' then
-    rate = rate * (1 + (number('refusals') > 1 and 0.05 or 1.2) * (now - at) / MINUTE)
+    return rate * (1 + (number('refusals') > 1 and 0.05 or 1.2) * (now - at) / MINUTE), source, rate
   end
-  return rate, source
+  return rate, source, rate
 end
 
 local function learn(dimension, rate, source)
   put('learned:' .. dimension, text(rate) .. ' ' .. source .. ' ' .. whole(now))
 end
 
--- The limit that holds, what the request costs, both in units, and the ms that a unit takes; nil without a limit.
+-- The limit that holds, what the request costs, both in units, the ms that a unit takes, the limit's source, and the limit
+-- without its growth; nil without a limit.
 local function limit_of(dimension)
-  local set, rate, source = ask.limits[dimension], learned(dimension)
-  if set and (not rate or set <= rate) then rate, source = set, 'set' end
+  local set, rate, source, base = ask.limits[dimension], learned(dimension)
+  if set and (not rate or set <= rate) then rate, source, base = set, 'set', set end
   if not rate or rate <= 0 then return nil end
-  return rate, math.min(ask.cost[dimension] or 0, rate), MINUTE / rate, source
+  return rate, math.min(ask.cost[dimension] or 0, rate), MINUTE / rate, source, base
 end
 
 -- A provider may allow no more at once than in a second, and the network squeezes requests together.
@@ -257,6 +261,7 @@ local function accept(at, is_fresh)
       learn('requests', conclude(number('span')), 'refusals')
     end
   elseif is_fresh then
+    put('passed', whole(math.min(number('passed') + 1, MOST)))
     local window = number('window')
     if window > 0 and at >= number('refused') then widen(window) end
     if number('busy') == 0 or now - number('last') > 5000 and redis.call('ZCARD', held) == 0 then
@@ -270,7 +275,9 @@ end
 
 -- Learns from a refusal of the rate. 0: the request was in flight when the last one came.
 local function be_refused(at, is_fresh, wait)
-  local rate, _, _, source = limit_of('requests')
+  local rate, _, _, source, base = limit_of('requests')
+  local passed = number('passed')
+  if is_fresh then put('passed', whole(math.max(passed - FEW, 0))) end
   if at == 0 and now - number('refused') <= MINUTE or at > 0 and not (is_fresh and at >= number('refused')) then
     if at == 0 and counts_more() and redis.call('HSETNX', calls, 'a:' .. ask.worker, 1) == 1 then
       put('accepted', whole(number('accepted') + ask.accepted))
@@ -284,8 +291,11 @@ local function be_refused(at, is_fresh, wait)
   put('window_at', whole(now))
   if source == 'header' or source == 'text' then return 1 end
   if rate then
-    -- What held so far was nearly right, unless it is refused again and again.
-    learn('requests', (is_soon and 0.7 or 0.9) * rate, 'refusals')
+    -- What held so far was nearly right, unless it is refused again and again. While few are refused, it loses no more
+    -- than it has grown by: a provider whose capacity others use up refuses at any rate, and would sink it for good.
+    local less = (is_soon and 0.7 or 0.9) * rate
+    if passed >= FEW then less = math.max(less, base) end
+    learn('requests', less, 'refusals')
     put('refusals', '2')
     return 1
   end
