@@ -12,6 +12,8 @@ from celery_agents.worker.store.database import Command, Reply
 from celery_agents.worker.store.redis.connection import RedisConnection
 from celery_agents.worker.store.redis.database import RedisDatabase
 
+from support.lua_scripts import lua
+
 _INFO: Final = b"# Server\r\nuptime_in_seconds:1000000\r\nmaster_replid:fake\r\nmaxmemory_policy:noeviction\r\n"
 _Pool: Final[Any] = ConnectionPool
 
@@ -20,6 +22,7 @@ class FakeRedisDatabase(RedisDatabase):
     """The product's database on a server of its own. It answers `INFO`, which fakeredis does not know."""
 
     def __init__(self) -> None:
+        lua()  # by which fakeredis runs scripts
         super().__init__(_Pool(connection_class=FakeRedisConnection, server=FakeServer(version=(7, 0)), protocol=2))
 
     def _round_trip(self, point: str, wire: RedisConnection, commands: Sequence[Command]) -> list[Reply]:

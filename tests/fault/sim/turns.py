@@ -34,7 +34,7 @@ from celery_agents.worker.store.lanes import lane_key, lanes_key
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
 from .strikes import Killed, Strike, StrikingDatabase, explore_worlds
-from support.lua_scripts import SCRIPTS, compile_script, run_script
+from support.lua_scripts import SCRIPTS, run_script
 
 ACTS: Final = ("kill", "lose", "overtake", "die", "sweep", "plain")
 ACTS_APART: Final = ("kill", "lose", "overtake", "die", "sweep", "silent", "empty")
@@ -45,7 +45,7 @@ LANES: Final = ("1/a", "1/a", "1/b")
 _LOOP: Final = EventLoopThread()
 _APP: Final = create_producer_app(SETTINGS)
 _TEMPLATES: Final = StepPublisher(_APP, SETTINGS)
-_TAKE: Final = compile_script(lane_fetcher._TAKE)  # pyright: ignore[reportPrivateUsage]
+_TAKE: Final = lane_fetcher._TAKE  # pyright: ignore[reportPrivateUsage]
 
 
 def answer(state: AgentState) -> str:
