@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from ...errors import CeleryAgentsError, JobEnded
 from ...redaction import redact
 from ..protocol import InferenceRequest, JobOrder
-from .failures import as_driver_error
+from .failures import as_driver_error, while_known
 from .models import Target, client_of
 from .streaming import EmittedText
 
@@ -116,8 +116,9 @@ def _from_first_event(response: ModelResponse) -> ModelResponse:
 
 async def retrieve_response(question: Question, known: Any) -> ModelResponse | None:
     """The answer of a response; None while there is none."""
-    sent = question.sent
-    response = await question.model.request([load_response(known)], sent.settings, sent.parameters)
+    sent, response = question.sent, load_response(known)
+    with while_known("the answer"):
+        response = await question.model.request([response], sent.settings, sent.parameters)
     return None if response.state == "suspended" else _whole(response)
 
 
@@ -147,7 +148,8 @@ async def is_suspended(model: Model, response: ModelResponse) -> bool:
 async def _retrieve(model: Model, response: ModelResponse) -> ModelResponse:
     from pydantic_ai.models import ModelRequestParameters
 
-    return await model.request([response], None, ModelRequestParameters())
+    with while_known("the answer"):
+        return await model.request([response], None, ModelRequestParameters())
 
 
 def _ended_status(response: ModelResponse) -> str:

@@ -6,8 +6,7 @@ list of batches. One of Anthropic can be told by the `custom_id` of its result a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -19,7 +18,7 @@ from pydantic_core import to_json
 
 from ...errors import JobEnded, NotYetKnown
 from ..protocol import JobOrder
-from .failures import as_driver_error, status_of
+from .failures import GONE, as_driver_error, status_of, while_known
 from .models import client_of
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ async def collect_batch(question: Question, batch: Batch, key: str) -> ModelResp
     Raises:
         JobEnded: It has ended without one.
     """
-    with _while_it_is_known(batch):
+    with while_known(f"batch {batch.id}"):
         batch = await question.model.batch_status(batch)
         return await _answer(question.model, batch, _request(question, key)) if batch.status == "ended" else None
 
@@ -113,19 +112,8 @@ async def has_ended(model: Model, batch: Batch) -> bool:
     Raises:
         JobEnded: Its provider does not know it any more.
     """
-    with _while_it_is_known(batch):
+    with while_known(f"batch {batch.id}"):
         return (await model.batch_status(batch)).status == "ended"
-
-
-@contextmanager
-def _while_it_is_known(batch: Batch) -> Generator[None]:
-    """Raise `JobEnded` where the provider does not know a batch or its files any more: another has collected it."""
-    try:
-        yield
-    except Exception as error:
-        if status_of(error) != GONE:
-            raise
-        raise JobEnded("forgotten", f"the provider does not know batch {batch.id} any more") from None
 
 
 async def cancel_batch(model: Model, batch: Batch, key: str) -> ModelResponse | None:
@@ -227,7 +215,7 @@ async def _delete_openai(model: Model, batch: Batch) -> None:
     details: Mapping[str, Any] = (await model.batch_status(batch)).provider_details or {}
     for name in ("input_file_id", "output_file_id", "error_file_id"):
         if details.get(name):
-            await _unless((GONE,), client.files.delete(details[name]))
+            await _unless(GONE, client.files.delete(details[name]))
 
 
 # --- Anthropic --------------------------------------------------------------------------------------------------------
@@ -253,7 +241,7 @@ async def _find_anthropic(model: Model, encoded: EncodedBatchRequest, since: dat
                 if result.custom_id == encoded.custom_id:
                     return replace(_batch(model, encoded, each.id, each.created_at), status="ended")
         except Exception as error:
-            if status_of(error) != GONE:
+            if status_of(error) not in GONE:
                 raise
             open_ids.append(each.id)  # deleted meanwhile: whoever has collected it has journaled its answer
     if open_ids:
@@ -263,7 +251,7 @@ async def _find_anthropic(model: Model, encoded: EncodedBatchRequest, since: dat
 
 async def _delete_anthropic(model: Model, batch: Batch) -> None:
     client = client_of(model)
-    await _unless((GONE,), client.beta.messages.batches.delete(batch.id))
+    await _unless(GONE, client.beta.messages.batches.delete(batch.id))
 
 
 # --- Google -----------------------------------------------------------------------------------------------------------
@@ -295,10 +283,10 @@ async def _delete_google(model: Model, batch: Batch) -> None:
     client = client_of(model)
     files, batches = client.aio.files, client.aio.batches
     if input_file := (batch.provider_details or {}).get("input_file"):
-        await _unless((GONE,), files.delete(name=input_file))
+        await _unless(GONE, files.delete(name=input_file))
     known = await batches.get(name=batch.id)
     if known.dest is not None and known.dest.file_name:
-        await _unless((GONE, _FILE_NAME_REFUSED), files.delete(name=known.dest.file_name))
+        await _unless((*GONE, _FILE_NAME_REFUSED), files.delete(name=known.dest.file_name))
     await batches.delete(name=batch.id)
 
 
@@ -310,9 +298,6 @@ async def _unless(statuses: tuple[int, ...], deleted: Awaitable[object]) -> None
         if status_of(error) not in statuses:
             raise
 
-
-GONE: Final = 404
-"""The HTTP status of what a provider does not keep any more."""
 
 _CREATE: Final = {"openai": _create_openai, "anthropic": _create_anthropic, "google": _create_google}
 _FIND: Final = {"openai": _find_openai, "anthropic": _find_anthropic, "google": _find_google}

@@ -8,7 +8,8 @@ nothing. The provider's exception is not even kept as the cause, since that hold
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -54,6 +55,8 @@ _TOO_LARGE: Final = _Kind(
 )
 """HTTP 413, whatever its body says."""
 
+GONE: Final = (404, 410)
+"""HTTP statuses of what a provider does not keep any more."""
 _STATUS_TOO_LARGE: Final = 413
 _STATUS_RATE_LIMIT: Final = 429
 _STATUSES: Final = range(400, 600)
@@ -112,6 +115,17 @@ def status_of(error: Exception) -> int | None:
     """The HTTP status in an error of a provider's own client; None for an error without one."""
     found = (getattr(error, name, None) for name in ("status_code", "code"))  # Google's has the second name
     return next((each for each in found if isinstance(each, int) and each in _STATUSES), None)
+
+
+@contextmanager
+def while_known(job: str) -> Generator[None]:
+    """Raise `JobEnded` where a provider does not know a job or its files any more: another may have collected it."""
+    try:
+        yield
+    except Exception as error:
+        if status_of(error) not in GONE:
+            raise
+        raise JobEnded("forgotten", f"the provider does not know {job} any more") from None
 
 
 def _of_ours(error: Exception, model: str) -> CeleryAgentsError | None:

@@ -27,7 +27,6 @@ from .background import (
     translate,
 )
 from .batches import (
-    GONE,
     cancel_batch,
     collect_batch,
     create_batch,
@@ -37,6 +36,7 @@ from .batches import (
     has_ended,
     load_batch,
 )
+from .failures import GONE
 from .models import Target
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ async def clean(
             return InferenceResponse(usage=inference_usage(answered.usage), cost=paid)
     except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
         failure = translate(error, target)
-    if isinstance(failure, JobEnded) or (isinstance(failure, DriverError) and failure.status == GONE):
+    if isinstance(failure, JobEnded) or (isinstance(failure, DriverError) and failure.status in GONE):
         return None
     raise failure
 
