@@ -46,7 +46,6 @@ def held(played: Stage, name: str, agent: str = "within_8h", **more: Any) -> Any
     played.provider.control("plan", contains=name, held=True)
     job = played.lab.client.submit(agent, name, **more)
     listed = played.lab.client.store.housekeeping.provider_jobs
-    # A stop or a message that comes before its id is known leaves a job that nobody can cancel.
     wait_until(lambda: any(each.session_id == job.session_id for each in listed()), "the job is kept", 15)
     return job
 
@@ -82,6 +81,17 @@ def test_a_stop_ends_it_at_once_and_cancels_the_job(played: Stage) -> None:
     played.lab.client.stop(job.session_id)
     assert job.result(timeout=5).status == "stopped"
     wait_until(lambda: cancelled(played, "stop me"), "the job is cancelled", 10)
+
+
+def test_a_stop_in_the_moment_of_its_creation_cancels_the_job(played: Stage) -> None:
+    name = "stop me at once"
+    played.provider.control("plan", contains=name, held=True)
+    played.provider.control("fault", on="response.create", fault="slow", contains=name, seconds=2)
+    job = played.lab.client.submit("within_8h", name)
+    wait_until(lambda: created(played, name), "the job is created, and the reply under way", 10)
+    played.lab.client.stop(job.session_id)
+    assert job.result(timeout=10).status == "stopped"
+    wait_until(lambda: cancelled(played, name), "the job is cancelled", 10)
 
 
 @pytest.mark.parametrize("agent", ["within_24h", "gemini"])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from ..concurrency import fibers
@@ -213,11 +215,18 @@ def _call(run: Run, services: EngineServices, request: InferenceRequest) -> byte
     return raw
 
 
-def run_verb(run: Run, services: EngineServices, request: InferenceRequest, verb: Callable[[], Awaitable[R] | R]) -> R:
+def run_verb(
+    run: Run,
+    services: EngineServices,
+    request: InferenceRequest,
+    verb: Callable[[], Awaitable[R] | R],
+    last_seconds: float = 0.0,
+) -> R:
     """Run a verb of the run's driver: a coroutine on the loop, a plain function in a thread.
 
     Args:
         request: The question that the verb is about, with the time that it may take.
+        last_seconds: Time that a coroutine has behind an interruption to end by itself; 0: it is cancelled at once.
     Raises:
         CallInterrupted: The run was interrupted meanwhile, also by a message, where the driver is async.
         DriverError: The provider did not answer, or refused.
@@ -231,9 +240,10 @@ def run_verb(run: Run, services: EngineServices, request: InferenceRequest, verb
     try:
         if driver.is_async:
             future = services.loop.submit(lambda: cast("Awaitable[R]", verb()), request.timeout)
-            lease.on_interrupt(future.cancel)
+            cancel = partial(_cancel_later, future, last_seconds) if last_seconds else future.cancel
+            lease.on_interrupt(cancel)
             if not is_auxiliary:
-                lease.on_cut(future.cancel)
+                lease.on_cut(cancel)
             return fibers.result(future)
         return cast("R", fibers.run_in_thread(verb))
     except concurrent.futures.CancelledError as error:
@@ -245,6 +255,13 @@ def run_verb(run: Run, services: EngineServices, request: InferenceRequest, verb
     finally:
         if blocks_step:
             lease.blocked_since = None
+
+
+def _cancel_later(future: concurrent.futures.Future[Any], seconds: float) -> None:
+    """Cancel a coroutine that has not ended by then."""
+    timer = threading.Timer(seconds, future.cancel)
+    timer.daemon = True
+    timer.start()
 
 
 def check_answer_of_hook(response: InferenceResponse, most_bytes: int) -> None:

@@ -41,6 +41,12 @@ _KEY_DIGITS: Final = 40
 _MAY_BE_PAID: Final = (LOST, "forgotten")
 """Ends of jobs of which nobody can tell whether they had answered."""
 _REFUSED: Final = "window_refused"
+_SERVER_ERROR: Final = 500
+"""The least HTTP status behind which a provider, or a gateway before it, may have carried a request out."""
+_STILL_CARRIED_OUT_MS: Final = 60_000
+"""So long behind such an answer."""
+_LAST_SECONDS: Final = 5.0
+"""Of the creation of a job when its step has to end: no step can cancel a job whose id it does not know."""
 _LATE: Final = "late"
 
 
@@ -242,14 +248,17 @@ class ProviderJobs:
                 raise CallInterrupted
             observe = None if admission.call is None else admission.call.observe
             asked, order = replace(request, tell=told.append, observe=observe), _order(run, job)
-            created = run_verb(run, services, request, lambda: driver.create_job(asked, order))
+            created = run_verb(run, services, request, lambda: driver.create_job(asked, order), _LAST_SECONDS)
         except BaseException as error:
             self._fail(run, job, admission, error)
             raise
         if admission.call is not None:
             services.gate.finish(services.gate.settle(run, admission.call))
         crash_points.at("p1")
-        return self._keep(run, job, created, Question(request, told[-1] if told else None))
+        kept = self._keep(run, job, created, Question(request, told[-1] if told else None))
+        if run.lease.interruption is not None or run.lease.is_cut:
+            raise CallInterrupted
+        return kept
 
     def _fail(self, run: Run, job: JournaledJob, admission: Admission, error: BaseException) -> None:
         """Note a job that was not created, or of which this is not known.
@@ -260,6 +269,12 @@ class ProviderJobs:
         if admission.call is not None:
             self._services.gate.fail(run, admission.call, error)
         if not isinstance(error, DriverError) or error.status is None:
+            return
+        if error.status >= _SERVER_ERROR and cast("AnswersLater", run.agent.answering).can_find(job.window):
+            soon_ms = self._services.redis_ms(run) + _STILL_CARRIED_OUT_MS
+            job = replace(job, until_ms=min(job.until_ms, soon_ms))
+            self._services.ask_store(run, lambda: self._steps.intend_job(run.claim, job), "a job")
+            run.memory.jobs[job.number :] = [job]
             return
         self._end(run, job, NOT_CREATED)
         if not error.transient:
