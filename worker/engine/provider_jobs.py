@@ -18,7 +18,7 @@ from ..errors import ConfigurationError, DriverError, JobEnded, NotYetKnown, Put
 from ..flow.values import AT_PROVIDER, BACKGROUND
 from ..moments import moment, unix_ms
 from ..redaction import describe_exception
-from ..store.journal import ANSWERED, LOST, NOT_CREATED, JournaledJob
+from ..store.journal import ANSWERED, CHARGED, LOST, NOT_CREATED, JournaledJob
 from ..store.steps.provider_jobs import JobEntry
 from .asked import describe_question
 from .driver_calls import Admission, DriverCaller, Owed, admit, finish_call, read_paid, run_verb
@@ -38,8 +38,8 @@ _LATE_MS: Final = 3_600_000
 _GROWTH: Final = 1.0
 """Of the age of a job: so long until it is looked at again."""
 _KEY_DIGITS: Final = 40
-_MAY_BE_PAID: Final = (LOST, "forgotten")
-"""Ends of jobs of which nobody can tell whether they had answered."""
+_MAY_BE_PAID: Final = (LOST, "forgotten", CHARGED)
+"""Ends of jobs of which nobody can tell whether they had answered, or whoever cancelled them has told it."""
 _REFUSED: Final = "window_refused"
 _SERVER_ERROR: Final = 500
 """The least HTTP status behind which a provider, or a gateway before it, may have carried a request out."""

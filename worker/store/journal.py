@@ -30,6 +30,8 @@ LOST: Final = "lost"
 """The end of a job of which nobody can tell whether it was created."""
 NOT_CREATED: Final = "not created"
 """The end of a job that its provider has refused, or that was not asked for after all."""
+CHARGED: Final = "charged"
+"""The end of a job that was cancelled, and whose session was charged for what it had answered."""
 OVERTIME: Final = "over:"
 """Begins the name of the field that tells why an execution ends, by its retries: a retry asks the model again."""
 _ASKED: Final = "try:"
@@ -82,7 +84,7 @@ class JournaledJob:
     @property
     def counts_as_failed(self) -> bool:
         """Whether its provider has given no answer to it."""
-        return self.ended_ms is not None and self.why not in (ANSWERED, NOT_CREATED, LOST)
+        return self.ended_ms is not None and self.why not in (ANSWERED, NOT_CREATED, LOST, CHARGED)
 
     @property
     def intention(self) -> str:

@@ -20,8 +20,14 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.ANSWER_KEEPS_JOB: (Config(rejected=True, faults=0), "J4"),
     Mutant.CLEANS_EVERYTHING: (Config(faults=0), "J3"),
     Mutant.CHARGES_ANSWERS: (Config(faults=0), "J9"),
+    Mutant.CHARGE_KEEPS_JOB: (Config(listed=True, stop=True, retry=True), "J9"),
     Mutant.END_OVERLOOKED: (Config(), "J2"),
     Mutant.STOP_WAITS: (Config(stop=True, faults=0), "J7"),
+    Mutant.ENDLESS_SEARCH: (Config(listed=True, blurred=True), "J6"),
+    Mutant.FIRST_INTENTION: (Config(listed=True, blurred=True, faults=2), "J2"),
+    Mutant.KEY_OF_NOW: (Config(listed=True, stop=True, retry=True), "J2"),
+    Mutant.SETTLED_ONCE: (Config(capped=True), "J10"),
+    Mutant.LOST_IS_FREE: (Config(capped=True), "J11"),
 }
 
 if __name__ == "__main__":

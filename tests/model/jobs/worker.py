@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from .money import is_owed, reserve, settle, settle_end
 from .values import (
+    BROKEN,
     CANCELLED,
     CLAIMED,
     CLOSING,
@@ -25,11 +27,14 @@ from .values import (
     NOW,
     OPEN,
     READ,
+    RESERVED,
     RUN,
+    SETTLING,
     UNKNOWN,
     Config,
     Created,
     Journaled,
+    Key,
     Moves,
     Mutant,
     State,
@@ -44,7 +49,7 @@ def moves_of_worker(state: State, config: Config, index: int) -> Moves:
         is_free = state.claim == NOBODY or not state.lease
         if state.phase == RUN and is_free and (state.due == NOW or state.claim != NOBODY):
             claimed = state._replace(claim=me, lease=True, due=NEVER)
-            yield "claim.made", me, with_worker(claimed, index, _begin(claimed))
+            yield "claim.made", me, with_worker(claimed, index, _begin(claimed, config))
         return
     yield from _RULES[worker.at](state, config, index)
     if not state.faults:
@@ -56,29 +61,53 @@ def moves_of_worker(state: State, config: Config, index: int) -> Moves:
         yield "fault.pause", me, spent._replace(lease=False)
 
 
-def _begin(state: State) -> Worker:
+def _begin(state: State, config: Config) -> Worker:
     """What a worker does with the journal that it has read."""
+    number = len(state.jobs) - 1
+    job = state.jobs[number] if number >= 0 else None
+    if job is not None and is_owed(state, config, number) and (job.why == READ or not state.stopped):
+        return Worker(SETTLING, number, state.answer, job.retries)
     if state.stopped:
         return Worker(CLOSING)
     if state.answer != UNKNOWN:
-        return Worker(READ, len(state.jobs) - 1, state.answer)
-    number = len(state.jobs) - 1
-    if number < 0 or state.jobs[number].ended:
-        return Worker(CLAIMED, number + 1)
-    job = state.jobs[number]
-    return Worker(FINDING, number) if job.id == UNKNOWN else Worker(COLLECTING, number, job.id)
+        return Worker(READ, number, state.answer)
+    if job is None or job.ended:
+        return _next(state, number)
+    at = FINDING if job.id == UNKNOWN else COLLECTING
+    retries = state.retries if config.mutant is Mutant.KEY_OF_NOW else job.retries
+    return Worker(at, number, job.id, retries)
+
+
+def _next(state: State, number: int) -> Worker:
+    """A worker that asks once more, behind the job of this number."""
+    return Worker(CLAIMED, number + 1, retries=state.retries)
+
+
+def _reserve(state: State, config: Config, index: int) -> Moves:
+    worker, me = state.workers[index], index + 1
+    if not config.capped:
+        yield from _intend(state, config, index)
+        return
+    reserved = reserve(state, Key(worker.number, worker.retries), is_mine=state.claim == me)
+    yield "money.reserved", me, with_worker(reserved, index, worker._replace(at=RESERVED))
 
 
 def _intend(state: State, config: Config, index: int) -> Moves:
     worker, me = state.workers[index], index + 1
     is_known = worker.number < len(state.jobs)
+    intending = worker._replace(at=INTENDED, again=is_known and config.blurred)
     if config.mutant is Mutant.NO_INTENTION:
-        yield "job.intended", me, with_worker(state, index, worker._replace(at=INTENDED))
+        yield "job.intended", me, with_worker(state, index, intending)
     elif state.claim != me and config.mutant is not Mutant.UNCLAIMED_INTENTION:
         yield "claim.lost", me, with_worker(state, index, Worker())
+    elif state.stopped and config.mutant is not Mutant.UNCLAIMED_INTENTION:
+        free = settle(state, Key(worker.number, worker.retries), counts=False)
+        yield "job.not wanted", me, with_worker(free, index, worker._replace(at=LEAVING))
     else:
-        jobs = state.jobs if is_known else (*state.jobs, Journaled())
-        yield "job.intended", me, with_worker(state._replace(jobs=jobs), index, worker._replace(at=INTENDED))
+        jobs = [*state.jobs] if is_known else [*state.jobs, Journaled(retries=worker.retries)]
+        if intending.again and config.mutant is not Mutant.FIRST_INTENTION:
+            jobs[worker.number] = jobs[worker.number]._replace(again=True)
+        yield "job.intended", me, with_worker(state._replace(jobs=tuple(jobs)), index, intending)
 
 
 def _create(state: State, config: Config, index: int) -> Moves:
@@ -88,7 +117,7 @@ def _create(state: State, config: Config, index: int) -> Moves:
     is_second = state.answer != UNKNOWN or any(state.provider[job].status in (OPEN, DONE) for job in known - {UNKNOWN})
     is_twin = config.listed and any(each.number == worker.number for each in state.provider)
     created = state._replace(
-        provider=(*state.provider, Created(worker.number)),
+        provider=(*state.provider, Created(worker.number, OPEN, worker.retries, worker.again)),
         paid_twice=state.paid_twice or ((is_second or is_twin) and state.phase == RUN and state.claim == me),
     )
     yield "job.created", me, with_worker(created, index, worker._replace(at=CREATED, id=len(state.provider)))
@@ -103,7 +132,7 @@ def _keep(state: State, config: Config, index: int) -> Moves:
     while len(jobs) <= worker.number:  # only where its intention was not journaled
         jobs.append(Journaled())
     jobs[worker.number] = jobs[worker.number]._replace(id=worker.id)
-    entries = state.index if config.mutant is Mutant.ID_NOT_INDEXED else state.index | {worker.id}
+    entries = state.index if config.mutant is Mutant.ID_NOT_INDEXED else state.index | {(worker.id, worker.retries)}
     yield (
         "job.kept",
         me,
@@ -119,13 +148,22 @@ def _find(state: State, config: Config, index: int) -> Moves:
     if not config.listed:
         yield "job.asked again", me, with_worker(state, index, worker._replace(at=LOST))
         return
-    there = [number for number, each in enumerate(state.provider) if each.number == worker.number]
+    is_late = state.jobs[worker.number].again
+    key = Key(worker.number, worker.retries)
+    own = [number for number, each in enumerate(state.provider) if each.key == key and (is_late or not each.again)]
+    there = [each for each in own if not config.blurred or state.provider[each].status in _RESULTS]
+    is_open = any(state.provider[each].status == OPEN for each in own)
     others = [each for number, each in enumerate(state.workers) if number != index]
     is_creating = any(each.at in (INTENDED, CREATED) and each.number == worker.number for each in others)
+    perhaps = "job.perhaps there", me, with_worker(state, index, worker._replace(at=LEAVING))
     if there:
         yield "job.found", me, with_worker(state, index, worker._replace(at=CREATED, id=there[0]))
     elif is_creating and config.mutant is not Mutant.SEARCH_BELIEVED:
-        yield "job.perhaps there", me, with_worker(state, index, worker._replace(at=LEAVING))
+        yield perhaps
+    elif config.blurred and (is_open or state.is_blurred):
+        yield perhaps
+        if not is_open and config.mutant is not Mutant.ENDLESS_SEARCH:
+            yield "job.search ended", me, with_worker(state, index, worker._replace(at=LOST))
     else:
         yield "job.not there", me, with_worker(state, index, worker._replace(at=CLAIMED))
 
@@ -138,8 +176,9 @@ def _collect(state: State, config: Config, index: int) -> Moves:
         yield "job.open", me, with_worker(state, index, worker._replace(at=LEAVING))
     elif status == DONE:
         yield "job.collected", me, with_worker(state, index, worker._replace(at=COLLECTED))
-    else:
-        yield "job.broken", me, with_worker(state, index, worker._replace(at=FAILED))
+    else:  # of one that is forgotten nobody can tell whether it had answered
+        ended = worker._replace(at=LOST if status == DELETED else FAILED)
+        yield "job.broken", me, with_worker(state, index, ended)
 
 
 def _end_job(state: State, config: Config, index: int) -> Moves:
@@ -150,20 +189,28 @@ def _end_job(state: State, config: Config, index: int) -> Moves:
         yield "job.has ended", me, with_worker(state, index, worker._replace(at=LEAVING))
         return
     ended = _ended(state, worker.number, worker.at)
-    yield "job.ended", me, with_worker(ended, index, Worker(CLAIMED, worker.number + 1))
+    settling = Worker(SETTLING, worker.number, UNKNOWN, worker.retries)
+    yield "job.ended", me, with_worker(ended, index, settling if config.capped else _next(state, worker.number))
 
 
 def _journal(state: State, config: Config, index: int) -> Moves:
     worker, me = state.workers[index], index + 1
-    read = worker._replace(at=READ)
+    read = worker._replace(at=SETTLING if config.capped else READ)
     if state.answer != UNKNOWN or state.jobs[worker.number].ended:
         # Another worker has journaled it, and perhaps rejected it since, or has given the job up: that decides.
-        yield "answer.too late", me, with_worker(state, index, _begin(state))
+        yield "answer.too late", me, with_worker(state, index, _begin(state, config))
         return
     after = state._replace(answer=worker.id)
     if config.mutant is not Mutant.ANSWER_KEEPS_JOB:
         after = _ended(after, worker.number, READ)
     yield "answer.journaled", me, with_worker(after, index, read)
+
+
+def _settle(state: State, config: Config, index: int) -> Moves:
+    """Settle a job whose end this worker has journaled or found."""
+    worker, me = state.workers[index], index + 1
+    after = worker._replace(at=READ) if worker.id != UNKNOWN else _next(state, worker.number)
+    yield "money.settled", me, with_worker(settle_end(state, config, worker), index, after)
 
 
 def _read(state: State, config: Config, index: int) -> Moves:
@@ -172,7 +219,7 @@ def _read(state: State, config: Config, index: int) -> Moves:
         yield "claim.lost", me, with_worker(state, index, Worker())
     elif config.rejected and not state.used:
         dropped = state._replace(answer=UNKNOWN, used=frozenset((worker.id,)))
-        yield "answer.rejected", me, with_worker(_charge(dropped, worker.id), index, _begin(dropped))
+        yield "answer.rejected", me, with_worker(_charge(dropped, worker.id), index, _begin(dropped, config))
     else:
         yield "step.ended", me, with_worker(_charge(_over(state), worker.id), index, Worker())
 
@@ -196,8 +243,10 @@ def _stop(state: State, config: Config, index: int) -> Moves:
         yield "step.stopped", me, with_worker(_over(state), index, Worker())
 
 
+_RESULTS = frozenset((DONE, BROKEN, CANCELLED))
+"""Jobs that have ended, and whose results tell whose they are."""
 _RULES = {
-    CLAIMED: _intend, INTENDED: _create, CREATED: _keep, FINDING: _find, COLLECTING: _collect, COLLECTED: _journal,
+    CLAIMED: _reserve, RESERVED: _intend, SETTLING: _settle, INTENDED: _create, CREATED: _keep, FINDING: _find, COLLECTING: _collect, COLLECTED: _journal,
     FAILED: _end_job, LOST: _end_job, READ: _read, LEAVING: _leave, CLOSING: _stop,
 }  # fmt: skip
 
@@ -218,7 +267,7 @@ def _charge(state: State, job: int) -> State:
     return state._replace(charged=state.charged | {job}, charged_twice=is_again)
 
 
-def cleaned(state: State, config: Config, job: int) -> State:
+def cleaned(state: State, config: Config, job: int, retries: int) -> State:
     """The state in which a job was cancelled or its copy deleted, and left the index.
 
     What it had answered is charged, unless it was collected: then it is in the index of copies.
@@ -227,9 +276,14 @@ def cleaned(state: State, config: Config, job: int) -> State:
     is_collected = any(each.id == job and each.why == READ for each in state.jobs)
     if status == DONE and (not is_collected or config.mutant is Mutant.CHARGES_ANSWERS):
         state = _charge(state, job)
+    if not is_collected:
+        number = provider[job].number
+        state = settle(state, Key(number, retries), counts=status in (DONE, DELETED))
+        if state.jobs[number].id == job and config.mutant is not Mutant.CHARGE_KEEPS_JOB:
+            state = _ended(state, number, LOST)
     if status in (OPEN, DONE):
         provider[job] = provider[job]._replace(status=CANCELLED if status == OPEN else DELETED)
-    return state._replace(provider=tuple(provider), index=state.index - {job})
+    return state._replace(provider=tuple(provider), index=state.index - {(job, retries)})
 
 
 def with_worker(state: State, index: int, worker: Worker) -> State:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from .values import BROKEN, DEAD, DONE, END, LATER, NOBODY, NOW, OPEN, RUN, Config, Moves, Mutant, State
+from .values import BROKEN, DEAD, DONE, END, LATER, NOBODY, NOW, OPEN, RUN, UNKNOWN, Config, Moves, Mutant, State
 from .worker import cleaned
 
 
 def moves_of_provider(state: State) -> Moves:
     """Jobs end, one at a time."""
+    if state.is_blurred:
+        yield "provider.others ended", 0, state._replace(is_blurred=False)
     for number, job in enumerate(state.provider):
         if job.status != OPEN:
             continue
@@ -21,15 +23,18 @@ def moves_of_provider(state: State) -> Moves:
 def moves_of_cleaner(state: State, config: Config) -> Moves:
     """Whoever cleans up cancels what no step waits for any more, charges its answer, and removes it from the index."""
     waited_for = {job.id for job in state.jobs if not job.ended} if state.phase == RUN else set[int]()
-    for job in state.index:
+    for job, retries in state.index:
         if job not in waited_for:
-            yield "clean.removed", 0, cleaned(state, config, job)
+            yield "clean.removed", 0, cleaned(state, config, job, retries)
         elif config.mutant is Mutant.CLEANS_EVERYTHING:
-            yield "clean.removed", 0, cleaned(state, config, job)._replace(cancelled_running=True)
+            yield "clean.removed", 0, cleaned(state, config, job, retries)._replace(cancelled_running=True)
 
 
 def moves_of_client(state: State, config: Config) -> Moves:
-    """Somebody who stops the execution: a step that was put off becomes due."""
+    """Somebody who stops the execution, so that a step that was put off becomes due; and who retries it."""
+    is_first = config.retry and not state.retries
+    if is_first and state.phase == END and state.stopped and state.answer == UNKNOWN:
+        yield "retry.made", 0, state._replace(phase=RUN, stopped=False, retries=1, due=NOW)
     if config.stop and state.phase != END and not state.stopped:
         wakes = state.due == LATER and config.mutant is not Mutant.STOP_WAITS
         yield "stop.made", 0, state._replace(stopped=True, due=NOW if wakes else state.due)

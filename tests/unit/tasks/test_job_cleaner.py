@@ -11,8 +11,10 @@ from celery_agents.flow import SpendCap
 from celery_agents.tasks.housekeeping.provider_jobs import JobCleaner
 from celery_agents.worker import crash_points
 from celery_agents.worker.agent import Agent, AgentRegistry
-from celery_agents.worker.errors import DriverError, JobEnded
+from celery_agents.worker.errors import ClaimLost, DriverError, JobEnded
 from celery_agents.worker.state import ExecutionStatus, InferenceResponse, ToolCall
+from celery_agents.worker.store.journal import JournaledJob
+from celery_agents.worker.store.records import Claim
 from celery_agents.worker.store.sessions.past_reads import StepAddress
 from celery_agents.worker.tools import tool
 
@@ -208,6 +210,41 @@ def test_a_parked_session_stays_parked(world: World) -> None:
     world.cleaner().run()
     assert world.bench.store.sessions.header(session).status == "parked"
     assert math.isclose(world.bench.execution(session).cost or 0.0, ANSWER)
+
+
+def test_an_answer_that_was_charged_is_not_journaled_by_a_worker_that_slept_with_it(world: World) -> None:
+    """A retry waits for the same job, and would pay for its answer once more."""
+    session = world.asked()
+    (entry,) = world.bench.store.housekeeping.provider_jobs()
+    ref = world.bench.due(session)
+    assert ref is not None
+    world.stop(session)
+    world.driver.finish()
+    world.cleaner().run()
+    world.bench.retry(session)
+    slept = Claim(id="slept", worker="another", ref=ref, attempt=1, now_ms=0)
+    job = JournaledJob(0, "8h", intended_ms=entry.since_ms, until_ms=0, id=entry.id, handle=entry.handle)
+    raw = InferenceResponse(content="slept", cost=ANSWER).to_json()
+    with pytest.raises(ClaimLost):
+        world.bench.store.steps.record_job_answer(slept, job, entry, raw, world.bench.clock.now_ms())
+    world.look(session)
+    world.driver.finish("again")
+    world.look(session)
+    assert world.bench.record(session).final_response == "again"
+    assert world.told(session) == [2 * ANSWER] * 4
+    assert math.isclose(world.spent(), 2 * ANSWER)
+
+
+def test_a_charge_leaves_no_journal_of_a_step_that_has_none_any_more(world: World) -> None:
+    session = world.asked()
+    world.stop(session)
+    world.driver.finish()
+    for key in [key for key in world.bench.key_names() if ":j:" in key or "journal" in key]:
+        world.bench.store.context.database.pipeline("test", [("DEL", key)])
+    before = set(world.bench.key_names())
+    world.cleaner().run()
+    assert set(world.bench.key_names()) <= before
+    assert world.told(session) == [ANSWER] * 4
 
 
 @pytest.mark.parametrize("died", ["cancelled", "charged"])

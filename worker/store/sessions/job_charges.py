@@ -1,8 +1,10 @@
 """Charging a session for a job at a provider that no step waited for any more, and that had answered all the same.
 
-    WATCH session, ctl · read · MULTI the execution with the charge, its record · out of `jobs`, into `old_jobs` · EXEC
+    WATCH session, ctl, journal · read · MULTI the execution with the charge, its record · out of `jobs`, into
+    `old_jobs` · the job's end · EXEC
 
-The session changes with the index of its shard: it is charged once, whoever is killed and however many clean up.
+The session changes with the index of its shard: it is charged once, whoever is killed and however many clean up. A job
+whose journal is there has ended with that: a retry does not take its answer, nor does a worker that slept bring it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from ...state.execution.usage import InferenceUsage
 from .. import fields
 from ..context import SessionScope, StorePart
 from ..database import Command, WatchedTransaction, Word
+from ..journal import CHARGED, JOB
 from ..records import NextState
 from ..session_records import Result
 from ..steps.provider_jobs import JobEntry
@@ -43,15 +46,17 @@ class JobChargeVerbs(StorePart):
 
 def _charge(scope: SessionScope, entry: JobEntry, answered: InferenceResponse) -> None:
     keys, shard = scope.keys, scope.keys.shard
+    journal, job = keys.journal(entry.execution_id, entry.step), f"{JOB}{entry.job}"
     reads: list[Command] = [
         *WatchedSession.reads(scope),
         ("HGET", keys.session, f"e:{entry.execution_id}"),
         ("HGET", shard.jobs, entry.id),
         ("HGET", shard.old_jobs, entry.id),
+        ("HMGET", journal, f"{job}:id", f"{job}:end"),
     ]
     # Who charges it changes the session, too; so the index, which all sessions change, need not be watched.
-    with scope.database.watch("charge.read", (keys.session, keys.ctl), reads) as watched:
-        *session, record, indexed, copy = watched.replies
+    with scope.database.watch("charge.read", (keys.session, keys.ctl, journal), reads) as watched:
+        *session, record, indexed, copy, (created, end) = watched.replies
         found = WatchedSession.parse(scope, session)
         if indexed is None:
             return
@@ -59,6 +64,8 @@ def _charge(scope: SessionScope, entry: JobEntry, answered: InferenceResponse) -
             watched.commit("charge.exec", [("HDEL", shard.jobs, entry.id)])
             return
         commands: list[Command] = [("HDEL", shard.jobs, entry.id), ("HSET", shard.old_jobs, entry.id, entry.to_json())]
+        if entry.is_of(created) and end is None:
+            commands.append(("HSET", journal, f"{job}:end", f"{found.now_ms} {CHARGED}"))
         if answered.cost or answered.usage.total:
             commands += _charge_commands(found, entry, answered, record, watched)
         watched.commit("charge.exec", commands)
