@@ -41,6 +41,7 @@ class StubProvider:
         retry: How Retry-After is told: "seconds" (whole), "ms" or None.
         away: From when to when, in seconds.
         at_random: The share of the requests that it refuses whatever their rate, as one whose capacity others use up.
+        by_clock: It counts from each multiple of `seconds`, as gateways do, and is no token bucket.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class StubProvider:
         headers: bool = False,
         away: tuple[float, float] = (0, 0),
         at_random: float = 0,
+        by_clock: bool = False,
     ) -> None:
         self.size, self.rate = size, size / seconds
+        self._by_clock = by_clock
         self._retry, self._headers, self._away, self._at_random = retry, headers, away, at_random
         self._chance = random.Random(1)
         self._left, self._at = float(size), 0.0
@@ -66,9 +69,7 @@ class StubProvider:
             return ProviderFacts(kind="outage")
         if self._chance.random() < self._at_random:
             return ProviderFacts(kind="rate_limit", retry_after=0.3)
-        self._left = min(self.size, self._left + (now - self._at) * self.rate)
-        self._at = now
-        wait = (1 - self._left) / self.rate
+        wait = self._wait(now)
         told: dict[str, Any] = {}
         if self._headers:
             told = {
@@ -81,6 +82,17 @@ class StubProvider:
             return ProviderFacts(kind="rate_limit", retry_after=says, **told)
         self._left -= 1
         return ProviderFacts(**told)
+
+    def _wait(self, now: float) -> float:
+        """Count what has become free; the seconds until a request may pass."""
+        before, self._at = self._at, now
+        seconds = self.size / self.rate
+        if self._by_clock:
+            if now // seconds > before // seconds:
+                self._left = self.size
+            return 0 if self._left >= 1 else seconds - now % seconds
+        self._left = min(self.size, self._left + (now - before) * self.rate)
+        return (1 - self._left) / self.rate
 
 
 @dataclass

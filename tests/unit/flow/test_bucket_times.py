@@ -175,6 +175,32 @@ def test_a_refusal_behind_ten_answers_takes_what_the_rate_has_grown_by() -> None
     assert refused_behind(9) == pytest.approx(54_000 * 1.05 * 0.9 * 1.15 * 0.9), "never more than a tenth"
 
 
+def test_refusals_in_a_row_double_the_wait_and_take_from_the_rate_once() -> None:
+    bucket = Clocked(rpm=60_000)
+    waits: list[int] = []
+    for _ in range(5):
+        bucket.settle(bucket.go("s"), "rate_limit", retry_after=0.5)
+        waits.append(bucket.wait("s"))
+        bucket.now_ms += waits[-1]
+    assert waits == [500, 2_000, 4_000, 8_000, 8_000]
+    (status,) = bucket.store.flow.buckets()
+    assert status.learned[0].per_minute == 54_000
+    bucket.settle(bucket.go("s"))
+    bucket.settle(bucket.go("s"), "rate_limit", retry_after=0.5)
+    assert bucket.wait("s") == 500, "an answer ends the row"
+    (status,) = bucket.store.flow.buckets()
+    assert status.learned[0].per_minute < 54_000
+
+
+def test_requests_that_were_in_flight_at_a_refusal_are_not_the_next_of_a_row() -> None:
+    bucket = Clocked(rpm=60_000)
+    sent = [bucket.go(f"s{number}") for number in range(4)]
+    bucket.now_ms += 1
+    for each in sent:
+        bucket.settle(each, "rate_limit", retry_after=0.5)
+    assert bucket.wait("s0") == 500
+
+
 def test_a_provider_that_asks_to_wait_for_hours_gets_a_probe_each_quarter() -> None:
     bucket = Clocked()
     bucket.settle(bucket.go("a"), "rate_limit", retry_after=7_200.0)

@@ -47,6 +47,15 @@ def test_refusals_that_come_whatever_the_rate_do_not_sink_it(share: float, secon
     assert last <= 1.5 * first, "the end goes as fast as the beginning"
 
 
+@pytest.mark.parametrize(("a_minute", "refused"), [(60, 0.3), (300, 0.05), (1_000, 0.05)])
+def test_a_provider_that_counts_by_the_clock_and_does_not_say_until_when_is_used_up(
+    a_minute: int, refused: float
+) -> None:
+    fleet = Fleet(StubProvider(a_minute, 60, retry=None, by_clock=True), jobs=4 * a_minute)
+    assert fleet.run() <= 4 * 60
+    assert fleet.provider.refused <= IN_FLIGHT + refused * 4 * a_minute
+
+
 @pytest.mark.parametrize("limit", [FIVE, None], ids=["set", "unknown"])
 def test_refusals_beside_those_of_a_limit_take_little_of_its_rate(limit: ProviderLimit | None) -> None:
     fleet = Fleet(StubProvider(5, 1, at_random=0.02), limit=limit, jobs=1_000)

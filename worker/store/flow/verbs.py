@@ -43,7 +43,7 @@ from .stored_values import read_stored
 
 _LEARNED: Final = (
     *(f"{kind}:{dimension}" for kind in ("at", "learned") for dimension in DIMENSIONS),
-    "window", "window_at", "refused", "refusals", "passed", "line_rate",
+    "window", "window_at", "refused", "refusals", "row", "passed", "line_rate",
 )  # fmt: skip
 """The fields of a bucket that an operator's limit makes void."""
 _LEARNED_MS: Final = 3_600_000

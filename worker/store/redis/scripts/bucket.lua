@@ -230,14 +230,21 @@ local function listen()
   return taught
 end
 
--- No request before the time that the provider asks for.
-local function hold_back(kind)
+-- Whether a refusal says something that the last one has not: its request was sent after that.
+local function is_new(at, is_fresh)
+  if at == 0 then return now - number('refused') > MINUTE end
+  return is_fresh and at >= number('refused')
+end
+
+-- No request before the time that the provider asks for. Refusals in a row double it, up to 8 s.
+local function hold_back(kind, row)
   local wait = ask.retry
   for _, dimension in ipairs(DIMENSIONS) do
     local reset = ask.reset[dimension]
     if not ask.retry and ask.remaining[dimension] == 0 and reset and reset > 0 then wait = math.min(wait or reset, reset) end
   end
   if kind == 'outage' and not wait then return 0 end
+  if row > 0 then wait = math.max(wait or 0, 1000 * 2 ^ math.min(row, 3)) end
   wait = math.min(wait or (kind == 'quota' and ask.longest or 1000), ask.longest)
   if now + wait > number('not_before') then
     put('not_before', whole(now + wait))
@@ -263,7 +270,10 @@ local function accept(at, is_fresh)
   elseif is_fresh then
     put('passed', whole(math.min(number('passed') + 1, MOST)))
     local window = number('window')
-    if window > 0 and at >= number('refused') then widen(window) end
+    if at >= number('refused') then
+      put('row', nil)
+      if window > 0 then widen(window) end
+    end
     if number('busy') == 0 or now - number('last') > 5000 and redis.call('ZCARD', held) == 0 then
       put('busy', whole(at))
       put('accepted', '0')
@@ -278,18 +288,20 @@ local function be_refused(at, is_fresh, wait)
   local rate, _, _, source, base = limit_of('requests')
   local passed = number('passed')
   if is_fresh then put('passed', whole(math.max(passed - FEW, 0))) end
-  if at == 0 and now - number('refused') <= MINUTE or at > 0 and not (is_fresh and at >= number('refused')) then
+  if not is_new(at, is_fresh) then
     if at == 0 and counts_more() and redis.call('HSETNX', calls, 'a:' .. ask.worker, 1) == 1 then
       put('accepted', whole(number('accepted') + ask.accepted))
       learn('requests', conclude(number('span')), 'refusals')
     end
     return 0
   end
-  local is_soon = now - number('refused') < SOON
+  local is_soon, row = now - number('refused') < SOON, number('row')
+  put('row', whole(row + 1))
   put('refused', whole(now))
   put('window', '1')
   put('window_at', whole(now))
   if source == 'header' or source == 'text' then return 1 end
+  if rate and row > 0 then return 1 end -- nothing has passed that could tell of another rate
   if rate then
     -- What held so far was nearly right, unless it is refused again and again. While few are refused, it loses no more
     -- than it has grown by: a provider whose capacity others use up refuses at any rate, and would sink it for good.
@@ -378,7 +390,9 @@ local function settle()
   local taught, refused, opened, wait = listen(), 0, 0, 0
   if is_probe and kind ~= 'outage' then come_back(kind) end
   if kind == 'ok' then accept(at, is_fresh) end
-  if kind == 'rate_limit' or kind == 'quota' or kind == 'outage' then wait = hold_back(kind) end
+  if kind == 'rate_limit' or kind == 'quota' or kind == 'outage' then
+    wait = hold_back(kind, kind == 'rate_limit' and is_new(at, is_fresh) and number('row') or 0)
+  end
   if kind == 'rate_limit' then refused = be_refused(at, is_fresh, wait) end
   if kind == 'outage' or redis.call('EXISTS', failures) == 1 then
     redis.call('HSET', calls, 'n:' .. ask.worker, whole(ask.ended) .. ' ' .. whole(now))
