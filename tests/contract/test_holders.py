@@ -396,6 +396,18 @@ def test_who_will_not_come_leaves_the_line_and_the_next_one_is_called(bench: Ben
     assert claims_again(bench, third)
 
 
+def test_who_was_called_while_it_was_suspended_asks_again_when_it_is_resumed(bench: Bench) -> None:
+    limit(bench)
+    first, second = bench.claim().claim, *others(bench, 1)
+    take(bench, first)
+    refuse(bench, second)
+    bench.store.sessions.suspend(second.ref.session_id, reason="a freeze")
+    give(bench, first)
+    assert line(bench) == [], "it stands in nobody's way"
+    assert bench.store.sessions.resume(second.ref.session_id).outcome == "changed"
+    assert claims_again(bench, second)
+
+
 def test_who_runs_without_needing_the_holder_any_more_leaves_the_line_at_its_second_call(bench: Bench) -> None:
     limit(bench)
     first, second, third = bench.claim().claim, *others(bench, 2)

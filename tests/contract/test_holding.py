@@ -346,6 +346,27 @@ def test_a_start_that_is_no_time_is_refused(bench: Bench, start: int) -> None:
         header(bench)
 
 
+@pytest.mark.parametrize("is_brought_forward", [True, False])
+def test_a_step_that_was_put_off_looks_again_when_it_is_resumed(bench: Bench, is_brought_forward: bool) -> None:
+    """Whoever brings forward what was put off passes a held session; it does not wait for a time that is long over."""
+    claimed = bench.claim()
+    suspend(bench)
+    bench.store.steps.release(claimed.claim, delay_ms=HOUR_MS, give_back=True, reason="paused", put_off="cause")
+    if is_brought_forward:
+        assert bench.store.flow.bring_forward("cause") == []
+    resume(bench)
+    assert bench.database("ZCARD", bench.store.context.keys(bench.session).shard.delayed) == 0
+    assert isinstance(bench.answer(), Claimed)
+
+
+def test_a_step_that_was_delayed_waits_for_its_time_when_it_is_resumed(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.store.steps.release(claimed.claim, delay_ms=HOUR_MS, give_back=False, reason="it is away")
+    suspend(bench)
+    resume(bench)
+    assert bench.answer() == NotClaimed(NotClaimedReason.NOT_YET)
+
+
 def test_a_later_start_can_be_stopped_held_and_resumed(bench: Bench) -> None:
     start = _later(bench, HOUR_MS)
     suspend(bench)

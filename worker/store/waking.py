@@ -63,6 +63,25 @@ def wake(
     return WakeUp(commands, None if publication else ref)
 
 
+def wake_early(
+    scope: SessionScope,
+    control: ControlFields,
+    now_ms: int,
+    data: Mapping[str, Any],
+    *,
+    publication: Sequence[Command] = (),
+) -> WakeUp:
+    """Let a step that was put off look again before its time; arguments as for `wake`."""
+    # Without what was added for the time in which the step was to be put off.
+    since_ms = control.delayed_ms and max(1, control.delayed_ms - (control.not_before_ms - now_ms))
+    woken = wake(scope, control, now_ms, data, publication=publication)
+    changed: list[Command] = [
+        ("HSET", scope.keys.ctl, "put_off", "", "delayed", since_ms),
+        ("ZREM", scope.keys.shard.delayed, scope.session_id),
+    ]
+    return WakeUp([*changed, *woken.commands], woken.publish)
+
+
 def resumed_event(scope: SessionScope, control: ControlFields, data: Mapping[str, Any]) -> list[Command]:
     """The event of a step that continues after a wait or a hold."""
     return tell(scope, control.ref(scope.session_id), EventType.EXECUTION_RESUMED, data)

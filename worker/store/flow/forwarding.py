@@ -17,7 +17,7 @@ from ..database import Command, WatchedTransaction
 from ..fields import is_session_id
 from ..keys import ShardKeys
 from ..records import StepRef
-from ..waking import WakeUp, wake
+from ..waking import WakeUp, wake_early
 from .lines import may_go
 from .stored_values import read_stored
 
@@ -131,15 +131,9 @@ def _try_to_wake(scope: SessionScope, causes: Collection[str], goes_first: bool)
         is_put_off = control.put_off in causes and control.phase == "run" and not control.claim
         if not is_put_off or control.not_before_ms <= now_ms or control.is_held(now_ms):
             return None
-        # What was added for the time in which the step was to be put off.
-        since_ms = control.delayed_ms and max(1, control.delayed_ms - (control.not_before_ms - now_ms))
         publication = _publish_in_front(scope, control, now_ms, watched) if goes_first else ()
-        woken = wake(scope, control, now_ms, {}, publication=publication)
-        changed: list[Command] = [
-            ("HSET", keys.ctl, "put_off", "", "delayed", since_ms),
-            ("ZREM", keys.shard.delayed, scope.session_id),
-        ]
-        watched.commit("flow.forward", [*changed, *woken.commands])
+        woken = wake_early(scope, control, now_ms, {}, publication=publication)
+        watched.commit("flow.forward", woken.commands)
         return woken
 
 
