@@ -308,10 +308,10 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     ),
     "providers-limits": Scenario(
         lambda d, s: limits.everything(d, 200, 60.0),
-        "a provider of five requests a second and model, with its limit unknown, set, changed while workers are killed, and "
+        "a provider of five requests a second and model, with its limit unknown, counted by the clock, set, changed while workers are killed, and "
         "for two models; then one that is away for a minute",
         {"requests": "requests", "refused": "refused", "probes of an outage, one at a time": "probes", **_JOBS},
-        ("unknown", "configured", "killed_and_changed", "two_models", "refused", "probes"),
+        ("unknown", "by_the_clock", "configured", "killed_and_changed", "two_models", "refused", "probes"),
     ),
     "schedules": Scenario(
         lambda d, s: schedules.kill_while_scheduled(d, 600, s, probability=0.1, redis_kills=10),

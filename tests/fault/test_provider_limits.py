@@ -31,6 +31,10 @@ def test_a_limit_that_nobody_knows_is_learned_at_the_cost_of_what_is_in_flight(t
     passed(judge_limits("unknown", limits.unknown(tmp_path / "lab", 60), is_busy=True))
 
 
+def test_a_provider_that_counts_by_the_clock_is_used_up(tmp_path: Path) -> None:
+    passed(judge_limits("by_the_clock", limits.by_the_clock(tmp_path / "lab", 150), is_busy=True))
+
+
 def test_a_limit_that_is_set_is_used_up_and_never_passed(tmp_path: Path) -> None:
     passed(judge_limits("configured", limits.configured(tmp_path / "lab", 60), is_busy=True))
 

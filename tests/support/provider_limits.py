@@ -3,6 +3,7 @@
 The part "limits" of a plan:
 
     "requests": n, "seconds": s (1)    n requests in s seconds; as many at once
+    "by_clock": true                   they count from each multiple of s seconds, as many gateways do
     "tokens": n                        a minute; a request takes what its messages and its answer have
     "retry_after": "seconds" (whole, rounded up, from 1) | "ms" | "date" | null (says nothing)
     "headers": "openai" | "anthropic"  on every answer
@@ -28,21 +29,29 @@ _MINUTE: Final = 60.0
 
 @dataclass(eq=False)
 class TokenBucket:
-    """So many units in a time, and as many at once."""
+    """So many units in a time, and as many at once.
+
+    Attributes:
+        by_clock: They are all there again at each multiple of the time, and none before.
+    """
 
     size: float
     seconds: float
     left: float
     at: float
+    by_clock: bool = False
 
     @classmethod
-    def full(cls, size: float, seconds: float, now: float) -> TokenBucket:
-        return cls(size, seconds, size, now)
+    def full(cls, size: float, seconds: float, now: float, *, by_clock: bool = False) -> TokenBucket:
+        return cls(size, seconds, size, now, by_clock)
 
     def wait(self, units: float, now: float) -> float:
         """Seconds until so many units are there; 0 when they are."""
-        self.left = min(self.size, self.left + (now - self.at) * self.size / self.seconds)
-        self.at = now
+        before, self.at = self.at, now
+        if self.by_clock:
+            self.left = self.size if now // self.seconds > before // self.seconds else self.left
+            return 0.0 if self.left >= min(units, self.size) else self.seconds - now % self.seconds
+        self.left = min(self.size, self.left + (now - before) * self.size / self.seconds)
         return max(0.0, (min(units, self.size) - self.left) * self.seconds / self.size)
 
     def reset_seconds(self) -> float:
@@ -102,7 +111,9 @@ class Limits:
         found: list[tuple[TokenBucket, float]] = []
         for dimension, (size, seconds, cost) in wanted.items():
             if size is not None:
-                bucket = self._buckets.setdefault((dimension, model, key), TokenBucket.full(size, seconds, now))
+                by_clock = bool(limits.get("by_clock"))
+                full = TokenBucket.full(size, seconds, now, by_clock=by_clock)
+                bucket = self._buckets.setdefault((dimension, model, key), full)
                 found.append((bucket, cost))
         return found
 

@@ -23,6 +23,7 @@ from support.wait import wait_until
 SLOTS: Final = 16
 WORKERS: Final = 2
 PER_SECOND: Final = 5
+CLOCK_SECONDS: Final = 10.0
 LATENCY: Final = 0.2
 """Seconds that an answer takes."""
 LONGEST_SHARE: Final = 1.15
@@ -161,6 +162,15 @@ def unknown(directory: Path, jobs: int) -> Played:
         return played.wait(jobs / PER_SECOND)
 
 
+def by_the_clock(directory: Path, jobs: int) -> Played:
+    """Nothing is known, and the provider counts by the clock and does not say until when it refuses."""
+    with stage(directory) as played:
+        requests = round(PER_SECOND * CLOCK_SECONDS)
+        played.plan(limits={"requests": requests, "seconds": CLOCK_SECONDS, "by_clock": True, "retry_after": None})
+        played.submit(jobs)
+        return played.wait(jobs / PER_SECOND)
+
+
 def configured(directory: Path, jobs: int) -> Played:
     """The limit is set before."""
     with stage(directory) as played:
@@ -239,6 +249,7 @@ def everything(directory: Path, jobs: int, outage_seconds: float) -> Verdict:
     verdict = Verdict()
     for name, play in (
         ("unknown", unknown),
+        ("by_the_clock", by_the_clock),
         ("configured", configured),
         ("killed_and_changed", killed_and_changed),
         ("two_models", two_models),
