@@ -72,7 +72,7 @@ class ReplicatedBench(Bench):
             self.settings,
             clock=self.clock,
             publisher=Publisher(),
-            confirmer=Confirmer(self.replicated, self.settings),
+            confirmer=Confirmer(self.replicated, self.settings, list),
             confirms_actions=True,
         )
 

@@ -376,6 +376,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             ("stop", 2, "it stands still for 27 s and goes on"),
             ("three", 2, "three primaries are killed in a row"),
             ("restart", 5, "the primary is killed and started again at once"),
+            ("planned", 4, "an operator asks for another primary (SENTINEL FAILOVER), and the present one goes on until it is told"),
             ("replica-first", 2, "a replica is killed first, then the primary"),
             ("part-primary", 1, "the primary is cut off for 20 s, with one worker and one client"),
             ("part-pair", 1, "primary and replica are cut off together for 20 s, with one worker and one client"),

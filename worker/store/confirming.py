@@ -10,20 +10,21 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...config.redis_urls import uses_sentinels
 from ...config.settings import Settings
 from ..concurrency import fibers
 from ..errors import CeleryAgentsError, NotConfirmed, StoreUnavailable
-from .database import USED_PRIMARIES, Command, Confirmation, ReplicatedDatabase
+from .database import USED_PRIMARIES, Command, Confirmation, KnownServer, ReplicatedDatabase
 from .keys import FleetKeys, ShardKeys
 
 # The key outlives pauses between confirmations, so that a full Redis takes the next one: PEXPIRE needs no memory.
 _KEY_MS: Final = 40 * 24 * 3_600_000
 # A replica that Sentinels can choose runs on each of three hosts, and one confirmation outvotes the host that is lost.
+# They may still choose the other replica while the primary is there: an operator wishes it, or it was slow for them.
 _OF_THREE_HOSTS: Final = 2
 
 
@@ -56,10 +57,17 @@ class _Ticket:
 class Confirmer:
     """Confirms what the callers of one process have written or read. Safe between threads and fibers."""
 
-    def __init__(self, database: ReplicatedDatabase, settings: Settings) -> None:
+    def __init__(
+        self, database: ReplicatedDatabase, settings: Settings, ask_servers: Callable[[], Sequence[KnownServer]]
+    ) -> None:
+        """
+        Args:
+            ask_servers: Asks all servers that the Sentinels know; those that answer. It may raise StoreUnavailable.
+        """
         self._database = database
+        self._ask_servers = ask_servers
         self._wanted = settings.replicas
-        self._most = most_replicas(settings)
+        self._most = self._awaited = most_replicas(settings)
         self._timeout_ms = round(settings.replica_timeout_seconds * 1000)
         self._rounds: dict[str, _Rounds] = {}
 
@@ -118,13 +126,34 @@ class Confirmer:
             )
         if found.acknowledged < self._wanted:
             return f"{found.acknowledged} of {self._wanted} replicas have it"
-        return ""
+        return found.doubt
 
     def _confirm(self, keys: Collection[str]) -> Confirmation:
         writes: list[Command] = []
         for key in keys:
             writes += [("HSETNX", key, "at", 1), ("PEXPIRE", key, _KEY_MS)]
-        return self._database.confirm([*writes, ("WAIT", self._wanted, self._timeout_ms)])
+        found, awaited = self._wait(writes), self._awaited
+        connected = min(found.connected, self._most)
+        self._awaited = max(self._wanted, connected)
+        if found.acknowledged < connected and awaited < self._awaited:
+            found = self._wait(writes)  # a replica has come since, and was not waited for
+        if self._wanted <= found.acknowledged < self._most:
+            found = replace(found, doubt=self._doubt(found))
+        return found
+
+    def _wait(self, writes: Sequence[Command]) -> Confirmation:
+        return self._database.confirm([*writes, ("WAIT", self._awaited, self._timeout_ms)])
+
+    def _doubt(self, found: Confirmation) -> str:
+        """Why a server that lacks what was written may become the primary, or is it; "" when none may."""
+        linked = 0
+        for each in fibers.run_in_thread(self._ask_servers):
+            if each.primary == found.former and not each.is_replica:
+                continue  # the former primary, which the Sentinels have not told yet
+            if each.primary != found.primary or (each.is_replica and not each.is_linked):
+                return f"{each.address} does not follow this primary: it may take its place, or has just come back"
+            linked += each.is_linked
+        return "" if linked <= found.acknowledged else f"{found.acknowledged} of {linked} replicas have it"
 
 
 class _Rounds:

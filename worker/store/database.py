@@ -37,12 +37,33 @@ class Confirmation:
         connected: How many replicas are connected.
         is_primary: It has not become a replica.
         primary: Its replication id, which no other primary has, and it has not had before it was last a replica.
+        former: The replication id of the primary that it followed before it was one; nobody's where it followed none.
+        doubt: Why a server that lacks it may become the primary, or is it already; "" when none may.
     """
 
     acknowledged: int
     connected: int
     is_primary: bool
     primary: str
+    former: str = ""
+    doubt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownServer:
+    """A server that Sentinels know, as it has answered.
+
+    Attributes:
+        address: Host and port.
+        primary: The replication id of what it holds: its own, or that of the primary it follows.
+        is_replica: It is none that takes writes.
+        is_linked: It is a replica that is connected to its primary, and has all data.
+    """
+
+    address: str
+    primary: str
+    is_replica: bool
+    is_linked: bool
 
 
 class Changed(Exception):

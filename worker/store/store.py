@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from ...config.redis_urls import uses_cluster
+from ...config.redis_urls import uses_cluster, uses_sentinels
 from ...config.settings import Settings
 from ..archive.archive import open_archive
 from .archiving.moving import Archiver
@@ -37,6 +37,7 @@ from .memory.database import MemoryDatabase
 from .redis.cluster import connect_cluster
 from .redis.connection import PlainSocket
 from .redis.database import RedisDatabase, connect
+from .redis.sentinel_views import KnownServers
 from .requests.answering import AnswerVerbs
 from .requests.listing import RequestListVerbs
 from .sessions.acting import ActVerbs
@@ -230,7 +231,8 @@ def redis_store(
         plain_socket=plain_socket,
         asks_primary=settings.replicas > 0,
     )
-    confirmer = Confirmer(chosen, settings) if settings.replicas else None
+    ask_servers = KnownServers(settings.redis_url).ask if uses_sentinels(settings.redis_url) else list
+    confirmer = Confirmer(chosen, settings, ask_servers) if settings.replicas else None
     store = Store(
         chosen, settings, clock=RedisClock(), publisher=publisher or Publisher(),
         confirmer=confirmer, confirms_actions=confirms_actions,

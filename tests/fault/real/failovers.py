@@ -20,7 +20,7 @@ from support.failover_lab import FailoverLab
 from support.hosts import HOSTS_MISSING, can_make_hosts
 from support.lab import Lab
 from support.redis_keys import session_key
-from support.sentinels import SENTINEL_MISSING, find_sentinel
+from support.sentinels import MASTER, SENTINEL_MISSING, find_sentinel
 from support.serve_process import ServeProcess
 from support.verdict import Submitted, Verdict
 from support.wait import wait_until
@@ -220,6 +220,17 @@ def _restart(lab: FailoverLab) -> list[float]:
     return [first]
 
 
+def _planned(lab: FailoverLab) -> list[float]:
+    """An operator asks a Sentinel for another primary, and the present one goes on until it is told."""
+    before = lab.group.primary
+    with lab.group.sentinel_client() as client:
+        client.execute_command("SENTINEL", "FAILOVER", MASTER)
+    lab.group.wait_for_failover(before)
+    first = first_step(lab)
+    time.sleep(_NOTICED_SECONDS)
+    return [first]
+
+
 def _replica_first(lab: FailoverLab) -> list[float]:
     """A replica is killed, then the primary; the replica that is left takes over."""
     replica = lab.group.replicas[0]
@@ -258,6 +269,7 @@ _FAULTS: dict[str, Callable[[FailoverLab], list[float]]] = {
     "stop": _stop,
     "three": _three,
     "restart": _restart,
+    "planned": _planned,
     "replica-first": _replica_first,
     "part-primary": _part_primary,
     "part-pair": _part_pair,

@@ -197,6 +197,7 @@ class RedisDatabase:
             connected=int(lines.get("connected_slaves", "0")),
             is_primary=lines.get("role") == "master",
             primary=replication_id(info),
+            former=lines.get("master_replid2", ""),
         )
 
     def drop_connections(self, key: str = "") -> None:

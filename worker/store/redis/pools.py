@@ -5,6 +5,7 @@ redis-py's own retries are off: after a lost reply they would do something twice
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -127,6 +128,19 @@ class Sentinels(_Sentinel):
                 raise MasterNotFoundError(_describe_disagreement(newest, other, service_name, self.setting))
         return newest["ip"], newest["port"]
 
+    def find_servers(self, service_name: str) -> set[tuple[str, int]]:
+        """Find host and port of each server, primary or replica, that a Sentinel knows; none where none answers."""
+        found: set[tuple[str, int]] = set()
+        answers = dict(self.ask_all(patient=False))
+        for client in self.sentinels:
+            answer = answers.get(_address(client), "")
+            if isinstance(answer, str) or service_name not in answer:
+                continue
+            with contextlib.suppress(RedisError):
+                states = answer[service_name], *client.sentinel_slaves(service_name)
+                found |= {(each["ip"], int(each["port"])) for each in states}
+        return found
+
     def ask_all(self, *, patient: bool = True) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Ask each Sentinel what it watches: its address, with the states by name, or with why it does not answer.
 
@@ -134,8 +148,7 @@ class Sentinels(_Sentinel):
             patient: Ask those too that did not answer a short time ago.
         """
         for client in self.sentinels:
-            place = client.get_connection_kwargs()
-            address = f"{place['host']}:{place['port']}"
+            address = _address(client)
             if not patient and time.monotonic() < self._away.get(address, 0.0):
                 continue
             try:
@@ -143,6 +156,11 @@ class Sentinels(_Sentinel):
             except RedisError as error:
                 self._away[address] = time.monotonic() + _AWAY_SECONDS
                 yield address, f"{type(error).__name__}: {error}"
+
+
+def _address(client: Any) -> str:
+    place = client.get_connection_kwargs()
+    return f"{place['host']}:{place['port']}"
 
 
 def _is_same_server(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Questions to Sentinels about the servers that they watch, for people who look for what is wrong."""
+"""Questions to Sentinels about the servers that they watch, and to these servers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import Any, Final
 import redis
 
 from ....config.redis_urls import SENTINEL_SECONDS, SentinelUrl, uses_sentinels
+from ...errors import StoreUnavailable
+from ..database import KnownServer
 from .pools import make_pool, make_sentinels
 
 _Redis: Final[Any] = redis.Redis
+_SERVER_SECONDS: Final = 0.5
+"""A server that takes longer is taken for one that is away: nobody chooses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,39 @@ def watched_replicas(url: str) -> list[WatchedReplica]:
         known = [WatchedReplica(each["ip"], int(each["port"]), int(each["slave-priority"])) for each in states]
         found = max(found, known, key=len)
     return found
+
+
+class KnownServers:
+    """The servers that the Sentinels of a URL know, asked again and again. Safe between threads."""
+
+    def __init__(self, url: str) -> None:
+        self._named = SentinelUrl.parse(url)
+        self._sentinels = make_sentinels(self._named)
+
+    def ask(self) -> list[KnownServer]:
+        """Ask each server what it holds; those that answer.
+
+        Raises:
+            StoreUnavailable: No Sentinel answers, or a server does not tell.
+        """
+        places = self._sentinels.find_servers(self._named.primary)
+        if not places:
+            raise StoreUnavailable("no Sentinel tells which servers there are")
+        return [found for place in sorted(places) if (found := self._ask(*place)) is not None]
+
+    def _ask(self, host: str, port: int) -> KnownServer | None:
+        pool = make_pool(self._named.server, timeout_seconds=_SERVER_SECONDS, host=host, port=port)
+        try:
+            with _Redis.from_pool(pool) as client:
+                said = client.info("replication")
+        except (redis.ConnectionError, redis.TimeoutError, OSError):
+            return None
+        except redis.RedisError as error:
+            raise StoreUnavailable(f"{host}:{port} does not tell what it holds: {error}") from None
+        is_replica = said.get("role") != "master"
+        is_linked = is_replica and said.get("master_link_status") == "up"
+        primary = str(said.get("master_replid", ""))
+        return KnownServer(f"{host}:{port}", primary, is_replica=is_replica, is_linked=is_linked)
 
 
 def replica_times(url: str) -> Iterator[tuple[str, float]]:
