@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -26,6 +27,8 @@ _KEY_MS: Final = 40 * 24 * 3_600_000
 # A replica that Sentinels can choose runs on each of three hosts, and one confirmation outvotes the host that is lost.
 # They may still choose the other replica while the primary is there: an operator wishes it, or it was slow for them.
 _OF_THREE_HOSTS: Final = 2
+_FEW_SECONDS: Final = 10.0
+"""Sentinels look for another replica so often."""
 
 
 def most_replicas(settings: Settings) -> int:
@@ -62,12 +65,13 @@ class Confirmer:
     ) -> None:
         """
         Args:
-            ask_servers: Asks all servers that the Sentinels know; those that answer. It may raise StoreUnavailable.
+            ask_servers: Asks all servers that the Sentinels know. It may raise StoreUnavailable.
         """
         self._database = database
         self._ask_servers = ask_servers
         self._wanted = settings.replicas
         self._most = self._awaited = most_replicas(settings)
+        self._few_until = float("-inf")
         self._timeout_ms = round(settings.replica_timeout_seconds * 1000)
         self._rounds: dict[str, _Rounds] = {}
 
@@ -146,14 +150,22 @@ class Confirmer:
 
     def _doubt(self, found: Confirmation) -> str:
         """Why a server that lacks what was written may become the primary, or is it; "" when none may."""
-        linked = 0
-        for each in fibers.run_in_thread(self._ask_servers):
+        if time.monotonic() < self._few_until:
+            return ""
+        linked, servers = 0, fibers.run_in_thread(self._ask_servers)
+        for each in servers:
+            if not each.primary:
+                continue  # whoever could choose it is cut off with it
             if each.primary == found.former and not each.is_replica:
                 continue  # the former primary, which the Sentinels have not told yet
             if each.primary != found.primary or (each.is_replica and not each.is_linked):
                 return f"{each.address} does not follow this primary: it may take its place, or has just come back"
             linked += each.is_linked
-        return "" if linked <= found.acknowledged else f"{found.acknowledged} of {linked} replicas have it"
+        if linked > found.acknowledged:
+            return f"{found.acknowledged} of {linked} replicas have it"
+        if len(servers) <= 1 + found.acknowledged:  # there are no others than those that have it
+            self._few_until = time.monotonic() + _FEW_SECONDS
+        return ""
 
 
 class _Rounds:

@@ -51,19 +51,19 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class KnownServer:
-    """A server that Sentinels know, as it has answered.
+    """A server that Sentinels know.
 
     Attributes:
         address: Host and port.
-        primary: The replication id of what it holds: its own, or that of the primary it follows.
+        primary: The replication id of what it holds: its own, or that of its primary. "": it does not answer.
         is_replica: It is none that takes writes.
         is_linked: It is a replica that is connected to its primary, and has all data.
     """
 
     address: str
-    primary: str
-    is_replica: bool
-    is_linked: bool
+    primary: str = ""
+    is_replica: bool = True
+    is_linked: bool = False
 
 
 class Changed(Exception):

@@ -18,6 +18,7 @@ PRIMARY: Final = KnownServer("a:1", "now", is_replica=False, is_linked=False)
 LINKED: Final = KnownServer("b:1", "now", is_replica=True, is_linked=True)
 OTHER: Final = KnownServer("c:1", "now", is_replica=True, is_linked=True)
 FORMER: Final = KnownServer("c:1", "before", is_replica=False, is_linked=False)
+AWAY: Final = KnownServer("c:1")
 
 
 class StubPrimary:
@@ -47,8 +48,8 @@ def confirmer(primary: StubPrimary, *servers: KnownServer) -> Confirmer:
 
 @pytest.mark.parametrize(
     "servers",
-    [(PRIMARY, LINKED), (LINKED,), (PRIMARY, LINKED, FORMER)],
-    ids=["the other is away", "none but the replica answers", "the former primary was not told yet"],
+    [(PRIMARY, LINKED, AWAY), (KnownServer("a:1"), LINKED, AWAY), (PRIMARY, LINKED, FORMER), (PRIMARY, LINKED)],
+    ids=["the other is away", "none but the replica answers", "the former primary was not told yet", "no other"],
 )
 def test_one_of_two_replicas_confirms_where_no_server_lacks_it(servers: Sequence[KnownServer]) -> None:
     confirmer(StubPrimary(1), *servers).confirm(FLEET, {"now"})
@@ -71,7 +72,7 @@ def test_one_of_two_replicas_confirms_nothing_that_a_server_lacks(other: KnownSe
 
 
 def test_a_replica_that_stands_still_answers_nobody_and_keeps_nothing_from_being_confirmed() -> None:
-    confirmer(StubPrimary(2, still=1), PRIMARY, LINKED).confirm(FLEET, {"now"})
+    confirmer(StubPrimary(2, still=1), PRIMARY, LINKED, AWAY).confirm(FLEET, {"now"})
 
 
 def test_servers_are_asked_only_where_a_replica_has_not_confirmed() -> None:
@@ -86,9 +87,24 @@ def test_servers_are_asked_only_where_a_replica_has_not_confirmed() -> None:
         asking.confirm(FLEET, {"now"})
 
 
+@pytest.mark.parametrize(("servers", "asked"), [((PRIMARY, LINKED), 1), ((PRIMARY, LINKED, AWAY), 3)])
+def test_a_single_replica_is_the_only_one_for_ten_seconds(servers: Sequence[KnownServer], asked: int) -> None:
+    primary: Any = StubPrimary(1)
+    counted: list[int] = []
+
+    def ask() -> Sequence[KnownServer]:
+        counted.append(1)
+        return servers
+
+    asking = Confirmer(primary, SETTINGS, ask)
+    for _ in range(3):
+        asking.confirm(FLEET, {"now"})
+    assert len(counted) == asked
+
+
 def test_a_replica_that_comes_back_is_waited_for_at_once() -> None:
     primary = StubPrimary(1)
-    asking = confirmer(primary, PRIMARY, LINKED)
+    asking = confirmer(primary, PRIMARY, LINKED, AWAY)
     asking.confirm(FLEET, {"now"})
     asking.confirm(FLEET, {"now"})
     primary.connected = 2

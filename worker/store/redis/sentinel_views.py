@@ -90,7 +90,7 @@ class KnownServers:
         self._sentinels = make_sentinels(self._named)
 
     def ask(self) -> list[KnownServer]:
-        """Ask each server what it holds; those that answer.
+        """Ask each server what it holds.
 
         Raises:
             StoreUnavailable: No Sentinel answers, or a server does not tell.
@@ -98,15 +98,15 @@ class KnownServers:
         places = self._sentinels.find_servers(self._named.primary)
         if not places:
             raise StoreUnavailable("no Sentinel tells which servers there are")
-        return [found for place in sorted(places) if (found := self._ask(*place)) is not None]
+        return [self._ask(*place) for place in sorted(places)]
 
-    def _ask(self, host: str, port: int) -> KnownServer | None:
+    def _ask(self, host: str, port: int) -> KnownServer:
         pool = make_pool(self._named.server, timeout_seconds=_SERVER_SECONDS, host=host, port=port)
         try:
             with _Redis.from_pool(pool) as client:
                 said = client.info("replication")
         except (redis.ConnectionError, redis.TimeoutError, OSError):
-            return None
+            return KnownServer(f"{host}:{port}")
         except redis.RedisError as error:
             raise StoreUnavailable(f"{host}:{port} does not tell what it holds: {error}") from None
         is_replica = said.get("role") != "master"
