@@ -126,6 +126,19 @@ def test_after_a_stop_no_call_begins_and_no_record_stays(bench: Bench) -> None:
     assert not bench.claim().loaded.journal.begun
 
 
+def test_a_begin_record_of_one_who_lost_the_claim_is_taken_back(bench: Bench) -> None:
+    """Else the call would be unknown to the next claim, although nobody began it."""
+    slept = bench.claim().claim
+    assert bench.store.steps.begin_calls(slept, {0: 1000}, 5).own == {0}
+    bench.end_lease(slept)
+    later = bench.claim().claim
+    with pytest.raises(ClaimLost):
+        bench.store.steps.begin_calls(slept, {0: 1000, 1: 1000}, 9)
+    bench.end_lease(later)
+    begun = bench.claim().loaded.journal.begun
+    assert {index: each.claim for index, each in begun.items()} == {0: slept.id}, "that one may have happened"
+
+
 def test_whoever_lost_the_claim_begins_nothing(bench: Bench) -> None:
     slept = bench.claim().claim
     bench.end_lease(slept)

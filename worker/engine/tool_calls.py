@@ -225,7 +225,9 @@ class ToolCalls:
         timeouts = {each.index: round(each.timeout * 1000) for each in effects}
         again = [index for index in timeouts if index in run.journal.begun]
         looked_up = [each.index for each in effects if each.tool.effect is Effect.LOOKUP]
+        asked_at = self._services.monotonic()
         begun = self._journal_beginnings(run, timeouts, again, looked_up)
+        took = self._services.monotonic() - asked_at
         records = {index: CallRecord.from_journal(index, raw) for index, raw in begun.results.items()}
         is_late = any(is_superseded(run, index, record) for index, record in records.items())
         for index, record in records.items():
@@ -237,6 +239,9 @@ class ToolCalls:
             run, batch = self._begun_calls.leave_others_off(run, batch)
         if begun.others or is_late:  # another worker wrote in between; the next claim reads the journal again
             return give_back(run, self._store, "the journal was written by another claim"), ()
+        if looked_up and took > self._services.settings.lookup_margin_seconds / 2:
+            # Their time counts from before that: who looks them up would believe too early that they did not happen.
+            return give_back(run, self._store, f"the begin records took {took:.0f} s"), ()
         # Asked again: the round trip of the begin records may have taken long.
         run = self._check_interruption(run)
         runnable = [each for each in batch if each.index not in timeouts or each.index in begun.own]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,36 @@ def test_a_lookup_that_says_no_is_believed_when_the_first_call_must_be_over(
     else:
         assert isinstance(outcome, RetryLater)
         assert outcome.seconds == pytest.approx(waits, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("effect", "took", "runs"), [("lookup", 2.4, True), ("lookup", 2.6, False), ("keyed", 2.6, True)]
+)
+def test_a_call_that_can_be_looked_up_does_not_begin_long_behind_the_time_in_its_begin_record(
+    new_bench: NewBench, monkeypatch: pytest.MonkeyPatch, effect: str, took: float, runs: bool
+) -> None:
+    """Whoever takes over believes "did not happen" when the call must be over, counted from that time."""
+    ran: list[str] = []
+    lookup = (lambda key, ctx: LookupResult.did_not_happen()) if effect == "lookup" else None
+
+    @tool(effect=effect, lookup=lookup)
+    def send() -> str:
+        """Send."""
+        ran.append("send")
+        return "sent"
+
+    bench = new_bench(calling(CallTool("send"), tools=[send]))
+    begin = bench.store.steps.begin_calls
+
+    def begin_and_stand_still(*args: Any, **kwargs: Any) -> Any:
+        begun = begin(*args, **kwargs)
+        bench.clock.go_on(took)
+        return begun
+
+    monkeypatch.setattr(bench.store.steps, "begin_calls", begin_and_stand_still)
+    outcome = bench.step(bench.submit())
+    assert ran == (["send"] if runs else [])
+    assert isinstance(outcome, Done if runs else RetryLater)
 
 
 @pytest.mark.parametrize(("reason", "words"), [("", "its lookup cannot tell"), ("no trace of it", "no trace of it")])

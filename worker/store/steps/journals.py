@@ -197,14 +197,14 @@ class JournalVerbs(StorePart):
         replies = _begin(journal, [*commands, *marks.commands()], again)
         (*place, holder, stop, interrupt), *written, found = replies[: len(commands)]
         results, begun = found[: len(wanted)], found[len(wanted) :]
+        fresh = [i for i, is_new in zip(wanted, written, strict=True) if is_new]
         if not journal.is_held(holder):
-            # A record that stays reads as a call that may have happened, which is the safe way to be wrong.
+            _withdraw(journal, {i: records[i] for i in fresh if i not in again})
             journal.expire_if_past(place)
             raise claim_lost(claim)
         is_stopped = fields.text(stop) == claim.ref.execution_id
         is_interrupted = fields.text(interrupt) == interrupt_field(claim.ref.execution_id, claim.ref.step)
         finished = {i: value for i, value in zip(wanted, results, strict=True) if value is not None}
-        fresh = (i for i, is_new in zip(wanted, written, strict=True) if is_new)
         _withdraw(journal, {i: records[i] for i in fresh if is_stopped or is_interrupted or i in finished})
         crash_points.at("c4")
         is_own = {i for i, is_new in zip(wanted, written, strict=True) if is_new or i in again}
