@@ -111,7 +111,8 @@ class KnownServers:
             raise StoreUnavailable(f"{host}:{port} does not tell what it holds: {error}") from None
         is_replica = said.get("role") != "master"
         is_linked = is_replica and said.get("master_link_status") == "up"
-        primary = str(said.get("master_replid", ""))
+        if not (primary := str(said.get("master_replid", ""))):
+            raise StoreUnavailable(f"{host}:{port} tells no replication id")
         return KnownServer(f"{host}:{port}", primary, is_replica=is_replica, is_linked=is_linked)
 
 

@@ -49,11 +49,12 @@ local function learned(dimension)
   local rate, source, at = string.match(fields['learned:' .. dimension] or '', '^([%d.]+) (%a+) (%d+)$')
   if not rate or now - at >= HOUR then return nil end
   rate = tonumber(rate)
+  local base = rate
   -- What was concluded from refusals grows until the next one: quickly before the second, later 5 % a minute.
   if source == 'refusals' then
-    return rate * (1 + (number('refusals') > 1 and 0.05 or 1.2) * (now - at) / MINUTE), source, rate
+    rate = rate * (1 + (number('refusals') > 1 and 0.05 or 1.2) * (now - at) / MINUTE)
   end
-  return rate, source, rate
+  return rate, source, base
 end
 
 local function learn(dimension, rate, source)
