@@ -207,7 +207,7 @@ class JournalVerbs(StorePart):
         finished = {i: value for i, value in zip(wanted, results, strict=True) if value is not None}
         _withdraw(journal, {i: records[i] for i in fresh if is_stopped or is_interrupted or i in finished})
         crash_points.at("c4")
-        is_own = {i for i, is_new in zip(wanted, written, strict=True) if is_new or i in again}
+        is_own = {*fresh, *again}
         if corrections := marks.correct(replies[len(commands) :], is_own):
             # Only while these records are there: a worker that was paused here must not bring a journal back.
             own_records = {f"t{i}:s": value for i, value in zip(wanted, begun, strict=True) if i in is_own and value}
