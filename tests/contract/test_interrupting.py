@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from celery_agents.worker.flow.values import AT_PROVIDER
 from celery_agents.worker.state import ExecutionBudget
 from celery_agents.worker.store import RefusedWait, StepRef, StoredWait
 from celery_agents.worker.store.control import BUDGET_MARK, HELD_MARK, INTERRUPT_MARK
 from celery_agents.worker.store.keys import WAKE_CHANNEL
 from celery_agents.worker.store.records import MessageMode, Placement
 
-from support.asking import a_request, approve, ask, commit_leg, control, events, open_requests, try_to_wait
+from support.asking import HOUR_MS, a_request, approve, ask, commit_leg, control, events, open_requests, try_to_wait
 from support.points import Points
 from support.store import Bench
 
@@ -81,6 +82,17 @@ def test_the_claim_after_a_worker_that_died_knows_of_it(bench: Bench) -> None:
     bench.store.steps.record_failure(dead.claim, 1, b'{"kind":"timeout"}')
     bench.end_lease(dead.claim)
     interrupt(bench)
+    assert bench.claim().loaded.is_interrupted
+
+
+def test_an_interruption_of_a_step_at_its_provider_takes_back_the_time_until_its_next_look(bench: Bench) -> None:
+    bench.store.steps.release(bench.claim().claim, delay_ms=0, give_back=True, reason="503")
+    before = int(control(bench, "delayed")[0])
+    claim = bench.claim().claim
+    bench.store.steps.release(claim, delay_ms=HOUR_MS, give_back=True, reason="at the provider", put_off=AT_PROVIDER)
+    interrupt(bench)
+    assert abs(int(control(bench, "delayed")[0]) - before) < 5_000, "since when it is retried"
+    assert bench.database("ZCARD", bench.store.context.keys(bench.session).shard.delayed) == 0
     assert bench.claim().loaded.is_interrupted
 
 

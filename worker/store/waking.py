@@ -44,7 +44,7 @@ def wake(
     *,
     publication: Sequence[Command] = (),
 ) -> WakeUp:
-    """Let the step of a session that has no claim continue at once, whether it waits or was delayed.
+    """Let the step of a session that has no claim continue at once, whether it waits, was delayed or put off.
 
     Args:
         data: Of the event `execution_resumed`, which is written for a session that waits: its cause, and by whom.
@@ -58,28 +58,16 @@ def wake(
         ("ZADD", keys.shard.due, now_ms + scope.context.due_ms, scope.session_id),
         *publication,
     ]
+    if control.put_off and control.not_before_ms > now_ms:
+        # Without what was added for the time in which the step was to be put off.
+        since_ms = control.delayed_ms and max(1, control.delayed_ms - (control.not_before_ms - now_ms))
+        commands += [
+            ("HSET", keys.ctl, "put_off", "", "delayed", since_ms),
+            ("ZREM", keys.shard.delayed, scope.session_id),
+        ]
     if control.phase == "wait":
         commands += resumed_event(scope, control, data)
     return WakeUp(commands, None if publication else ref)
-
-
-def wake_early(
-    scope: SessionScope,
-    control: ControlFields,
-    now_ms: int,
-    data: Mapping[str, Any],
-    *,
-    publication: Sequence[Command] = (),
-) -> WakeUp:
-    """Let a step that was put off look again before its time; arguments as for `wake`."""
-    # Without what was added for the time in which the step was to be put off.
-    since_ms = control.delayed_ms and max(1, control.delayed_ms - (control.not_before_ms - now_ms))
-    woken = wake(scope, control, now_ms, data, publication=publication)
-    changed: list[Command] = [
-        ("HSET", scope.keys.ctl, "put_off", "", "delayed", since_ms),
-        ("ZREM", scope.keys.shard.delayed, scope.session_id),
-    ]
-    return WakeUp([*changed, *woken.commands], woken.publish)
 
 
 def resumed_event(scope: SessionScope, control: ControlFields, data: Mapping[str, Any]) -> list[Command]:

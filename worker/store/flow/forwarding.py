@@ -17,7 +17,7 @@ from ..database import Command, WatchedTransaction
 from ..fields import is_session_id
 from ..keys import ShardKeys
 from ..records import StepRef
-from ..waking import WakeUp, wake_early
+from ..waking import WakeUp, wake
 from .lines import may_go
 from .stored_values import read_stored
 
@@ -132,7 +132,7 @@ def _try_to_wake(scope: SessionScope, causes: Collection[str], goes_first: bool)
         if not is_put_off or control.not_before_ms <= now_ms or control.is_held(now_ms):
             return None
         publication = _publish_in_front(scope, control, now_ms, watched) if goes_first else ()
-        woken = wake_early(scope, control, now_ms, {}, publication=publication)
+        woken = wake(scope, control, now_ms, {}, publication=publication)
         watched.commit("flow.forward", woken.commands)
         return woken
 

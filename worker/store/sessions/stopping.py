@@ -35,7 +35,7 @@ from ..queued_messages import WaitingMessages, inbox_commands, with_known
 from ..records import ActionResult, Hold, NextState, Snapshot, StepRef, Transition
 from ..safe_ends import mark_safe
 from ..session_records import SESSION_STATUS
-from ..waking import end_waiting, resumed_event, wake, wake_early
+from ..waking import end_waiting, resumed_event, wake
 from .loading import require_head, with_budget
 from .watched_sessions import WatchedSession
 
@@ -304,7 +304,7 @@ def _resume(scope: SessionScope, by: str) -> ActionResult:
             if is_later and not control.put_off:  # a later start or a delay still counts
                 commands.append(("ZADD", keys.shard.due, control.not_before_ms, scope.session_id))
             else:  # whoever brings forward what was put off has passed it
-                woken = (wake_early if is_later else wake)(scope, control, now_ms, data)
+                woken = wake(scope, control, now_ms, data)
                 commands, publish = [*commands, *woken.commands], woken.publish
         if control.phase != "wait":  # waking tells of the others
             commands += resumed_event(scope, control, data)
