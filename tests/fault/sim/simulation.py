@@ -362,11 +362,17 @@ class Simulation:
                 lately is None or world.now - began > 500 or lately[1] != touched or world.now - lately[0] >= 5000,
                 "sweep", f"{ref.execution_id}.{ref.step} is swept again after {world.now - (lately or (0, 0))[0]:.0f} ms",
             )  # fmt: skip
-            self.published_lately[key] = (began, touched)
+            if not self._is_put_off(ref):  # delayed behind the look at what is due; the sweep at its time is right
+                self.published_lately[key] = (began, touched)
             self._publish(ref)
         if swept.lost:
             world.say(f"{worker.process.name} sweeps {', '.join(f'{r.execution_id}.{r.step}' for r in swept.lost)}")
         self._mirror_due()
+
+    def _is_put_off(self, ref: StepRef) -> bool:
+        ctl = f"{PREFIX}s:{ref.session_id}:ctl"
+        (not_before,) = self.context.database.pipeline("due", [("HGET", ctl, "not_before")])
+        return float(not_before or 0) > self.world.now
 
     def _mirror_due(self) -> None:
         (flat,) = self.context.database.pipeline("due", [("ZRANGE", PREFIX + "due", 0, -1, "WITHSCORES")])
