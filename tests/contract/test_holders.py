@@ -25,6 +25,7 @@ pytestmark = pytest.mark.leaves_keys("sessions stand in lines")
 
 TOTAL = LimitPart("crm")
 ACME = LimitPart("crm", "customer", "acme")
+BANK = LimitPart("bank")
 LEASE_MS = 60_000
 
 
@@ -33,9 +34,10 @@ def limit(bench: Bench, total: int | None = 1, **per: int) -> None:
 
 
 def holder(bench: Bench, claim: Claim, *parts: LimitPart) -> Holder:
-    known = bench.store.flow.view().concurrency.get("crm")
     parts = parts or (TOTAL,)
-    since_ms = (0 if known is None else known.since_ms,) * len(parts)
+    view = bench.store.flow.view().concurrency
+    known = [view.get(part.name) for part in parts]
+    since_ms = tuple(0 if each is None else each.since_ms for each in known)
     return Holder(claim.id, claim.ref.session_id, parts, since_ms, claimed_ms=claim.now_ms)
 
 
@@ -406,6 +408,74 @@ def test_who_was_called_while_it_was_suspended_asks_again_when_it_is_resumed(ben
     assert line(bench) == [], "it stands in nobody's way"
     assert bench.store.sessions.resume(second.ref.session_id).outcome == "changed"
     assert claims_again(bench, second)
+
+
+def test_who_waits_where_the_limit_is_zero_stands_in_no_other_line(bench: Bench) -> None:
+    claim, newcomer = bench.claim().claim, *others(bench, 1)
+    limit(bench, total=0, customer=1)
+    assert refuse(bench, claim, ACME, TOTAL) == NoneFree(TOTAL, 0)
+    assert (line(bench, ACME), line(bench)) == ([], [claim.ref.session_id])
+    assert isinstance(take(bench, newcomer, ACME), Taken)
+
+
+@pytest.fixture
+def waits_elsewhere(bench: Bench) -> tuple[Claim, Claim]:
+    """One that was called for the bank and waits in the line of its customer before, and one behind it for the bank."""
+    limit(bench, total=None, customer=1)
+    bench.store.flow.set_value(ConcurrencyLimit("bank", total=1))
+    holds, other, waits, behind = bench.claim().claim, *others(bench, 3)
+    label(bench, waits.ref.session_id, "acme")
+    take(bench, holds, BANK)
+    take(bench, other, ACME)
+    refuse(bench, waits, BANK)
+    refuse(bench, behind, BANK)
+    give(bench, holds, BANK)
+    again = successor_of(bench, waits, is_given_back=True)
+    refuse(bench, again, ACME)
+    return again, behind
+
+
+def call_again(bench: Bench, claim: Claim) -> None:
+    make_overdue(bench, claim, BANK)
+    bench.store.flow.call_waiting()
+
+
+def test_who_waits_in_another_line_keeps_its_place(bench: Bench, waits_elsewhere: tuple[Claim, Claim]) -> None:
+    waits, behind = waits_elsewhere
+    call_again(bench, waits)
+    assert line(bench, BANK) == [waits.ref.session_id, behind.ref.session_id]
+    assert not claims_again(bench, behind)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_who_waits_in_another_line_where_nothing_may_begin_is_passed(
+    bench: Bench, waits_elsewhere: tuple[Claim, Claim], is_removed: bool
+) -> None:
+    waits, behind = waits_elsewhere
+    if is_removed:  # as after a loss of Redis
+        bench.database("HDEL", bench.store.context.fleet.flow, concurrency_field("crm"))
+    else:
+        limit(bench, total=None, customer=0)
+    call_again(bench, waits)
+    assert line(bench, BANK) == [behind.ref.session_id]
+    assert claims_again(bench, behind)
+
+
+def test_who_waits_in_the_line_of_another_customer_by_now_is_passed(bench: Bench) -> None:
+    bolt = LimitPart("crm", "customer", "bolt")
+    limit(bench, total=None, customer=1)
+    first, other, waits, behind = bench.claim().claim, *others(bench, 3)
+    take(bench, first, ACME)
+    take(bench, other, bolt)
+    refuse(bench, waits, ACME)
+    refuse(bench, behind, ACME)
+    label(bench, waits.ref.session_id, "bolt")
+    give(bench, first, ACME)
+    refuse(bench, successor_of(bench, waits, is_given_back=True), bolt)
+    make_overdue(bench, waits, ACME)
+    bench.store.flow.call_waiting()
+    assert (line(bench, ACME), line(bench, bolt)) == ([behind.ref.session_id], [waits.ref.session_id])
+    assert claims_again(bench, behind)
 
 
 def test_who_runs_without_needing_the_holder_any_more_leaves_the_line_at_its_second_call(bench: Bench) -> None:

@@ -63,6 +63,10 @@ class ConcurrencyLimit(Value):
         """The limit as it is stored."""
         return self._with(by=by, since_ms=since_ms)
 
+    def most_of(self, part: LimitPart) -> int | None:
+        """The most at a time in one of its parts; None: no limit."""
+        return self.per.get(part.label) if part.label else self.total
+
     def parts_for(self, labels: Mapping[str, str]) -> Iterator[LimitPart]:
         """The parts that count a session with these labels: those of its labels, then the total, limited or not."""
         for key in sorted(self.per.keys() & labels.keys()):

@@ -31,8 +31,10 @@ def in_line(state: State, part: int) -> list[int]:
 
 
 def refusal(state: State, config: Config, number: int) -> int | None:
-    """The first part that has no holder left for a session; None: it may go."""
-    return next((part for part in parts_of(config, number) if not has_room(state, config, number, part)), None)
+    """The first part where nothing may begin, else the first one that has no holder left; None: it may go."""
+    parts = parts_of(config, number)
+    full = (part for part in parts if not has_room(state, config, number, part))
+    return next((part for part in parts if not state.most[part]), next(full, None))
 
 
 def has_room(state: State, config: Config, number: int, part: int) -> bool:
@@ -57,8 +59,8 @@ def take(state: State, config: Config, number: int, worker: int) -> tuple[State,
     since = session.since or 1 + max(each.since for each in state.sessions)
     lines, called = session.lines, session.called
     for part in parts_of(config, number):
-        # It keeps its place in the lines before that of the refusal, and leaves those behind it.
-        stands = part <= refused_by
+        # It keeps its place in the lines before that of the refusal, unless nothing may begin there.
+        stands = part == refused_by or (part < refused_by and bool(state.most[refused_by]))
         lines = put(lines, part, stands)
         called = put(called, part, called[part] if stands and part < refused_by else UNCALLED)
     waiting = session._replace(since=since, lines=(bool(lines[0]), bool(lines[1])), called=called)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...errors import ClaimLost, StateUnreadable
-from ...flow.concurrency import LimitPart, is_concurrency, undefined_cause
+from ...flow.concurrency import ConcurrencyLimit, LimitPart, concurrency_field, is_concurrency, undefined_cause
 from .. import fields, primaries
 from ..children.above import tree_roots
 from ..context import StorePart, TooManyConflicts
@@ -23,6 +23,7 @@ from ..labels import LABELS, read_labels
 from ..records import StepRef
 from .forwarding import wake_put_off
 from .lines import script_words
+from .stored_values import read_stored
 
 _ANOTHER: Final = -2
 _TAKEN_OVER: Final = -3
@@ -199,9 +200,21 @@ class HolderVerbs(StorePart):
         if control.phase != "run" or control.is_held(now_ms):
             return False
         if control.not_before_ms > now_ms:
-            return is_concurrency(control.put_off)
+            return is_concurrency(control.put_off) and self._keeps_place(called, control.put_off)
         # Refused a moment ago, it is about to be put off. Called again, it runs without having needed the holder.
         return not (control.claim and called.is_again)
+
+    def _keeps_place(self, called: Call, put_off: str) -> bool:
+        """Whether a session that waits in another line stays: it is counted here, and something may begin there."""
+        part, awaited = called.part, LimitPart.parse(put_off.partition(":")[2])
+        if part == awaited:
+            return True
+        if part.label and self.labels_of(called.session_id).get(part.label) != part.value:
+            return False
+        read = ("HGET", self._context.fleet.flow, concurrency_field(awaited.name))
+        (raw,) = self._context.database.pipeline("holders.look", [read])
+        limit = read_stored(ConcurrencyLimit, raw)
+        return raw == b"" or (limit is not None and limit.most_of(awaited) != 0)
 
     def _call(self, point: str, parts: Sequence[LimitPart], asked: dict[str, Any]) -> list[StepRef]:
         return self.wake_called(_read_calls(parts, self._run(point, parts, asked)))

@@ -11,7 +11,7 @@
 -- keep gives {1, now, others wait} or {0} where the holder is gone; look gives {may go}; the others give their calls: {part, session, called before, mark, …}.
 -- A part is refused to whoever has fewer free holders than sessions before it in the line. Parts come in one order, the
 -- total of a limit last: who is refused keeps its place in the lines before that part, and stands in none behind it. Who waits for
--- a limit to be defined stands in the line of that alone.
+-- a limit to be defined, or to be more than 0, stands in the line of that alone.
 local AGAIN, MOST, HOUR = 10000, 100, 3600000
 local flow, lines = KEYS[1], KEYS[2]
 local ask = cjson.decode(ARGV[1])
@@ -73,19 +73,20 @@ local function call(part, settled)
 end
 
 local function take()
-  local limits, newest, since, undefined, refused = {}, now, nil, nil, nil
+  local limits, newest, since, closed, refused = {}, now, nil, nil, nil
   for part = 1, #ask.parts do
     limits[part] = most(part)
     if limits[part] == 'another' then return {-2} end
     local held, line, _, claims = keys(part)
-    if limits[part] == false and not redis.call('ZSCORE', held, id) then undefined = undefined or part end
+    local is_closed = limits[part] == false or limits[part] == 0
+    if is_closed and not redis.call('ZSCORE', held, id) then closed = closed or part end
     local stands = tonumber(redis.call('ZSCORE', claims, session) or '')
     if ask.claimed and not ask.again and stands and stands > ask.claimed then return {-3} end
     local at = tonumber(redis.call('ZSCORE', line, session) or '')
     if at and (not since or at < since) then since = at end
   end
-  refused = undefined
-  for part = 1, undefined and 0 or #ask.parts do
+  refused = closed
+  for part = 1, closed and 0 or #ask.parts do
     local held = keys(part)
     if limits[part] and not redis.call('ZSCORE', held, id) and free(part, limits[part], since) <= 0 then
       refused = part
@@ -94,7 +95,7 @@ local function take()
   end
   if refused then
     local held = redis.call('ZCARD', (keys(refused)))
-    for part = undefined or 1, ask.stand and not since and refused or 0 do
+    for part = closed or 1, ask.stand and not since and refused or 0 do
       local _, line = keys(part)
       local last = redis.call('ZREVRANGE', line, 0, 0, 'WITHSCORES')[2]
       newest = math.max(newest, tonumber(last or 0) + 1)  -- no two come at the same time
@@ -102,7 +103,7 @@ local function take()
     if ask.stand then
       for part = 1, #ask.parts do
         local _, line, called, claims = keys(part)
-        if part > refused or (undefined and part < refused) then
+        if part > refused or (closed and part < refused) then
           leave(part)
           call(part)
         else
