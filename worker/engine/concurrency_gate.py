@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CeleryAgentsError, PutOff
@@ -34,18 +35,20 @@ class _Held:
 
     Attributes:
         lease: Of the claim that it belongs to.
+        kept_at: `monotonic()` before it was taken or kept last.
         others_wait: Somebody stood in a line when it was taken or kept last.
+        outlived_by: Functions that were left running, and hold until they return.
         is_between: The claim is carried on, and its next step has not begun: nobody keeps the holder alive then.
         is_over: What it was taken for has ended.
-        outlived_by: Functions that were left running, and hold until they return.
     """
 
     holder: Holder
     lease: ActiveLease
+    kept_at: float
     others_wait: bool
+    outlived_by: int = 0
     is_between: bool = False
     is_over: bool = False
-    outlived_by: int = 0
 
 
 class ConcurrencyGate:
@@ -85,10 +88,10 @@ class ConcurrencyGate:
         if not self._held:
             return
         with self._lock:
-            own = [name for name in self._held if name.partition(" ")[0] == run.claim.id]
-        for name in own:
+            own = self._held_of(run.claim.id)
+        for name, held in own:
             if run.next_claim is not None and name == run.claim.id:
-                self._held[name].is_between = True
+                held.is_between = True
             else:
                 self._give(name)
 
@@ -136,18 +139,29 @@ class ConcurrencyGate:
 
     # --- holders ----------------------------------------------------------------------------------------------
 
-    def keep(self) -> None:
-        """Keep the holders of all that runs; a step whose holder went to another one has to end."""
+    def kept_at(self, claim_id: str) -> float:
+        """`monotonic()` before the oldest of a claim's holders was taken or kept last; infinite where it has none."""
         with self._lock:
-            current = [*self._held.items()]
+            return min((held.kept_at for _, held in self._held_of(claim_id)), default=inf)
+
+    def keep(self, claim_id: str = "") -> None:
+        """Keep the holders of a claim, or of all that runs; a step whose holder went to another one has to end."""
+        with self._lock:
+            current = self._held_of(claim_id) if claim_id else [*self._held.items()]
         for name, held in current:
             if not held.is_between:
+                sent_at = self._services.monotonic()
                 kept = self._flow.keep_holder(held.holder, lease_ms=self._lease_ms) or self._take_again(name, held)
                 held.others_wait = kept is None or kept.others_wait
                 if kept is None:
                     held.lease.interrupt(Interruption.HOLDER, self._services.monotonic())
+                else:
+                    held.kept_at = sent_at
             elif self._services.monotonic() - held.lease.renewed_at > self._services.settings.lease_seconds:
                 self._held.pop(name, None)  # the next step of its claim has not begun here
+
+    def _held_of(self, claim_id: str) -> list[tuple[str, _Held]]:
+        return [(name, held) for name, held in self._held.items() if name.partition(" ")[0] == claim_id]
 
     def _take_again(self, name: str, held: _Held) -> Taken | None:
         """Take a holder again that has ended while this process was paused; None: none is free."""
@@ -167,6 +181,7 @@ class ConcurrencyGate:
         known = self._held.get(name)
         holder = self._holder_of(run, name, limits) if known is None else known.holder
         for turn in range(_MOST_CHANGES):
+            sent_at = self._services.monotonic()
             answer = self._take(run, replace(holder, claimed_ms=run.claim.now_ms), stand=stand)
             if answer is not None:
                 break
@@ -179,7 +194,9 @@ class ConcurrencyGate:
         if isinstance(answer, Taken):
             outlived_by = 0 if known is None else known.outlived_by
             with self._lock:
-                self._held[name] = _Held(holder, run.lease, answer.others_wait, outlived_by=outlived_by)
+                self._held[name] = _Held(
+                    holder, run.lease, kept_at=sent_at, others_wait=answer.others_wait, outlived_by=outlived_by
+                )
             return
         self._held.pop(name, None)
         self._services.publish_all(answer.publish)

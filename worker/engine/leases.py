@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from enum import StrEnum
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 from ...config.settings import Settings
@@ -181,7 +182,9 @@ class LeaseKeeper:
 
     Attributes:
         publish: Publishes a step, where the store does not; without it, the sweep does.
-        keep_holders: Keeps the holders of concurrency limits alive; called behind the renewal of the leases.
+        keep_holders: Keeps the holders of concurrency limits alive: those of a claim, or all for "". Called behind the
+            renewal of the leases.
+        holders_kept_at: From the id of a claim to `monotonic()` before the oldest of its holders was kept.
     """
 
     def __init__(
@@ -195,7 +198,8 @@ class LeaseKeeper:
         self._store = store
         self._settings = settings
         self.publish = publish or _leave_to_the_sweep
-        self.keep_holders: Callable[[], None] = lambda: None
+        self.keep_holders: Callable[[str], None] = lambda _: None
+        self.holders_kept_at: Callable[[str], float] = lambda _: inf
         self._monotonic = monotonic
         self._leases: dict[int, ActiveLease] = {}
         self._abandoned_leases: set[int] = set()
@@ -226,16 +230,18 @@ class LeaseKeeper:
             self._abandoned_leases.discard(id(lease))
 
     def is_fresh(self, lease: ActiveLease) -> bool:
-        """Whether a call may begin: no interruption, time is left, and the lease was renewed lately by this clock."""
+        """Whether a call may begin: no interruption, time is left, and lease and holders were renewed lately."""
         now = self._monotonic()
         why = lease.overdue(now)
         if why is not None:
             lease.interrupt(why, now)
-        return lease.interruption is None and now - lease.renewed_at < self._settings.lease_seconds * _FRESH_SHARE
+        renewed_at = min(lease.renewed_at, self.holders_kept_at(lease.claim.id))
+        return lease.interruption is None and now - renewed_at < self._settings.lease_seconds * _FRESH_SHARE
 
     def confirm(self, lease: ActiveLease) -> bool:
-        """Renew one lease now, and return whether a call may begin."""
+        """Renew one lease and its holders now, and return whether a call may begin."""
         self._renew_at_once([lease])
+        self.keep_holders(lease.claim.id)
         return self.is_fresh(lease)
 
     def remaining(self, lease: ActiveLease) -> float:
@@ -361,9 +367,9 @@ class LeaseKeeper:
 
     def _renew_holders(self) -> None:
         if self._store.context.fleet.is_apart:
-            self._begin_aside("", self.keep_holders)
+            self._begin_aside("", partial(self.keep_holders, ""))
         else:
-            self.keep_holders()
+            self.keep_holders("")
 
     def _begin_aside(self, place: str, renew: Callable[[], None]) -> None:
         """Renew what is on one node of a cluster in a thread of its own, unless one is still at it."""

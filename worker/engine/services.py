@@ -108,6 +108,7 @@ class EngineServices:
         object.__setattr__(self, "concurrency", ConcurrencyGate(self))
         object.__setattr__(self, "spending", SpendingGate(self))
         self.keeper.keep_holders = self.concurrency.keep
+        self.keeper.holders_kept_at = self.concurrency.kept_at
 
     def publish_all(self, steps: Iterable[StepRef]) -> None:
         """Publish steps that no transaction could publish."""

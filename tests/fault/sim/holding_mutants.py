@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Final
+from unittest.mock import patch
 
+from celery_agents.worker.engine.leases import ActiveLease, LeaseKeeper
 from celery_agents.worker.store.database import Command, Reply, Word
 
 from .mutants import Mutant
+from .smart_mutants import patched
 from .substitutes import EditedDatabase, Substitutes, blanked
 from support.points import Points
 
@@ -94,10 +98,22 @@ class _StoppedOnesPutOff(EditedDatabase):
         return blanked(command, reply, "cancel") if point == Points.RELEASE_READ else reply
 
 
+_IS_FRESH: Final = LeaseKeeper.is_fresh
+
+
+def _by_the_lease_alone(keeper: LeaseKeeper, lease: ActiveLease) -> bool:
+    with patch.object(keeper, "holders_kept_at", lambda _: inf):
+        return _IS_FRESH(keeper, lease)
+
+
 HOLDING_MUTANTS: Final = (
     Mutant("holders_not_counted", "who takes a holder does not count the others", Substitutes(_NotCounted)),
     Mutant("nobody_calls", "neither a give nor the sweep calls who waits", Substitutes(_NobodyCalls)),
     Mutant("holders_not_kept", "the heartbeat keeps no holder", Substitutes(_NotKept), 105),
+    Mutant(
+        "late_holders_count", "a call begins under a holder that was not kept for as long as it counts",
+        Substitutes(during=patched(LeaseKeeper, "is_fresh", _by_the_lease_alone)), 2719,
+    ),
     Mutant(
         "lost_holders_go_on", "a step goes on although another one has its holder", Substitutes(_LostOnesGoOn), 548
     ),
