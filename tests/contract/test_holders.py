@@ -33,12 +33,13 @@ def limit(bench: Bench, total: int | None = 1, **per: int) -> None:
     bench.store.flow.set_value(ConcurrencyLimit("crm", total=total, per=per))
 
 
-def holder(bench: Bench, claim: Claim, *parts: LimitPart) -> Holder:
+def holder(bench: Bench, claim: Claim, *parts: LimitPart, of_call: bool = False) -> Holder:
     parts = parts or (TOTAL,)
     view = bench.store.flow.view().concurrency
     known = [view.get(part.name) for part in parts]
     since_ms = tuple(0 if each is None else each.since_ms for each in known)
-    return Holder(claim.id, claim.ref.session_id, parts, since_ms, claimed_ms=claim.now_ms)
+    name = f"{claim.id} 0" if of_call else claim.id
+    return Holder(name, claim.ref.session_id, parts, since_ms, claimed_ms=claim.now_ms)
 
 
 def take(bench: Bench, claim: Claim, *parts: LimitPart, stand: bool = True) -> Taken | NoneFree:
@@ -59,8 +60,8 @@ def put_off(bench: Bench, claim: Claim, part: LimitPart = TOTAL) -> None:
     bench.store.steps.release(claim, delay_ms=HOUR_MS, give_back=True, reason="it waits", put_off=part.cause)
 
 
-def refuse(bench: Bench, claim: Claim, *parts: LimitPart) -> NoneFree:
-    found = take(bench, claim, *parts)
+def refuse(bench: Bench, claim: Claim, *parts: LimitPart, of_call: bool = False) -> NoneFree:
+    found = bench.store.flow.take_holder(holder(bench, claim, *parts, of_call=of_call), lease_ms=LEASE_MS)
     assert isinstance(found, NoneFree), found
     put_off(bench, claim, found.part)
     return found
@@ -424,25 +425,25 @@ def waits_elsewhere(bench: Bench) -> tuple[Claim, Claim]:
     limit(bench, total=None, customer=1)
     bench.store.flow.set_value(ConcurrencyLimit("bank", total=1))
     holds, other, waits, behind = bench.claim().claim, *others(bench, 3)
-    label(bench, waits.ref.session_id, "acme")
     take(bench, holds, BANK)
     take(bench, other, ACME)
-    refuse(bench, waits, BANK)
-    refuse(bench, behind, BANK)
+    refuse(bench, waits, BANK, of_call=True)
+    refuse(bench, behind, BANK, of_call=True)
     give(bench, holds, BANK)
+    time.sleep(0.002)  # claims of one session are told apart by their times
     again = successor_of(bench, waits, is_given_back=True)
     refuse(bench, again, ACME)
     return again, behind
 
 
-def call_again(bench: Bench, claim: Claim) -> None:
-    make_overdue(bench, claim, BANK)
+def call_again(bench: Bench, claim: Claim, part: LimitPart) -> None:
+    make_overdue(bench, claim, part)
     bench.store.flow.call_waiting()
 
 
 def test_who_waits_in_another_line_keeps_its_place(bench: Bench, waits_elsewhere: tuple[Claim, Claim]) -> None:
     waits, behind = waits_elsewhere
-    call_again(bench, waits)
+    call_again(bench, waits, BANK)
     assert line(bench, BANK) == [waits.ref.session_id, behind.ref.session_id]
     assert not claims_again(bench, behind)
 
@@ -456,9 +457,24 @@ def test_who_waits_in_another_line_where_nothing_may_begin_is_passed(
         bench.database("HDEL", bench.store.context.fleet.flow, concurrency_field("crm"))
     else:
         limit(bench, total=None, customer=0)
-    call_again(bench, waits)
+    call_again(bench, waits, BANK)
     assert line(bench, BANK) == [behind.ref.session_id]
     assert claims_again(bench, behind)
+
+
+def test_who_waits_where_nothing_may_begin_any_more_is_passed_in_the_lines_before_that(bench: Bench) -> None:
+    limit(bench)
+    bench.store.flow.set_value(ConcurrencyLimit("bank", total=1))
+    first, second, third = bench.claim().claim, *others(bench, 2)
+    take(bench, first)
+    assert refuse(bench, second, BANK, TOTAL).part == TOTAL
+    refuse(bench, third, BANK)
+    bench.store.flow.call_waiting()
+    assert line(bench, BANK) == [second.ref.session_id, third.ref.session_id]
+    limit(bench, total=0)
+    call_again(bench, second, BANK)
+    assert (line(bench, BANK), line(bench)) == ([third.ref.session_id], [second.ref.session_id])
+    assert claims_again(bench, third)
 
 
 def test_who_waits_in_the_line_of_another_customer_by_now_is_passed(bench: Bench) -> None:
@@ -469,12 +485,30 @@ def test_who_waits_in_the_line_of_another_customer_by_now_is_passed(bench: Bench
     take(bench, other, bolt)
     refuse(bench, waits, ACME)
     refuse(bench, behind, ACME)
-    label(bench, waits.ref.session_id, "bolt")
     give(bench, first, ACME)
+    time.sleep(0.002)  # claims of one session are told apart by their times
     refuse(bench, successor_of(bench, waits, is_given_back=True), bolt)
-    make_overdue(bench, waits, ACME)
-    bench.store.flow.call_waiting()
+    call_again(bench, waits, ACME)
     assert (line(bench, ACME), line(bench, bolt)) == ([behind.ref.session_id], [waits.ref.session_id])
+    assert claims_again(bench, behind)
+
+
+def test_who_has_had_its_step_and_waits_for_a_call_is_passed_where_it_stood_for_the_step(bench: Bench) -> None:
+    limit(bench, total=None, customer=1)
+    bench.store.flow.set_value(ConcurrencyLimit("bank", total=1))
+    first, other, waits, behind = bench.claim().claim, *others(bench, 3)
+    take(bench, first, ACME)
+    take(bench, other, BANK)
+    refuse(bench, waits, ACME)
+    refuse(bench, behind, ACME)
+    give(bench, first, ACME)
+    time.sleep(0.002)
+    again = successor_of(bench, waits, is_given_back=True)
+    assert isinstance(take(bench, again, TOTAL), Taken), "the limit was without labels for a moment"
+    refuse(bench, again, BANK, of_call=True)
+    give(bench, again, TOTAL)
+    call_again(bench, waits, ACME)
+    assert (line(bench, ACME), line(bench, BANK)) == ([behind.ref.session_id], [waits.ref.session_id])
     assert claims_again(bench, behind)
 
 

@@ -18,7 +18,7 @@ from .. import fields, primaries
 from ..children.above import tree_roots
 from ..context import StorePart, TooManyConflicts
 from ..control import ControlFields, control_command
-from ..database import Reply, run_scripts
+from ..database import Command, Reply, run_scripts
 from ..labels import LABELS, read_labels
 from ..records import StepRef
 from .forwarding import wake_put_off
@@ -27,6 +27,7 @@ from .stored_values import read_stored
 
 _ANOTHER: Final = -2
 _TAKEN_OVER: Final = -3
+_CALL_MS: Final = 0.5
 _MOST_PARTS: Final = 100
 """Lines that one pass of the sweep looks at, those first that it has not looked at for longest."""
 
@@ -48,6 +49,11 @@ class Holder:
     parts: tuple[LimitPart, ...]
     since_ms: tuple[int, ...]
     claimed_ms: int
+
+    @property
+    def stands_by(self) -> float:
+        """By what its session stands in a line: the time of the claim, and half a millisecond for a call."""
+        return self.claimed_ms + _CALL_MS if " " in self.id else self.claimed_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class HolderVerbs(StorePart):
             ClaimLost: A later claim of the session stands in a line; nothing was written.
         """
         asked = {"op": "take", "id": holder.id, "session": holder.session_id, "lease": lease_ms, "stand": stand}
-        asked |= {"again": again, "since": holder.since_ms, "claimed": holder.claimed_ms}
+        asked |= {"again": again, "since": holder.since_ms, "claimed": holder.stands_by}
         reply: list[Any] = self._run("holders.take", holder.parts, asked)
         if reply[0] > 0:
             return Taken(bool(reply[2]))
@@ -205,16 +211,21 @@ class HolderVerbs(StorePart):
         return not (control.claim and called.is_again)
 
     def _keeps_place(self, called: Call, put_off: str) -> bool:
-        """Whether a session that waits in another line stays: it is counted here, and something may begin there."""
-        part, awaited = called.part, LimitPart.parse(put_off.partition(":")[2])
-        if part == awaited:
+        """Whether a session that waits in another line stays: it will come, and something may begin in the other line.
+
+        Of an earlier claim it needs only what it has waited for to make a call, where it now waits for its step.
+        """
+        fleet, awaited = self._context.fleet, LimitPart.parse(put_off.partition(":")[2])
+        claims = [fleet.holders(str(part)).claims for part in (called.part, awaited)]
+        reads: list[Command] = [("ZSCORE", key, called.session_id) for key in claims]
+        reads.append(("HGET", fleet.flow, concurrency_field(awaited.name)))
+        here, there, raw = self._context.database.pipeline("holders.look", reads)
+        if called.part == awaited or None in (here, there):
             return True
-        if part.label and self.labels_of(called.session_id).get(part.label) != part.value:
-            return False
-        read = ("HGET", self._context.fleet.flow, concurrency_field(awaited.name))
-        (raw,) = self._context.database.pipeline("holders.look", [read])
         limit = read_stored(ConcurrencyLimit, raw)
-        return raw == b"" or (limit is not None and limit.most_of(awaited) != 0)
+        may_begin = raw == b"" or (limit is not None and limit.most_of(awaited) != 0)
+        comes = float(here) >= float(there) or (_is_of_call(here) and not _is_of_call(there))
+        return may_begin and comes
 
     def _call(self, point: str, parts: Sequence[LimitPart], asked: dict[str, Any]) -> list[StepRef]:
         return self.wake_called(_read_calls(parts, self._run(point, parts, asked)))
@@ -233,6 +244,10 @@ class HolderVerbs(StorePart):
             context.database.pipeline("holders.primary", primary.notes)
         is_old = clock.uptime_seconds(uptime) >= context.settings.lease_seconds
         return is_old and primary.has_settled(now_ms, context.lease_ms)
+
+
+def _is_of_call(stands_by: bytes) -> bool:
+    return float(stands_by) % 1 == _CALL_MS
 
 
 def _read_calls(parts: Sequence[LimitPart], reply: Sequence[Any]) -> list[Call]:
