@@ -216,16 +216,24 @@ class SubmittingVerbs(ClientConnection):
     def _submit_in_burst(self, submission: Submission, agent: str, debounce: Debounce) -> Job:
         """Add a message to the present burst of its key, or begin another one.
 
-        A burst is begun before its session is made. Whoever finds that there is none yet makes it.
+        A burst is begun before its session is made. Whoever finds that there is none yet makes it. What may have come
+        to a session that was deleted since is not said again.
         """
         flow, name = self.store.flow, debounce.burst_of(agent)
         operation_id = submission.operation_id if submission.has_key else ""
+        noted_before: str | None = None
 
         def join(session: str) -> Job | None:
-            return self._join_burst(replace(submission, session=read_session_id(session)), agent, debounce)
+            try:
+                return self._join_burst(replace(submission, session=read_session_id(session)), agent, debounce)
+            except SessionDeleted:
+                if session == noted_before:
+                    raise
+                return None
 
         for _ in range(_CONFLICTS):
             session, noted = flow.burst(name, operation_id)
+            noted_before = noted if noted_before is None else noted_before
             if noted not in ("", session) and (job := join(noted)) is not None:  # that burst has ended
                 return job
             may_join = session and (
@@ -247,7 +255,7 @@ class SubmittingVerbs(ClientConnection):
         except SessionArchived:
             return self._job_in_archive(submission) if submission.has_key else None
         except SessionDeleted:
-            return None
+            raise
         except SessionNotFound:
             with contextlib.suppress(IdempotencyMismatch):
                 applied, queue = self._create(submission, agent)

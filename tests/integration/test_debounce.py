@@ -18,7 +18,7 @@ from celery_agents import AgentClient, AsyncAgentClient, ExecutionBudget
 from celery_agents.flow import Debounce
 from celery_agents.tasks.names import SUBMIT
 from celery_agents.tasks.producer import create_producer_app
-from celery_agents.worker.errors import InvalidInput
+from celery_agents.worker.errors import InvalidInput, SessionDeleted
 
 from support.lab import Lab
 from support.serve_process import ServeProcess
@@ -91,6 +91,20 @@ def test_a_resend_is_told_of_the_same_job_also_when_its_burst_has_ended(lab: Lab
     again = client.submit("push", "two", debounce=debounce, idempotency_key="delivery-2")
     assert (again.session_id, again.operation_id) == (second.session_id, second.operation_id)
     assert third.result(timeout=30).final_response == "read: three"
+
+
+def test_a_resend_begins_nothing_where_its_session_was_deleted(lab: Lab) -> None:
+    client, debounce = lab.client, Debounce("deleted", quiet=timedelta(seconds=60), at_most=timedelta(seconds=60))
+    first = client.submit("push", "one", debounce=debounce, idempotency_key="of-deleted-1")
+    client.submit("push", "two", debounce=debounce)
+    client.delete(first.session_id)
+    with pytest.raises(SessionDeleted):
+        client.submit("push", "one", debounce=debounce, idempotency_key="of-deleted-1")
+    following = client.submit("push", "three", debounce=debounce, idempotency_key="of-deleted-3")
+    assert following.placed == "starts"
+    with pytest.raises(SessionDeleted):
+        client.submit("push", "one", debounce=debounce, idempotency_key="of-deleted-1")
+    client.delete(following.session_id)
 
 
 def test_many_callers_at_once_make_one_job_and_lose_nothing(lab: Lab) -> None:
