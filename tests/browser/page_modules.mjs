@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { page } from "./page_globals.mjs";
 
+const { clockTime } = await page("format.js");
 const { makeAxis, unite } = await page("axis.js");
 const { countCalls, firstOpen, groupsOf, mergeSteps, rowsOf, sumUp } = await page("spans.js");
 const { entriesOf, stateOf, stepOf, whenItJoins } = await page("conversation.js");
@@ -211,4 +212,16 @@ test("two values are compared value by value, and lists place by place", () => {
     { path: "gone", before: 0, after: undefined },
   ]);
   assert.deepEqual(differencesOf(after, structuredClone(after)), []);
+});
+
+test("a time of day names its zone, since the sentences of the server are in UTC", () => {
+  const zone = process.env.TZ;
+  process.env.TZ = "America/New_York";
+  assert.equal(clockTime("2026-11-30T10:45:00Z", Date.parse("2026-11-30T12:00:00Z")), "05:45 GMT-5");
+  assert.equal(clockTime("2026-12-01T01:00:00Z", Date.parse("2026-11-30T12:00:00Z")), "20:00 GMT-5");
+  assert.equal(clockTime("2026-12-01T06:00:00Z", Date.parse("2026-11-30T12:00:00Z")), "1 Dec, 01:00 GMT-5");
+  process.env.TZ = "UTC";
+  assert.equal(clockTime("2026-11-30T10:45:00Z", Date.parse("2026-11-30T12:00:00Z")), "10:45 UTC");
+  if (zone === undefined) delete process.env.TZ;
+  else process.env.TZ = zone;
 });

@@ -96,7 +96,7 @@ function Workers({ workers, now }) {
     html`<span class="slots"><${Meter} parts=${[[facts.running / Math.max(1, facts.slots), "used"]]} />
       ${count(facts.running)} of ${count(facts.slots)}</span>`,
     Object.keys(facts.agents).sort().join(", ") || "no agent",
-    facts.queues.map((queue) => queue || "common").join(", "),
+    facts.queues.filter((queue) => queue[0] !== "@").map((queue) => queue || "common").join(", "),
     facts.version,
     `${duration((now - facts.seen) / 1000)} ago`,
   ]])} />`;

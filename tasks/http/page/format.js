@@ -64,11 +64,11 @@ export function exactTime(iso) {
   return Number.isNaN(at.getTime()) ? String(iso) : `${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
 }
 
-/** The time of a day in this browser's zone: 12:18, or 24 Nov, 12:18 on another day. */
+/** The time of a day in this browser's zone, which it names: 12:18 CET, or 24 Nov, 12:18 CET on another day. */
 export function clockTime(iso, nowMs) {
   const at = new Date(iso);
   if (Number.isNaN(at.getTime())) return String(iso);
-  const time = at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  const time = at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZoneName: "short" });
   if (new Date(nowMs).toDateString() === at.toDateString()) return time;
   return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${time}`;
 }

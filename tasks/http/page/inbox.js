@@ -154,7 +154,7 @@ function useMoves(list) {
     links[Math.min(links.length - 1, Math.max(0, next))]?.focus();
   };
   useKeys([
-    ["j", "Next request of the list; Enter opens it", () => move(1)],
+    ["j", "The next request", () => move(1)],
     ["k", "The one before", () => move(-1)],
   ]);
 }

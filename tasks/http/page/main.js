@@ -20,11 +20,12 @@ function Page() {
   const address = useAddress();
   const visitor = tokenClaims(); // the token of one session shows that session and nothing else
   const [problem, setProblem] = useState(null);
-  useKeys(visitor ? [] : [
+  useKeys([
     ["g s", "Go to the sessions", () => go(linkTo("sessions"))],
     ["g i", "Go to the inbox", () => go(linkTo("requests"))],
     ["g f", "Go to the fleet", () => go(linkTo("fleet"))],
-  ]);
+    ["o", "Open it", () => document.querySelector(":is(.first, .ask-entry, .name):focus")?.click()],
+  ].slice(visitor && 3));
   useEffect(() => {
     const tell = ({ detail }) => setProblem(detail);
     addEventListener(UNAUTHORIZED, tell);

@@ -98,7 +98,7 @@ function Limits({ budget, id, feed }) {
   return html`<details><summary>Change the limits</summary><form class="chosen" onSubmit=${submit} onReset=${fold}>
     ${LIMITS.map(([name, word, step]) => html`<label key=${name} class="field"><span class="label">${word}</span>
       <input type="number" min="0" step=${step} name=${name} defaultValue=${budget[name] ?? ""} /></label>`)}
-    <label class="field whole"><input type="checkbox" name="beyond_agent" />
+    <label class="whole named"><input type="checkbox" name="beyond_agent" />
       Above those of the agent, which needs the scope admin</label>
     <button class="button" type="submit">Change</button></form><${Problem} of=${problem} /></details>`;
 }
@@ -145,7 +145,8 @@ function Executions({ results }) {
     columns=${columns} rows=${[...results].reverse().slice(0, 50).map((each) => [each.execution_id, [
       html`<${Status} status=${each.status} /> <span class="mono small dim">${each.execution_id.slice(0, 8)}</span>
         <div class="why" dir="auto">
-          ${firstLine(each.stop_message || each.errors.at(-1) || each.final_response, 240)}</div>`,
+          ${firstLine(each.stop_message || each.errors.at(-1) || each.final_response, 240)}</div>
+        ${each.output !== null && html`<${Json} value=${each.output} />`}`,
       count(each.step_count),
       count(tokensOf(each.usage)),
       money(each.cost),

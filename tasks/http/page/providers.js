@@ -171,7 +171,7 @@ function PauseForm({ act }) {
       <label class="field"><span class="label">How long</span>
         <select name="seconds">
           ${ENDS.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label>
-      <label class="field whole"><input type="checkbox" name="tell" value="yes" />
+      <label class="whole named"><input type="checkbox" name="tell" value="yes" />
         Of a tool: the model reads the reason and does not wait</label></div>
     <div class="actions"><button class="button go" type="submit">Pause it</button></div></form>`;
 }

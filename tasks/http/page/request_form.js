@@ -118,8 +118,9 @@ function Form({ found, isOpen, refresh, onDone, inbox }) {
     setRefused({ list, errors: fields, values, isAlone: targets.length === 1 });
     for (const each of done) dropDraft(keyOf(each));
     refresh();
-    const name = done.length > 1 ? plural(done.length, "request") : nameOf(found);
-    if (done.length) onDone?.({ done, text: `${wordFor(given)}: ${name}.` });
+    const args = given.approve?.args ?? found.args;
+    const name = done.length > 1 ? plural(done.length, "request") : nameOf({ ...found, args });
+    if (done.length) onDone?.({ done, text: `${wordFor(given)}: ${name}.`.replace(/\?\.$/, "?") });
   };
   const approve = () => {
     change({ isTried: true });

@@ -27,7 +27,7 @@ export const isPast = (request) => request.args === undefined && request.status 
 
 /** The first line of what is asked. */
 export function titleOf(request) {
-  if (isPast(request)) return nameOf(request);
+  if (isPast(request)) return request.kind === "question" ? "A question" : nameOf(request);
   if (request.kind === "external") return `The result of ${inert(request.tool)}`;
   if (isTimer(request)) return `${inert(request.tool)} waits for a time`;
   const questions = request.options?.questions?.length ?? 0;
@@ -47,7 +47,7 @@ export function Asks({ request }) {
   const tool = html`<code dir="auto">${inert(request.tool)}</code>`;
   if (isPast(request)) {
     const to = html`<b dir="auto">${addressee(request)}</b>`;
-    return html`A request of kind ${inert(request.kind)} to ${to}. Its step has ended.`;
+    return html`Asked of ${to}. Its step has ended.`;
   }
   if (request.kind === "external") {
     return html`${agent} waits for a service, which brings the result of ${tool}. There is nothing to do here.`;
@@ -115,10 +115,11 @@ export function Outcome({ request }) {
   if (!answer) return html`<p><b>${STATUSES[request.status] ?? inert(request.status)}.</b></p>`;
   const isByExpiry = answer.by_expiry || answer.status === "expired";
   const by = answer.by ? html` by <b dir="auto">${inert(answer.by)}</b>` : isByExpiry ? " by its expiry" : "";
-  const isChanged = answer.verb === "approve" && answer.value;
+  const changed = answer.verb === "approve" && answer.value
+    && html` as <code dir="auto">${callText(request.tool, answer.value)}</code>`;
   const when = html`<${Ago} at=${iso(answer.at_ms)} now=${now} suffix=" ago" />`;
   const verb = VERBS[answer.verb] ?? inert(answer.verb);
-  return html`<p><b>${verb}</b>${by}${isChanged && " with other arguments"}, ${when}.${" "}
+  return html`<p><b>${verb}</b>${by}${changed}, ${when}.${" "}
       <span class="dim">The first answer counts.</span></p>
     ${answer.reason && html`<p><span class="dim">Reason:</span> <span dir="auto">${inert(answer.reason)}</span></p>`}
     ${answer.note && html`<p><span class="dim">Note:</span> <span dir="auto">${inert(answer.note)}</span></p>`}`;

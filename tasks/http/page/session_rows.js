@@ -6,7 +6,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./h
 import { usePolled } from "./live.js";
 import { Ago, Status } from "./parts.js";
 import { Labels, SUSPENDED, WHY } from "./session_head.js";
-import { actor, go, linkTo } from "./state.js";
+import { actor, linkTo } from "./state.js";
 
 const PAGE = 50;
 const OLDER = 200;
@@ -104,12 +104,12 @@ export function useRowKeys(at, setAt, toggle) {
     const next = drawn[Math.max(0, Math.min(drawn.length - 1, current < 0 ? seen : current + by))];
     if (!next) return;
     setAt(next.id.slice("row-".length));
-    next.scrollIntoView({ block: "nearest" });
+    next.querySelector(".first").focus();
   };
   useKeys([
     ["j", "The next session", () => move(1)],
     ["k", "The session before", () => move(-1)],
-    ["x", "Select it", () => at && toggle(at)], ["o", "Open it", () => at && go(linkTo("sessions", at))],
+    ["x", "Select it", () => at && toggle(at)],
     ["/", "Look for words", () => document.querySelector("input[type=search]")?.focus()],
   ]);
 }

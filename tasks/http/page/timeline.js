@@ -34,7 +34,7 @@ export function Timeline({ view }) {
   useFragment(steps, (step, key) =>
     setOpen((before) => new Map(before).set(step, new Set([...(before.get(step) ?? []), key]))));
   useKeys([
-    ["j", "To the next span; Enter opens it", () => move(1)],
+    ["j", "To the next span", () => move(1)],
     ["k", "To the span before", () => move(-1)],
     ["u", "Fold and unfold long waits", () => setUnfolded((before) => !before)],
   ]);
