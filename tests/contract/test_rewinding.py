@@ -101,6 +101,15 @@ def test_what_was_spent_and_recorded_stays_and_one_event_tells_of_it(bench: Benc
     assert bench.database("ZRANGE", bench.shard.callbacks, 0, -1) == []
 
 
+def test_a_rewound_session_is_listed_and_found_by_its_first_message(bench: Bench) -> None:
+    past = two_executions(bench)
+    before = bench.store.sessions.summaries([bench.session])[bench.session].first_message
+    assert before
+    rewind(bench, next(iter(past.saved)))
+    found = bench.store.sessions.summaries([bench.session, "s-other"])
+    assert found[bench.session].first_message == before
+
+
 def test_the_steps_of_all_executions_are_read_without_the_conversation(bench: Bench) -> None:
     names: list[str] = []
     for turn in range(3):  # each step is packed over its own message

@@ -208,7 +208,7 @@ class SessionSummary:
     """The facts of a session that a listing shows besides its header.
 
     Attributes:
-        first_message: The beginning of its first message; "" where that was replaced.
+        first_message: The beginning of the first message that it has now; "" without one.
         steps: Steps of its execution that are done.
         tokens: Tokens of all kinds that its execution has used; None where they cannot be read.
         cost: US dollars of its execution; None when the price is not known.
