@@ -41,10 +41,10 @@ def print_budget(session_id: str, execution: ExecutionState | None, json: bool) 
     if json:
         print(as_json({"session_id": session_id, "budget": execution.budget.to_dict(), "used": used}))
         return
-    print_table(
-        ("LIMIT", "USED", "MOST"),
-        [(name, _show(value), _show(getattr(execution.budget, name))) for name, value in used.items()],
-    )
+    most = {name: _show(getattr(execution.budget, name)) for name in used}
+    if execution.budget.max_steps is None and execution.default_steps:
+        most["max_steps"] = f"{execution.default_steps} of its own, by default"
+    print_table(("LIMIT", "USED", "MOST"), [(name, _show(value), most[name]) for name, value in used.items()])
 
 
 def _show(value: object) -> str:

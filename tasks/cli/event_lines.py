@@ -22,7 +22,7 @@ _WIDEST: Final = 300
 _NOUNS: Final = {
     "approval": "an approval", "question": "an answer", "external": "a result", "child": "a child session",
 }  # fmt: skip
-_ANSWERS: Final = {
+ANSWERS: Final = {
     "approve": "approved", "deny": "denied", "answer": "answered", "complete": "completed", "fail": "failed",
     "pass_on": "passed on", "cancel": "cancelled",
 }  # fmt: skip
@@ -107,7 +107,7 @@ def _describe_opened(event: Event) -> str:
 
 def _describe_closed(event: Event) -> str:
     data = event.data
-    what = _ANSWERS.get(data.get("verb", ""), data.get("verb", ""))
+    what = ANSWERS.get(data.get("verb", ""), data.get("verb", ""))
     by = f" by {data['by']}" if data.get("by") else ""
     expired = " at its expiry" if event.type == "request_expired" else ""
     return f"step {event.step}: {data.get('tool', '')} was {what}{by}{expired}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _HEAD: Final = ("SESSION", "REQUEST", "KIND", "CALL", "TO", "STATUS", "ASKED", "EXPIRES", "MESSAGES", "TEXT")
 _SHORT_ID: Final = 12
+_CALL_CHARS: Final = 60
 _MESSAGE_CHARS: Final = 1_000
 
 Kind = Literal["approval", "question", "external", "child"]
@@ -271,7 +272,7 @@ def _row(found: FoundRequest) -> list[str]:
         summary.session_id,
         summary.id[:_SHORT_ID],
         summary.kind.value,
-        summary.call,
+        one_line(summary.call, _CALL_CHARS),
         summary.to or "",
         found.status.value,
         age(moment(summary.asked_at_ms)),

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 from ...worker.moments import moment, unix_ms
 from ...worker.state.agent_state import AgentState
 from ...worker.state.conversation.messages import Message, Role
-from ...worker.state.execution.answers import AnswerRecord, AnswerVerb, RequestResolution
+from ...worker.state.execution.answers import AnswerRecord, RequestResolution
 from ...worker.state.execution.execution import ExecutionState
 from ...worker.state.execution.inference import FinishReason
 from ...worker.state.execution.steps import AgentStep, StepExecution
 from ...worker.state.execution.tool_calls import ToolExecution, ToolOutcome
 from ...worker.state.values.error_info import ErrorInfo
 from ...worker.store.records import InboxKind
+from .event_lines import ANSWERS
 from .views import age, clean, one_line, plural, seconds, table
 
 if TYPE_CHECKING:
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
 HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEPS", "COST", "AGE", "FIRST MESSAGE", "REASON")
 _TREE_HEAD: Final = ("SESSION", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "WAITS FOR")
 _FIRST_CHARS: Final = 40
-_REASON_CHARS: Final = 100
+_REASON_CHARS: Final = 200
 _MAX_CHARACTERS: Final = 2_000
 _SHORT: Final = 200
 _INDENT: Final = "    "
-_DONE: Final = {AnswerVerb.APPROVE: "approved", AnswerVerb.DENY: "denied", AnswerVerb.ANSWER: "answered"}
 
 
 def row(listed: ListedSession) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ def _describe_answer(kind: str, answer: AnswerRecord | RequestResolution, text: 
     by = f" by {text.line(answer.by)}" if answer.by else ""
     reason = text.line(answer.note or answer.reason)
     why = f": {reason}" if reason else ""
-    return f"{kind} {_DONE.get(answer.verb, answer.verb.value)}{by}, {age(moment(answer.at_ms))} ago{why}"
+    return f"{kind} {ANSWERS.get(answer.verb.value, answer.verb.value)}{by}, {age(moment(answer.at_ms))} ago{why}"
 
 
 def _waiting_lines(operation: Operation, place: str, text: _Text) -> Iterator[str]:

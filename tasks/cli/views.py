@@ -86,8 +86,10 @@ def age(then: datetime, now: datetime | None = None) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration for people."""
-    return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+    """A duration for people: 0.25 s, 42 s, 12 min, 3.5 h."""
+    if value < 600:
+        return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7_200 else f"{value / 3_600:.1f} h"
 
 
 def _write_other(value: Any) -> Any:

@@ -149,6 +149,13 @@ def test_who_answered_is_shown_with_the_call_that_asked() -> None:
                 request_id="r2", kind=RequestKind.QUESTION, status=RequestStatus.EXPIRED, verb=AnswerVerb.DENY, at_ms=0,
                 reason="too late", round=1,
             ),
+            *(
+                RequestResolution(
+                    request_id=f"r-{verb}", kind=RequestKind.EXTERNAL, status=RequestStatus.ANSWERED, verb=verb,
+                    at_ms=0,
+                )
+                for verb in (AnswerVerb.COMPLETE, AnswerVerb.FAIL, AnswerVerb.CANCEL, AnswerVerb.PASS_ON)
+            ),
         )
     )  # fmt: skip
     response = InferenceResponse(content="", tool_calls=(asked.tool_call,))
@@ -156,6 +163,8 @@ def test_who_answered_is_shown_with_the_call_that_asked() -> None:
     lines = session_lines(HEADER, state.with_current_step_completed(now=at(2)), "")
     (approved,) = [line for line in lines if "approved" in line]
     assert re.fullmatch(r"    refund: approval approved by ada\\x1b\[2J, \d+d ago: seen", approved)
+    others = [line.split(",")[0] for line in lines if "external" in line]
+    assert others == [f"    refund: external {done}" for done in ("completed", "failed", "cancelled", "passed on")]
     (denied,) = [line for line in lines if "denied" in line]
     assert re.fullmatch(r"    refund: question denied, \d+d ago: too late", denied)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from celery_agents.tasks.cli.budget_views import print_budget
 from celery_agents.tasks.cli.event_lines import EventLines, describe_tools
 from celery_agents.tasks.cli.session_views import session_lines
-from celery_agents.tasks.cli.views import age, as_json, clean, one_line, plural, table
-from celery_agents.worker.state import AgentState
+from celery_agents.tasks.cli.views import age, as_json, clean, one_line, plural, seconds, table
+from celery_agents.worker.state import AgentState, ExecutionBudget, ExecutionState
 from celery_agents.worker.store.session_records import Header
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -59,6 +60,22 @@ def test_a_table_is_aligned() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(-5, "0s"), (59, "59s"), (60, "1m"), (7200, "2h"), (200_000, "2d")])
 def test_an_age_has_one_unit(seconds: float, text: str) -> None:
     assert age(NOW, NOW + timedelta(seconds=seconds)) == text
+
+
+def test_a_duration_of_any_length_is_read_at_a_glance() -> None:
+    values = (0.254, 9.99, 42.4, 599, 1_923, 7_100, 12_600)
+    assert [seconds(value) for value in values] == [
+        "0.25 s", "9.99 s", "42 s", "599 s", "32 min", "118 min", "3.5 h",
+    ]  # fmt: skip
+
+
+def test_a_budget_without_a_limit_of_steps_has_the_default_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for default, most in ((100, "100 of its own, by default"), (0, "-"), (None, "-")):
+        print_budget("s1", ExecutionState(execution_id="e1", default_steps=default), False)
+        assert f"max_steps    0     {most}\n" in capsys.readouterr().out
+    limited = ExecutionState(execution_id="e1", default_steps=0, budget=ExecutionBudget(max_steps=7))
+    print_budget("s1", limited, False)
+    assert "max_steps    0     7\n" in capsys.readouterr().out
 
 
 def test_json_takes_times_and_odd_values() -> None:
