@@ -145,7 +145,8 @@ class Agent:
         for name in ("base_url", "model_settings", "output_type", "price"):
             if self.driver is not None and getattr(self, name) is not None:
                 raise ConfigurationError(
-                    f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to the driver"
+                    f"agent {self.name!r}: {name} belongs to model='provider:name'; with driver=… give it to "
+                    "the driver, or return InferenceResponse(output=…, cost=…) where that is a function"
                 )
         check_kinds(self)
         if self.profile is not None or reasoning is not None or limits is not None:

@@ -146,15 +146,18 @@ def test_the_services_page_s_client_and_sender_work(tmp_path: Path, redis_url: s
     new_worker(agents="helpdesk", env={"PYTHONPATH": str(tmp_path)})
     printed = run(tmp_path, redis_url, sys.executable, "client_example.py").stdout.splitlines()
     assert printed == ["completed 2", "completed", "['completed']"]
+    *events, status, answer = run(tmp_path, redis_url, sys.executable, "async_example.py").stdout.splitlines()
+    assert (events[-1], status) == ("execution_completed 2", "completed 2")
+    assert answer == "Refunds take five days. I opened a ticket for you."
     run(tmp_path, redis_url, sys.executable, "sender.py")
     follow = (
         "from celery_agents import AgentClient\n"
         "import time\n"
         "client, deadline = AgentClient(), time.monotonic() + 20\n"
-        "while len(page := client.list(status='completed').items) < 2 and time.monotonic() < deadline: time.sleep(0.1)\n"
+        "while len(page := client.list(status='completed').items) < 3 and time.monotonic() < deadline: time.sleep(0.1)\n"
         "print(len(page))\n"
     )
-    assert run(tmp_path, redis_url, sys.executable, "-c", follow).stdout.strip() == "2"
+    assert run(tmp_path, redis_url, sys.executable, "-c", follow).stdout.strip() == "3"
     tasks = "import project; print(sorted(name for name in project.app.tasks if not name.startswith('celery.')))"
     found = run(tmp_path, redis_url, sys.executable, "-c", tasks).stdout
     assert "'project.ordinary'" in found
