@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ..client.client import AgentClient
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_MOST_MATCHES: Final = 5
+_MOST_MATCHES: Final = 300  # more than the sessions of a tree
+_SHOWN_MATCHES: Final = 5
 _AGE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smhdw])", re.IGNORECASE)
 
 Cursor = Annotated[str | None, typer.Option(help="Where the next page begins, as the page before says.")]
@@ -180,7 +181,7 @@ def client_for(redis_url: str | None) -> AgentClient:
 
 
 def find_session(client: AgentClient, text: str) -> str:
-    """Find the session that an id or the beginning of an id names.
+    """Find the session that an id or the beginning of an id names, before those below it and its forks.
 
     Raises:
         SessionNotFound: There is none, or it was deleted, or is in an archive that this process does not know.
@@ -194,12 +195,14 @@ def find_session(client: AgentClient, text: str) -> str:
     except (SessionDeleted, SessionArchived):
         raise
     except SessionNotFound:
-        found = client.store.sessions.find_matching(wanted, _MOST_MATCHES)
+        found: list[str] = []
+        for each in client.store.sessions.find_matching(wanted, _MOST_MATCHES):
+            if not any(each.startswith(f"{other}.") for other in found):
+                found.append(each)
         if not found:
             raise
     if len(found) > 1:
-        more = " and more" if len(found) == _MOST_MATCHES else ""
-        raise InvalidInput(
-            "SESSION", wanted, f"several ids begin like this: {', '.join(found)}{more}; write more of it."
-        )
+        more = " and more" if len(found) > _SHOWN_MATCHES else ""
+        shown = ", ".join(found[:_SHOWN_MATCHES])
+        raise InvalidInput("SESSION", wanted, f"several ids begin like this: {shown}{more}; write more of it.")
     return found[0]

@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations, times and beginnings of ids as people write them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_agents.tasks.cli.options import duration, moment_option
+from celery_agents.tasks.cli.options import duration, find_session, moment_option
+from celery_agents.worker.errors import InvalidInput, SessionNotFound
 
 
 @pytest.mark.parametrize(
@@ -81,3 +84,38 @@ def test_a_time_without_an_offset_is_local_time(set_zone: Callable[[str], None])
 def test_no_text_makes_it_fall_over(text: str) -> None:
     with contextlib.suppress(typer.BadParameter):
         assert duration(text) > timedelta()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("349", "349d"),  # and not its child, or its fork
+        ("349…", "349d"),
+        ("349d.f", "349d.fork"),
+        ("order", "order"),
+        ("tree", "tree"),
+        ("3", "several ids begin like this: 349d, 35aa; write more of it."),
+        ("349d.", "349d"),
+        ("order-", "several ids begin like this: order-17, order-18; write more of it."),
+        ("s", "several ids begin like this: s0, s1, s2, s3, s4 and more; write more of it."),
+    ],
+)
+def test_the_beginning_of_an_id_names_a_session_and_not_what_is_below_it(text: str, expected: str) -> None:
+    ids = ["349d", "349d.child", "349d.child.below", "349d.fork", "35aa", "order", "order-17", "order-17.a", "order-18",
+           "order.a", "tree", *(f"tree.{number}" for number in range(255)), *(f"s{number}" for number in range(9))]  # fmt: skip
+
+    def header(wanted: str) -> Any:
+        if wanted in ids:
+            return SimpleNamespace(session_id=wanted)
+        raise SessionNotFound(f"There is no session {wanted!r}.")
+
+    sessions = SimpleNamespace(
+        find_matching=lambda prefix, limit: sorted(each for each in ids if each.startswith(prefix))[:limit]
+    )
+    client: Any = SimpleNamespace(header=header, store=SimpleNamespace(sessions=sessions))
+    if expected in ids:
+        assert find_session(client, text) == expected
+    else:
+        with pytest.raises(InvalidInput) as refused:
+            find_session(client, text)
+        assert expected in str(refused.value)
