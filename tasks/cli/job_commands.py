@@ -502,8 +502,9 @@ def _answer_text(answer: str) -> str:
 
 
 def _job_line(job: Job) -> str:
-    """The ids of a job."""
-    return f"session {job.session_id}  execution {job.execution_id}"
+    """The ids of a job; a message that is queued has no execution yet."""
+    execution = f"execution {job.execution_id}" if job.execution_id else f"{job.placed}: message {job.operation_id}"
+    return f"session {job.session_id}  {execution}"
 
 
 def _print_job(job: Job, json: bool) -> None:

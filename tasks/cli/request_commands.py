@@ -5,13 +5,14 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
 
-from ...worker.moments import moment
+from ...worker.moments import moment, unix_ms
 from ..client.json_values import answer_value, found_value
+from ..observability.request_reasons import describe_time
 from .answer_form import ask_value, fill_form
 from .options import AsJson, By, Cursor, RedisUrl, SessionArgument, client_for, find_session, login, read_stdin
 from .views import age, as_json, clean, one_line, print_table, print_values, say_unread
@@ -315,6 +316,5 @@ def _request_lines(request: Request) -> list[str]:
 
 
 def _format_time(at_ms: int) -> str:
-    """A time for people: only the time of day when it is today."""
-    at, now = moment(at_ms).astimezone(), datetime.now().astimezone()
-    return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
+    """A time for people, as reasons have it: only the time of day when it is today."""
+    return describe_time(at_ms, unix_ms(datetime.now(UTC)))

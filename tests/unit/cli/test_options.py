@@ -15,6 +15,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_agents.tasks.cli import request_commands
 from celery_agents.tasks.cli.options import duration, find_session, moment_option
 from celery_agents.worker.errors import InvalidInput, SessionNotFound
 
@@ -119,3 +120,9 @@ def test_the_beginning_of_an_id_names_a_session_and_not_what_is_below_it(text: s
         with pytest.raises(InvalidInput) as refused:
             find_session(client, text)
         assert expected in str(refused.value)
+
+
+def test_a_time_of_a_request_names_its_zone(set_zone: Callable[[str], None]) -> None:
+    set_zone("America/New_York")
+    at_ms = int(datetime(2026, 1, 2, 3, 4, tzinfo=UTC).timestamp() * 1000)
+    assert request_commands._format_time(at_ms) == "2026-01-02 03:04 UTC"
