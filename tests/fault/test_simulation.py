@@ -36,6 +36,7 @@ LIMITING_SEEDS = 100
 REWINDING_SEEDS = 120
 INTERRUPTING_SEEDS = 100
 HOLDING_SEEDS = 60
+TOGETHER_SEEDS = 60
 # Not seen in every few hundred seeds; the campaign's 60 000 seeds must show them too.
 RARE = {
     "answer StoreUnavailable",
@@ -84,12 +85,14 @@ def url() -> Iterator[str]:
         yield found
 
 
-def run_all(url: str, seeds: int, kind: str = "") -> Tally:
-    """Run seeds of a kind, of which none may break anything, and give what they have seen."""
+def run_all(url: str, seeds: int, *kinds: str) -> Tally:
+    """Run seeds of kinds, of which none may break anything, and give what they have seen."""
     tally = Tally()
-    for verdict in run_seeds(url, range(seeds), tally, **({kind: True} if kind else {})):
+    for verdict in run_seeds(url, range(seeds), tally, **dict.fromkeys(kinds, True)):
         story = "\n".join(verdict.story)
-        replay = f"cd tests && python -m fault.sim.run --seed {verdict.seed}{f' --{kind}' if kind else ''}"
+        replay = " ".join(
+            ["cd tests && python -m fault.sim.run --seed", str(verdict.seed), *(f"--{each}" for each in kinds)]
+        )
         assert not verdict.violations, f"seed {verdict.seed}: {verdict.violations[0]}\n{replay}\n{story}"
     return tally
 
@@ -163,6 +166,14 @@ def test_no_seed_in_which_messages_interrupt_loses_one_or_begins_what_it_must_no
 def test_no_seed_under_concurrency_limits_lets_too_many_run_or_forgets_who_waits(url: str) -> None:
     tally = run_all(url, HOLDING_SEEDS, "holding")
     expect_all_seen(tally, set(unseen_holding(tally)) - RARE_IN_HOLDING, f"{HOLDING_SEEDS} seeds under limits")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_seed_breaks_an_invariant_where_clients_do_everything_under_limits(url: str) -> None:
+    tally = run_all(url, TOGETHER_SEEDS, "waiting", "deleting", "limiting", "rewinding", "interrupting", "holding")
+    each = ("waiting", "delete changed", "budget changed", "rewind changed", "claimed interrupted", "holder taken")
+    expect_all_seen(tally, [name for name in each if not tally.answers[name]], f"{TOGETHER_SEEDS} seeds of all kinds")
 
 
 class _Doubling(Reasoning):

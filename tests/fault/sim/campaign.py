@@ -26,7 +26,7 @@ from .world import Tally
 TESTS: Final = Path(__file__).resolve().parents[2]
 CHUNK: Final = 500
 FEWER_SEEDS: Final = 20_000
-# By what a chunk's file is named after: the option that makes it so.
+# By what a chunk's file is named after: the options that make it so.
 _OPTIONS: Final[Mapping[str, str]] = {
     "seeds": "",
     "waiting": "--waiting",
@@ -37,8 +37,11 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "rewinding": "--rewinding",
     "interrupting": "--interrupting",
     "holding": "--holding",
+    "together": "--waiting --deleting --limiting --rewinding --interrupting --holding",
 }
-_FEWER: Final = frozenset({"capable", "deleting", "smart", "limiting", "rewinding", "interrupting", "holding"})
+_FEWER: Final = frozenset(
+    {"capable", "deleting", "smart", "limiting", "rewinding", "interrupting", "holding", "together"}
+)
 
 
 def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, chunk: int = CHUNK) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def campaign(seeds: int, folder: Path, *, first: int = 0, processes: int = 2, ch
 
     Each is run also with sessions that ask; the first 20 000 also with agents that have every capability (those
     of `state.run`, and those of `state.smart`), and with clients that delete sessions, change budgets, rewind or
-    interrupt, and under concurrency limits.
+    interrupt, under concurrency limits, and with all of these clients and limits together.
 
     Returns:
         The verdict: seeds, seconds of work, failures with their replay commands, and what never happened.
@@ -110,7 +113,7 @@ def _chunk(folder: Path, start: int, count: int, kind: str) -> Path:
     file = folder / f"{kind}-{start}-{count}.json"
     if not file.exists():
         command = [sys.executable, "-m", "fault.sim.run", "--seeds", f"{start}:{start + count}", "--most", str(count)]
-        command += [_OPTIONS[kind]] if _OPTIONS[kind] else []
+        command += _OPTIONS[kind].split()
         ran = subprocess.run(
             [*command, "--json", str(file.resolve())], cwd=TESTS, capture_output=True, text=True, check=False
         )

@@ -31,7 +31,7 @@ def plan_deletions(rng: random.Random, sessions: Sequence[str], now: float) -> l
             at = now + rng.choice((500, 5000, 30_000)) * rng.random()
             point = rng.choice(triggers) if rng.random() < 0.6 else ""
             found.append(Action("delete", session, number, point, rng.choice((1, 1, 2, 4)), at))
-        for number in range(80, 80 + rng.choices((1, 3), (1, 1))[0]):
+        for number in range(190, 190 + rng.choices((1, 3), (1, 1))[0]):
             at = now + rng.choice((5000, 30_000, 60_000)) * rng.random()
             kind = rng.choice(("submit again", "submit again", "message"))
             found.append(Action(kind, session, number, rng.choice(triggers), rng.choice((1, 2)), at))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_agents.flow import ConcurrencyLimit
@@ -44,7 +44,7 @@ def with_limits(agents: Sequence[Agent], names: Collection[str]) -> Sequence[Age
         replace(
             agent,
             concurrency=(AGENTS,) if AGENTS in names else (),
-            tools=[replace(each, concurrency=limits) for each in agent.tools],
+            tools=[replace(each, concurrency=limits) if is_dataclass(each) else each for each in agent.tools],
         )
         for agent in agents
     ]
@@ -243,6 +243,8 @@ class Holding:
             return
         name = AGENTS if point == "driver" else TOOLS
         if name not in self.names or (name == TOOLS and AGENTS in self.names):
+            return
+        if name == TOOLS and self._sim.waiting:  # tools that start a job are under no limit
             return
         claim = actor.facts["claims"][-1]
         holds = any(part == name and each.partition(" ")[0] == claim for part, each in self._grants)

@@ -91,6 +91,8 @@ class History:
         tally = self._world.tally.answers
         if point == Points.STOP_JOURNAL:
             self.stop_read = self._world.seq
+        if point == Points.CLAIM_READ and self._world.current is not None:  # the last one counts, after lost races
+            self._world.current.facts["read"] = self._world.seq
         if point == Points.WAIT_READ and commands[0][0] != "UNWATCH":
             self.requests.waits(str(commands[0][1]).removeprefix(PREFIX + "s:").split(":")[0])
         if commands[0][0] == "MULTI":
