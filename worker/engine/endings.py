@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from ..errors import PutOff
 from ..flow.values import AT_PROVIDER
-from ..guards import longest_wait, time_signals
+from ..guards import longest_wait, time_left, time_signals
 from ..hooks import HookContext, HookPoint
 from ..moments import moment
 from ..redaction import redact
@@ -118,10 +118,11 @@ def give_back(run: Run, store: Store, why: str, *, counts: bool = False) -> Run:
 
 def put_off(run: Run, services: EngineServices, error: PutOff) -> Run:
     """Release the run's claim until what puts it off is over, or until the end of its time; nothing is counted."""
+    now = moment(services.redis_ms(run))
+    has_begun = run.journal.was_paid_for or run.obtained.response is not None
+    left = time_left(run.execution, now) if has_begun else longest_wait(run.execution, now)
     # The time at a provider does not count; its own end is among the seconds.
-    at_provider = error.put_off == AT_PROVIDER
-    left = None if at_provider else longest_wait(run.execution, moment(services.redis_ms(run)))
-    seconds = error.seconds if left is None else min(error.seconds, left)
+    seconds = error.seconds if left is None or error.put_off == AT_PROVIDER else min(error.seconds, left)
     why, store = redact(str(error)), services.store
     delayed = delay_step(run, store, why, seconds, cause=error)
     return _journal_results(delayed, store)

@@ -7,7 +7,17 @@ from collections.abc import Callable
 
 from ...config.settings import Settings
 from ..errors import PutOff
-from ..guards import Delay, GuardPoint, GuardView, StopWith, ask_guards, expiry_signal, longest_wait
+from ..guards import (
+    Delay,
+    GuardPoint,
+    GuardView,
+    StopWith,
+    ask_guards,
+    expiry_signal,
+    longest_wait,
+    time_left,
+    time_signals,
+)
 from ..hooks import HookPoint
 from ..moments import moment
 from ..redaction import describe_exception, redact
@@ -74,6 +84,9 @@ def _decide_at_once(run: Run, services: EngineServices) -> Run:
             raise gate.put_off_by(paused, now_ms)
         services.concurrency.enter(run)
     except PutOff as error:
+        now = moment(now_ms)
+        if time_left(run.execution, now) == 0:  # no guard would see it before it may go
+            return run.stopping(*time_signals(run.execution, now))
         return put_off(run, services, error)
     return run
 

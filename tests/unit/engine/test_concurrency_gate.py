@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -14,7 +15,8 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.engine import Done, RetryLater, TakenOver
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.flow.concurrency import LimitPart, concurrency_field, undefined_cause
-from celery_agents.worker.state import AgentState, ToolCall
+from celery_agents.worker.flow.values import Pause
+from celery_agents.worker.state import AgentState, ExecutionBudget, ToolCall
 from celery_agents.worker.store import Claimed
 from celery_agents.worker.store.flow.holders import Holder, NoneFree, Taken
 from celery_agents.worker.tools import tool
@@ -133,6 +135,32 @@ def test_a_step_that_is_stopped_takes_none(new_bench: NewBench) -> None:
     put_off(bench.step(session))
     bench.stop(session)
     assert bench.record(session).status == "stopped"
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_an_execution_whose_time_is_over_does_not_wait_on(new_bench: NewBench, is_paused: bool) -> None:
+    budget = ExecutionBudget(max_seconds=60)
+    bench = new_bench(Agent("plain", driver=lambda state: "done", concurrency="crm", budget=budget))
+    if is_paused:
+        bench.store.flow.pause(Pause("agent", "plain", reason="a freeze"))
+    set_limit(bench, total=0)
+    session = bench.submit()
+    assert put_off(bench.step(session)).seconds == pytest.approx(60, abs=1)
+    bench.clock.go_on(61)
+    assert isinstance(bench.step(session), Done)
+    record = bench.record(session)
+    assert (record.status, record.stop_reason) == ("stopped", "time_limit")
+
+
+def test_a_call_of_what_has_begun_waits_behind_the_time_at_which_it_would_have_expired(new_bench: NewBench) -> None:
+    benches: list[Bench] = []
+    benches.append(new_bench(paying(benches, [])))
+    (bench,) = benches
+    set_limit(bench, total=0)
+    session = bench.submit(expires_at=bench.clock.now + timedelta(seconds=60))
+    for _ in range(2):
+        assert put_off(bench.step(session)).seconds > 60
+        bench.clock.go_on(1000)
 
 
 def paying(bench: list[Bench], seen: list[tuple[str, int]], **fields: Any) -> Agent:
