@@ -239,6 +239,7 @@ OPTIONAL = {
 # Libraries that are part of another one's promise.
 COMES_WITH = {
     "anthropic": "pydantic-ai-slim",
+    "backports": "backports.zstd",
     "billiard": "celery",
     "click": "typer",
     "compression": "backports.zstd",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,7 @@ def run(served: ServeProcess, *command: str, given: str) -> str:
     return done.stdout
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl, which the page's commands call")
 def test_the_commands_of_the_page_do_what_it_says(served: ServeProcess) -> None:
     script = [block for block in blocks("sh") if "celery-agents serve" not in block]
     assert len(script) == 20

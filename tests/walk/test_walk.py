@@ -301,6 +301,8 @@ def write_python_blocks(page: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if page != HTTP_PAGE])
 def test_every_command_of_a_page_works_as_it_is_written(page: str, newcomer: Newcomer, own_redis: RedisServer) -> None:
+    if any(" | jq " in line for line in read_lines(page)) and shutil.which("jq") is None:
+        pytest.skip("there is no jq, which the page's commands call")
     (newcomer.home / "my_agents.py").write_text(OTHER_AGENTS)  # some pages name the reader's own module
     write_python_blocks(page, newcomer.home)
     newcomer.export(f"export CELERY_AGENTS_REDIS_URL={own_redis.url()}")
@@ -321,6 +323,7 @@ def test_every_command_of_a_page_works_as_it_is_written(page: str, newcomer: New
             newcomer.type(command)
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl, which the page's commands call")
 def test_the_http_page_works_as_it_is_written(newcomer: Newcomer, own_redis: RedisServer) -> None:
     """Its commands are one script, which asks the server that its first block starts."""
     shutil.copy(ROOT / "tests" / "support" / "page_agents.py", newcomer.home)
