@@ -41,7 +41,7 @@ OneSession = Annotated[str | None, typer.Argument(metavar="SESSION", help="Id of
 By = Annotated[str | None, typer.Option(help="Who asks, for the events; default: the login name.")]
 
 # The filter of a listing.
-Status = Literal["pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"]
+Status = Literal["idle", "pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"]
 Asked = Literal["approval", "question", "external"]
 OfStatus = Annotated[Status | None, typer.Option(help="Only sessions that are this.")]
 OfAgent = Annotated[str | None, typer.Option(help="Only sessions of this agent.")]

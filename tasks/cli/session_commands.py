@@ -42,7 +42,7 @@ Active = Annotated[
     Literal["pending", "in_progress", "waiting"] | None, typer.Option(help="With --all: only sessions that are this.")
 ]
 Ended = Annotated[
-    Literal["completed", "stopped", "failed", "parked", "unreadable"] | None,
+    Literal["idle", "completed", "stopped", "failed", "parked", "unreadable"] | None,
     typer.Option(help="With --all: only sessions that are this."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="With --all: only list them.")]

@@ -311,7 +311,8 @@ class AgentClient(
         A loop over the page also reads the pages that follow: `for header in client.list()`.
 
         Args:
-            status: pending, in_progress, waiting, completed, stopped, failed, parked or unreadable.
+            status: idle (without an execution), pending, in_progress, waiting, completed, stopped, failed, parked or
+                unreadable.
             label: With all of these labels, such as `{"customer": "42"}`.
             text: Whose first message contains this in its first 200 characters, in whatever case. Of sessions in the
                 archive: in which all words that begin so occur, wherever they were said.

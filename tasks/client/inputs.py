@@ -20,6 +20,7 @@ from ...worker.state.execution.requests import RequestKind
 from ...worker.state.values.frozen import FrozenDict, Json, freeze
 from ...worker.state.values.ids import ID_PATTERN
 from ...worker.store.fields import LAST_MS
+from ...worker.store.session_records import SessionState
 from ...worker.store.sessions.past_reads import StepAddress
 
 _NAMESPACE: Final = uuid.UUID("0b7c9d0e-4d6a-5c1b-9a64-2f5b8f0e7c11")
@@ -32,7 +33,7 @@ _LARGEST: Final = 2**64 - 1
 _ASKED: Final = (RequestKind.APPROVAL.value, RequestKind.QUESTION.value, RequestKind.EXTERNAL.value)
 
 TIME_ADVICE: Final = "give a datetime with a timezone, such as datetime.now(timezone.utc)."
-STATUSES: Final = ("pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable")
+STATUSES: Final = tuple(each.value for each in SessionState)
 
 
 def check_agent_name(name: Any) -> None:

@@ -100,6 +100,7 @@ def test_an_execution_that_waits_is_stopped_with_its_request(lab: Lab) -> None:
     assert client.requests(job.session_id).requests == ()
     assert conversation(client.show(job.session_id).state) == conversation(state)
     assert client.header(job.session_id).status == "idle"
+    assert [each.session_id for each in client.list(status="idle")] == [job.session_id]
 
 
 def test_a_request_that_comes_again_is_known_although_its_number_means_another_step_by_now(

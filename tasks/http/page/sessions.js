@@ -9,12 +9,11 @@ import { labelsOf } from "./session_head.js";
 import { Bulk, SessionRow, useRowKeys, useSessions } from "./session_rows.js";
 import { linkTo, parseKept, setQuery, useKept } from "./state.js";
 
-const STATUSES = ["pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "unreadable"];
-const GIVEN = [["Failed", { status: "failed" }], ["Waiting", { status: "waiting" }], ["Parked", { status: "parked" }]];
+const STATUSES = "idle pending in_progress waiting completed stopped failed parked unreadable".split(" ");
 const NUMBERS = ["Steps", "Tokens", "Cost", "Age"].map((each) => [each, "number"]);
 const FILTERS = ["agent", "status", "label", "text"];
-const GAP = 0.3; // percent between two shares
-const FULL = 40; // sessions that fill the band; fewer fill a part of it
+const GAP = 0.3; // percent between shares
+const FULL = 40; // sessions fill the band
 const STATUS_OF = {
   running: "in_progress", queue: "pending", person: "waiting", child: "waiting", service: "waiting", parked: "parked",
 };
@@ -120,7 +119,8 @@ function SavedFilters({ query }) {
   return html`<button class="button" type="button" disabled=${!Object.keys(current).length}
     onClick=${save}>Save this filter</button>
     <div class="saved"><a href=${linkTo("sessions")}>All</a>
-      ${GIVEN.map(([name, values]) => html`<a href=${linkTo("sessions", "", values)}>${name}</a>`)}
+      ${["Failed", "Waiting", "Parked"].map((each) => html`
+        <a href=${linkTo("sessions", "", { status: each.toLowerCase() })}>${each}</a>`)}
       ${saved.map(([name, values]) => html`<span><a href=${linkTo("sessions", "", values)} dir="auto">${name}</a>
         <button class="button bare" type="button" aria-label=${`Forget the filter ${name}`}
           onClick=${() => keepAll(saved.filter((each) => each[0] !== name))}>×</button></span>`)}</div>`;
