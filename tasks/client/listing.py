@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
+from itertools import groupby
 from typing import Any, Final
 
 from ...worker.archive.rows import Search
-from ...worker.store.archiving.reaching import header_of
+from ...worker.store.archiving.reaching import ArchivedSessions, header_of
 from ...worker.store.labels import check_labels
 from ...worker.store.pages import PageOf
 from ...worker.store.session_records import Header
@@ -157,8 +158,26 @@ def iterate_all(store: Store, wanted: Filter, newest_ms: int | None = None) -> I
         return hot
     if newest_ms is not None:
         search = replace(search, until_ms=min(newest_ms, newest_ms if search.until_ms is None else search.until_ms))
-    archived = map(header_of, store.archived.search(search))
+    archived = _by_id(_iterate_archived(store, store.archived, wanted, search))
     return _each_once(merge(hot, archived, key=lambda header: (header.updated_ms, header.session_id), reverse=True))
+
+
+def _iterate_archived(store: Store, archived: ArchivedSessions, wanted: Filter, search: Search) -> Generator[Header]:
+    """Read headers in the archive, newest first, and of sessions that were restored since Redis was read."""
+    newest_ms = search.until_ms
+    for rows, restored in archived.pages(search):
+        found = [header_of(row) for row in rows]
+        again = store.sessions.headers_of([row.name for row in restored]) if restored else []
+        # What has changed since comes in its order on the first page, and would come too late on another one.
+        found += [each for each in wanted.choose(store, again) if newest_ms is None or each.updated_ms <= newest_ms]
+        yield from sorted(found, key=lambda header: header.updated_ms, reverse=True)
+        newest_ms = min((row.session.updated_ms for row in (*rows, *restored)), default=newest_ms)
+
+
+def _by_id(headers: Iterable[Header]) -> Iterator[Header]:
+    """Order headers of the same time by their ids."""
+    for _, same in groupby(headers, lambda header: header.updated_ms):
+        yield from sorted(same, key=lambda header: header.session_id, reverse=True)
 
 
 def _each_once(headers: Iterable[Header]) -> Iterator[Header]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from celery_agents.tasks.client.erasing import ErasingVerbs
+from celery_agents.tasks.client.listing import Filter, read_page
 from celery_agents.tasks.client.spending import SpendingVerbs
 from celery_agents.worker.archive.rows import RowState, Search
 from celery_agents.worker.engine import operation_transition, retry_transition
@@ -268,6 +269,44 @@ def test_costs_count_each_session_once_whenever_one_changes_its_place(lab: Archi
     assert client.costs().total.executions == 1
     for by in ("agent", "label:customer"):
         assert read_on_the_way(lab, lambda by=by: client.costs(by=by), is_moved=is_moved) == {}
+
+
+@pytest.mark.parametrize("is_moved", [False, True], ids=["restored", "moved"])
+@pytest.mark.parametrize(
+    "wanted", [Filter(), Filter(labels={"customer": "42"}), Filter(status="completed", text="first")], ids=str
+)
+def test_a_listing_has_each_session_once_whenever_one_changes_its_place(
+    lab: ArchiveLab, wanted: Filter, is_moved: bool
+) -> None:
+    lab.end(labels={"customer": "42"})
+
+    def listed() -> list[tuple[str, int]]:
+        return [(each.session_id, each.updated_ms) for each in read_page(lab.store, wanted, 10, None).items]
+
+    assert len(listed()) == 1
+    assert read_on_the_way(lab, listed, is_moved=is_moved) == {}
+
+
+def test_a_session_that_goes_on_while_it_is_listed_comes_in_its_order(lab: ArchiveLab) -> None:
+    name = lab.session
+    for trips in range(100):
+        names = [f"{name}-{trips}-{each}" for each in ("old", "new")]
+        for lab.bench.session in names:
+            lab.end(labels={"trip": str(trips)})
+            time.sleep(0.002)
+        old = lab.bench.session = names[0]
+        assert lab.move() is MoveOutcome.MOVED
+        lab.bench.spy.after(
+            trips, lambda old=old: lab.store.sessions.act(old, an_operation("on"), operation_transition)
+        )
+        found = read_page(lab.store, Filter(labels={"trip": str(trips)}), 10, None).items
+        went_on, lab.bench.spy.after_trips = lab.bench.spy.after_trips is None, None
+        assert sorted(each.session_id for each in found) == sorted(names)
+        assert [each.updated_ms for each in found] == sorted((each.updated_ms for each in found), reverse=True)
+        if not went_on:
+            assert trips > 3
+            return
+    raise AssertionError("it has no end")
 
 
 def test_costs_of_an_archived_fork_count_with_its_own_labels(lab: ArchiveLab) -> None:

@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import crash_points
@@ -120,11 +119,12 @@ class ArchivedSessions:
         )
 
     def search(self, wanted: Search) -> Iterator[FoundSession]:
-        """Find sessions, newest first, by time and then by id; without those that Redis has, or that were deleted."""
-        pages = self._pages(wanted)
-        found = (each for page in pages for each in self._shown(page))
-        for _, same in groupby(found, lambda each: each.session.updated_ms):
-            yield from sorted(same, key=lambda each: each.session.key.session_id, reverse=True)
+        """Find sessions, newest first; without those that Redis has, or that were deleted."""
+        return (each for archived, _ in self.pages(wanted) for each in archived)
+
+    def pages(self, wanted: Search) -> Iterator[tuple[list[FoundSession], list[FoundSession]]]:
+        """Find sessions in pages, newest first: those in the archive, and those that Redis has, as they once were."""
+        return map(self._placed, self._pages(wanted))
 
     def earlier(self, wanted: Search) -> Iterator[FoundSession]:
         """Find sessions whose ids others have by now, after Redis had lost them; without those that were deleted.
@@ -222,10 +222,6 @@ class ArchivedSessions:
         while page.after is not None:
             page = self.archive.search(replace(wanted, after=page.after))
             yield list(page.sessions)
-
-    def _shown(self, rows: Sequence[FoundSession]) -> list[FoundSession]:
-        """Choose the rows that are shown: Redis holds their mark, or nothing."""
-        return self._placed(rows)[0]
 
     def _placed(self, rows: Sequence[FoundSession]) -> tuple[list[FoundSession], list[FoundSession]]:
         """Choose the rows of sessions that are in the archive, and of those that Redis has.
