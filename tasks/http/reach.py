@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...worker.errors import SessionDeleted, SessionExpired
 from ...worker.state.values.ids import read_session_id
 from ..client.client import AgentClient
 
@@ -17,9 +18,18 @@ def is_in_tree(client: AgentClient, session_id: str | None, root: str) -> bool:
 
 
 def has_label(client: AgentClient, session_id: str, label: tuple[str, str]) -> bool:
-    """Whether a session has a label, or lacks it and the session at the root of its tree has it."""
+    """Whether a session has a label, or lacks it and the session at the root of its tree has it.
+
+    What is left of a session that was deleted or has expired does not say whose it was: it has none.
+
+    Raises:
+        SessionNotFound: There is none of this id, and was none.
+    """
     key, value = label
-    found = client.header(session_id).labels
+    try:
+        found = client.header(session_id).labels
+    except (SessionDeleted, SessionExpired):
+        return False
     if key not in found:
         root = client.store.trees.roots([session_id])[session_id]
         found = found if root == session_id else client.header(root).labels

@@ -94,6 +94,21 @@ def test_it_names_sessions_of_its_own_and_no_others(acme: httpx.Client, bolt: ht
     assert bolt.get("/v1/sessions/nobodys").status_code == 404
 
 
+def test_a_deleted_session_is_not_found_since_nothing_says_whose_it_was(
+    lab: Lab, acme: httpx.Client, bolt: httpx.Client
+) -> None:
+    gone = submit(acme, session_id="deleted-of-acme")
+    assert lab.client.delete(gone)
+    for caller in (acme, bolt):
+        for asked in (
+            caller.get(f"/v1/sessions/{gone}"),
+            caller.get(f"/v1/sessions/{gone}/events"),
+            caller.post(f"/v1/sessions/{gone}/messages", json={"message": "m"}),
+            caller.post("/v1/agents/node/jobs", json={"message": "m", "session_id": gone}),
+        ):
+            assert (asked.status_code, "deleted" in asked.json()["title"]) == (404, False), asked.text
+
+
 def test_its_idempotency_keys_are_its_own(acme: httpx.Client, bolt: httpx.Client) -> None:
     def made(client: httpx.Client, answer: str) -> httpx.Response:
         body, headers = {"message": plan(answer=answer)}, {"Idempotency-Key": "order-1"}
