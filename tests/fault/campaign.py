@@ -37,6 +37,7 @@ from fault.real import (  # noqa: E402
     capable,
     children,
     clusters,
+    everything,
     failovers,
     inputs,
     kills,
@@ -166,6 +167,14 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "kill -9 around a wait, with each kind of request, under load, while somebody answers",
         {"kills": "kills", "requests answered": "requests_answered", "approved calls": "approved_calls", **_JOBS},
         tuple(f"killed_{point}_{tool}" for point, tool in waiting.combinations()),
+    ),
+    "everything": Scenario(
+        lambda d, s: everything.play(d, 8, s, seconds=60.0),
+        "clients do all that clients can do, in an order that is drawn, while workers are killed and stand still and Redis with an "
+        "fsync at every write is killed; some with an archive, some with their broker elsewhere",
+        {"workers killed": "kill", "Redis killed": "kill_redis", "workers that stood still": "stand_still",
+         "messages found": "messages_found", "effects": "effects", "executions judged": "executions_judged"},
+        everything.WANTED,
     ),
     "live-text": Scenario(
         lambda d, s: live.kill_writers(d, 1000, s, kill_seconds=2.0),

@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import redis
 
@@ -16,6 +16,8 @@ from celery_agents.worker.store.keys import SessionKeys
 
 from .http_service import Entry
 from .redis_keys import immortal_keys
+
+_WITHOUT_EFFECT: Final = ("pure", "failing", "approved", "ask_limited")
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ def _judge_outcome(
     name, outcome = tool.tool_call.name, tool.outcome
     where = f"{name} at {job.execution_id}.{place}"
     verdict.counts[f"outcome_{outcome.value}"] += 1
-    if name == "pure" or name == "failing":
+    if name in _WITHOUT_EFFECT:
         return
     if outcome is ToolOutcome.OK:
         verdict.expect(bool(delivered), "I5", f"{where} is ok without an effect")
