@@ -156,6 +156,8 @@ class Points:
     HOLDERS_LOOK: Final = "holders.look"
     HOLDERS_DEFINED: Final = "holders.defined"
     HOLDERS_LABELS: Final = "holders.labels"
+    LABEL_READ: Final = "label.read"
+    LABEL_EXEC: Final = "label.exec"
     HOLDERS_SETTLED: Final = "holders.settled"
     HOLDERS_PRIMARY: Final = "holders.primary"
     FLOW_READ: Final = "flow.read"
@@ -236,7 +238,8 @@ OF_READERS: Final = (
 ELSEWHERE: Final = (
     Points.SESSION_MARK, Points.SAVE_STEPS, Points.DELETE_FULL, Points.STOP_CLEAR, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
-    Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT,
+    Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT, Points.LABEL_READ, Points.LABEL_EXEC,
     Points.FLOW_NEXT, Points.FLOW_VIEW, Points.FLOW_CONCURRENCY, Points.FLOW_KNOWN, Points.HOLDERS_DEFINED, Points.HOLDERS_PRIMARY,
+    Points.HOLDERS_LABELS,
     *OF_WAITING, *OF_LIMITING, *OF_HOLDING, *OF_REWINDING, *OF_READERS, Points.JOURNAL_AUXILIARY, Points.CLAIM_PRIMARY,
 )  # fmt: skip

@@ -29,7 +29,7 @@ from celery_agents.worker.store.sessions import loading
 from celery_agents.worker.store.sessions.saving import SessionSave
 
 from .deleting import delete
-from .holding import change_limit
+from .holding import WHO, change_limit
 from .observing import History
 from .plan import Action
 from .rewinding import rewind
@@ -149,6 +149,9 @@ class Clients:
                 for ref in change_limit(store, action):
                     if ref is not None:
                         self._publish(ref)
+                return None
+            case "label":
+                store.sessions.label(session, {WHO: action.target or None})
                 return None
             case "rewind" | "rewind twice":
                 return rewind(self.world, store, action, self.stage.first_of(session), self._publish)

@@ -105,12 +105,14 @@ class StoreContext:
             url, max_connections=64, socket_timeout=10, retry=Retry(NoBackoff(), 0), protocol=2, health_check_interval=0,
         )  # fmt: skip
         self.database = RedisDatabase(pool)
-        for name, text in SCRIPTS.items():  # or the first seed would have round trips that the others have not
-            (sha,) = self.database.pipeline("load", [("SCRIPT", "LOAD", in_virtual_time(name, text))])
-            self.database._loaded[name] = sha.decode()
+        loads: list[Command] = [("SCRIPT", "LOAD", in_virtual_time(name, text)) for name, text in SCRIPTS.items()]
+        shas = self.database.pipeline("load", loads)
+        self._scripts = {name: sha.decode() for name, sha in zip(SCRIPTS, shas, strict=True)}
 
     def clear(self) -> None:
         self.database.pipeline("clear", [("CONFIG", "SET", "maxmemory", 0), ("FLUSHDB",)])
+        # Lost connections forget them. A seed would have round trips, or lack them, by what the one before it has lost.
+        self.database._loaded.update(self._scripts)
 
 
 class QueueHandover(Publisher):

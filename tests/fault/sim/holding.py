@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_agents.flow import ConcurrencyLimit
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 AGENTS: Final = "agents"
 TOOLS: Final = "tools"
+WHO: Final = "who"
+"""The label of sessions in some seeds, of which limits have parts then."""
 REMOVED: Final = -1
 """A limit that is removed, in an action."""
 _CALLS_MS: Final = 2000
@@ -35,6 +39,30 @@ _NEAR: Final = (Points.RELEASE_READ, Points.RELEASE_EXEC, *OF_HOLDING)
 def names_of(seed: int) -> tuple[str, ...]:
     """The limits of a seed: of its agents, of its tools, or of both."""
     return ((AGENTS,), (AGENTS,), (AGENTS, TOOLS), (TOOLS,))[seed % 4]
+
+
+def is_labelled(seed: int) -> bool:
+    """Whether the sessions of a seed have labels, which change, and its limits have parts for these."""
+    return seed % 16 in (5, 6)
+
+
+def plan_labels(seed: int, sessions: Sequence[str], actions: Sequence[Action], now: float) -> list[Action]:
+    """Draw who changes labels, and give the limits of these actions their parts."""
+    rng, found = random.Random(f"labels of {seed}"), list[Action]()
+    for each in actions:
+        has_parts = each.kind == "concurrency" and each.limit != REMOVED
+        found.append(replace(each, part=rng.choice((0, 1, 1, 2))) if has_parts else each)
+    for place, name in enumerate(names_of(seed)):  # with parts and without them, again and again
+        for number in range(rng.choice((0, 2, 5))):
+            at, limit = now + rng.choice((500, 5000, 20_000)) * rng.random(), rng.choice((1, 1, 2))
+            changed = Action("concurrency", sessions[0], 300 + 10 * place + number, "", 0, at, limit=limit, target=name)
+            found.append(replace(changed, part=rng.choice((0, 1))))
+    for place, session in enumerate(sessions):
+        times = [now, *(now + rng.choice((500, 5000, 20_000)) * rng.random() for _ in range(rng.choice((0, 1, 2, 3))))]
+        for number, at in enumerate(times):
+            target = rng.choice(("1", "1", "2", ""))
+            found.append(Action("label", session, 200 + 10 * place + number, "", 0, at, target=target))
+    return found
 
 
 def with_limits(agents: Sequence[Agent], names: Collection[str]) -> Sequence[Agent]:
@@ -103,7 +131,8 @@ def change_limit(store: Store, action: Action) -> list[Any]:
         Steps to publish, and None for those that are published.
     """
     if action.limit != REMOVED:
-        store.flow.set_value(ConcurrencyLimit(action.target, total=action.limit))
+        per = {WHO: action.part} if action.part else {}
+        store.flow.set_value(ConcurrencyLimit(action.target, total=action.limit, per=per))
         return store.flow.bring_forward(undefined_cause(action.target))
     store.flow.remove_value(concurrency_field(action.target))
     return store.flow.bring_forward(concurrency_field(action.target))
@@ -135,7 +164,7 @@ class Holding:
         self._observe = sim.observe
         sim.observe = self.observe
         self.names = names_of(sim.world.seed)
-        self._limits: dict[str, list[tuple[float, float]]] = {name: [] for name in self.names}
+        self._limits: defaultdict[tuple[str, bool], list[tuple[float, float]]] = defaultdict(list)
         self._grants: dict[tuple[str, str], _Grant] = {}
         self._stops: dict[str, tuple[str, float]] = {}
         self._next_call = 0.0
@@ -156,8 +185,9 @@ class Holding:
     def _limit_changed(self, commands: Sequence[Command]) -> None:
         (words,) = (command for command in commands if command[0] == "HSET")
         name, stored = str(words[2]).partition(":")[2], words[3]
-        total = json.loads(stored)["total"] if stored else float("inf")
-        self._limits[name].append((self._world.now, total))
+        limit = json.loads(stored) if stored else {}
+        self._limits[name, False].append((self._world.now, limit.get("total", inf)))
+        self._limits[name, True].append((self._world.now, limit.get("per", {}).get(WHO, inf)))
         self._world.last_fault = max(self._world.last_fault, self._world.now)  # who waits has that much more patience
 
     def _asked(self, ask: dict[str, Any], reply: Any) -> None:
@@ -175,6 +205,7 @@ class Holding:
                 tally["limit changed" if reply[0] == -2 else "taken over"] += 1
             case "take":
                 tally["holder take refused"] += 1
+                tally["part of a label refused"] += "|" in ask["parts"][reply[2] - 1]
                 for part in ask["parts"]:
                     self._grants.pop((part, ask["id"]), None)
             case "give":
@@ -228,10 +259,12 @@ class Holding:
             f"{len(counted)} hold {part}, of which {most} may: {[each.session for each in counted]}",
         )
 
-    def _highest_since(self, name: str, since: float) -> float:
-        """The highest limit that held from a moment on."""
-        before = [limit for at, limit in self._limits[name] if at < since][-1:]
-        found = [*before, *(limit for at, limit in self._limits[name] if at >= since)]
+    def _highest_since(self, part: str, since: float) -> float:
+        """The highest limit of a part that held from a moment on."""
+        name, _, pair = part.partition("|")
+        limits = self._limits[name, bool(pair)]
+        before = [limit for at, limit in limits if at < since][-1:]
+        found = [*before, *(limit for at, limit in limits if at >= since)]
         return max(found, default=0.0)
 
     # --- what happens by itself -------------------------------------------------------------------------------
@@ -297,12 +330,12 @@ class Holding:
             for ref in store.flow.call_waiting():
                 world.expect(False, "H3", f"{ref.execution_id} has ended, and is called")
             world.now += 15_000
-        for name in self.names:
-            keys = store.context.fleet.holders(name)
+        for part in [part for name in self.names for part in (name, *(f"{name}|{WHO}={each}" for each in "12"))]:
+            keys = store.context.fleet.holders(part)
             reads: list[Command] = [("ZCOUNT", keys.held, int(world.now), "+inf"), ("ZRANGE", keys.line, 0, -1)]
             held, line = database.pipeline("check", reads)
-            world.expect(not held, "H3", f"{held} hold {name} although everything has ended")
-            world.expect(not line, "H3", f"{line} stand in the line of {name} although everything has ended")
+            world.expect(not held, "H3", f"{held} hold {part} although everything has ended")
+            world.expect(not line, "H3", f"{line} stand in the line of {part} although everything has ended")
 
 
 def unseen_holding(tally: Tally) -> Iterator[str]:
@@ -313,6 +346,7 @@ def unseen_holding(tally: Tally) -> Iterator[str]:
     answers = (
         "holder taken", "holder kept", "holder take refused", "holder keep refused", "holder dropped", "called by a give",
         "called by the sweep", "called again", "taken over", "look woke", "look stayed", "left the line",
+        "part of a label refused",
     )  # fmt: skip
     for answer in answers:
         if not tally.answers[answer]:

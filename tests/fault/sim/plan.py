@@ -61,7 +61,8 @@ class Action:
 
     Attributes:
         limit: Most steps that a change of the budget allows.
-        target: The message that it is about, by its operation.
+        target: The message that it is about, by its operation; a concurrency limit; or a label's value, "" for none.
+        part: The most at a time with one value of a label, where it sets a concurrency limit; 0: only in all.
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Action:
     refused: str = ""
     limit: int = 0
     target: str = ""
+    part: int = field(default=0, repr=False)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from .clients import Clients
 from .database import Observer, QueueHandover, SimClock, SimTables, StoreContext
 from .deleting import plan_deletions, plan_lost_deletions
 from .desk import Desk
-from .holding import Holding, plan_limits, plan_lost_holds, with_limits
+from .holding import Holding, is_labelled, plan_labels, plan_limits, plan_lost_holds, with_limits
 from .interrupting import plan_interrupts
 from .limiting import plan_changes, plan_lost_changes
 from .observing import PREFIX, History
@@ -190,7 +190,8 @@ class Simulation:
         if interrupting:
             self.actions += plan_interrupts(rng, self.stage.plans, world.now)
         if holding:
-            self.actions += plan_limits(rng, seed, self.sessions, world.now)
+            limits = plan_limits(rng, seed, self.sessions, world.now)
+            self.actions += plan_labels(seed, self.sessions, limits, world.now) if is_labelled(seed) else limits
         for _ in range(rng.choices((2, 3), (3, 1))[0]):
             self._start_worker()
         self.client = self._store(Process("client", world))
