@@ -62,8 +62,13 @@ class Crowd:
         self._number = 0
 
     def act(self, seconds: float) -> None:
-        """Do one thing after the other for so many seconds; how often each thing is done is drawn, too."""
-        acts = [(act, often * self.chance.choice(_FACTORS)) for act, often in _ACTS.items()]
+        """Do one thing after the other for so many seconds.
+
+        How often each thing is done is drawn, too. In every other round sessions wait for limits and for nothing else, so that
+        long lines stand there.
+        """
+        left_out = self.chance.choice(((), _HOLDING))
+        acts = [(act, often * self.chance.choice(_FACTORS)) for act, often in _ACTS.items() if act not in left_out]
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             ((act, _),) = self.chance.choices(acts, [often for _, often in acts])
@@ -298,8 +303,8 @@ class Crowd:
     def lift(self) -> None:
         """Take away all that lets something wait."""
         self._wake(float("inf"))
-        for name, most in MOST.items():
-            self.client.concurrency.set(ConcurrencyLimit(name, total=most))
+        self.client.concurrency.set(ConcurrencyLimit("crm", total=MOST["crm"], per={"customer": 2}))
+        self.client.concurrency.set(ConcurrencyLimit("bank", total=MOST["bank"]))
         self.client.caps.remove("all")
         self.client.shares.remove()
         self.client.schedules.remove("drawn")
@@ -336,5 +341,9 @@ _ACTS: Final[dict[Callable[[Crowd], None], float]] = {
     Crowd._act_unpause: 1, Crowd._act_cap: 1, Crowd._act_share: 1, Crowd._act_schedule: 1, Crowd._act_kill: 0.4,
     Crowd._act_stand_still: 0.4, Crowd._act_kill_redis: 0.15,
 }  # fmt: skip
+_HOLDING: Final = (
+    Crowd._act_debounce, Crowd._act_suspend, Crowd._act_pause, Crowd._act_cap, Crowd._act_share, Crowd._act_schedule,
+    Crowd._act_stand_still, Crowd._act_kill_redis,
+)  # fmt: skip
 NAMES: Final = tuple(act.__name__.removeprefix("_act_") for act in _ACTS)
 """The counts of what was done."""
