@@ -12,7 +12,7 @@ import pytest
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.state import Answer, Deny, ToolOutcome
 
-from support.agents import call
+from support.agents import call, plan
 from support.lab import Lab
 from support.mcp_process import MCPServerProcess, outcomes, reason, submit, wait_for_lines, wait_for_question
 from support.wait import wait_until
@@ -161,6 +161,20 @@ def test_a_task_that_asks_waits_for_a_person_and_goes_on_with_another_worker(
     assert outcomes(lab, stopped)[0][0] is ToolOutcome.UNKNOWN
     assert server.deliveries("poster", "leaflet", "banner") == {"poster": 1, "leaflet": 1, "banner": 1}
     assert [each["kind"] for each in server.lines()].count("cancel") == 1
+
+
+def test_a_task_that_asks_gets_its_answer_although_a_message_interrupts_the_step(
+    lab: Lab, server: MCPServerProcess
+) -> None:
+    lab.worker()
+    job = submit(lab, [call("h_render", work="poster", asks=True)])
+    asked = wait_for_question(lab, job, "Which size?")
+    assert lab.client.send_message(job.session_id, plan(answer="seen"), when="interrupt").placed == "joins"
+    wait_for_question(lab, job, "Which size?")
+    lab.client.answer(job.session_id, {asked.id: Answer({"size": "A0"})}, by="reviewer")
+    assert job.result(timeout=60).final_response == "seen"
+    assert outcomes(lab, job) == [(ToolOutcome.OK, "rendered A0")]
+    assert server.deliveries("poster") == {"poster": 1}
 
 
 @pytest.mark.long

@@ -223,7 +223,7 @@ class ToolCalls:
             run = self._check_interruption(run) if new_later else run
             return run, () if run.outcome is not None or run.ending.is_stopping else batch
         timeouts = {each.index: round(each.timeout * 1000) for each in effects}
-        again = [index for index in timeouts if index in run.journal.begun]
+        again = [index for index in timeouts if index in run.journal.begun or has_begun_elsewhere(run, index)]
         looked_up = [each.index for each in effects if each.tool.effect is Effect.LOOKUP]
         asked_at = self._services.monotonic()
         begun = self._journal_beginnings(run, timeouts, again, looked_up)
@@ -351,6 +351,8 @@ class BegunCalls:
 
     def record_stopped(self, run: Run, planned: PlannedCall, begun: BeginRecord | None) -> CallRecord:
         """Record a call that may not begin any more."""
+        if begun is None and has_begun_elsewhere(run, planned.index):
+            return record_unknown(run, planned, "it was begun, and its end is not known", self._times_now(run))
         return record_stopped(run, planned, self._services.redis_ms(run), None if planned.is_pure else begun)
 
     def _look_up(self, run: Run, planned: PlannedCall, begun: BeginRecord) -> tuple[Run, list[PlannedCall]]:
