@@ -65,7 +65,10 @@ def _play_round(lab: Lab, chance: random.Random, seconds: float) -> Verdict:
         crowd.act(seconds)
     lab.client = crowd.client = lab.new_client()  # connections of the old one have died with Redis
     crowd.lift()
-    wait_until(crowd.rests, "all rests", _IDLE_SECONDS, interval=0.2, details=lambda: _describe(lab))
+    # A session may change between two listings, so that one look misses it.
+    wait_until(
+        lambda: crowd.rests() and crowd.rests(), "all rests", _IDLE_SECONDS, interval=0.2, details=lambda: _describe(lab)
+    )  # fmt: skip
     # What has ended lives on until it is in the archive.
     wait_until(lambda: not immortal_keys(lab.redis), "every key has a time to live", 30)
     _judge(crowd)

@@ -321,7 +321,8 @@ class Crowd:
         for session in active:
             self._try(self.client.resume, session)
         parts = [part for each in self.client.concurrency.list() for part in each.parts]
-        if active or any(part.held or part.waiting for part in parts):
+        due, _, _ = self.client.store.housekeeping.backlog()
+        if active or due or any(part.held or part.waiting for part in parts):
             return False
         released = [self._try(self.client.release_queue, each) for each in self.sessions]
         return not any(released)
