@@ -8,7 +8,7 @@ import pytest
 
 from fault.real.everything import play
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def test_whatever_clients_do_all_ends_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from support.verdict import Submitted, Verdict, judge_effects, judge_rest
 from support.wait import wait_until
 
 WANTED: Final = (*NAMES, "effects", "messages_found", "executions_judged")
-_IDLE_SECONDS: Final = 90.0
+_IDLE_SECONDS: Final = 300.0
 _ENV: Final = {
     "CELERY_AGENTS_CONCURRENCY": "8",
     # A step whose worker is killed again and again is no poison here.
