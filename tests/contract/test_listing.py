@@ -13,8 +13,9 @@ from celery_agents.tasks.client.listing import INDEXES, Filter, iterate_headers,
 from celery_agents.worker.engine import stop_transition
 from celery_agents.worker.store import StepRef
 from celery_agents.worker.store.database import Command, Database
+from celery_agents.worker.store.sessions.past_reads import StepAddress
 
-from support.asking import a_request, ask
+from support.asking import a_request, ask, header
 from support.store import Bench, step_transition
 
 pytestmark = pytest.mark.leaves_keys("executions wait, run and are parked")
@@ -25,7 +26,7 @@ def bench(database: Database) -> Bench:
     """A store with sessions of every status, and some of them twice."""
     found = Bench(database)
     for number, status in enumerate(
-        ("pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked") * 2
+        ("pending", "in_progress", "waiting", "completed", "stopped", "failed", "parked", "idle") * 2
     ):
         found.session, found.execution = f"s{number}", f"e{number}"
         found.submit(queue=None if status == "pending" and number else "")
@@ -49,6 +50,10 @@ def make(bench: Bench, status: str) -> None:
         bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
     elif status == "parked":
         bench.store.steps.park(StepRef(bench.session, bench.execution, 1), "broken")
+    elif status == "idle":
+        bench.commit(bench.claim(), final=True)
+        past = bench.store.sessions.state_at(bench.session, StepAddress(1, bench.execution))
+        bench.store.sessions.rewind(bench.session, past, "1", version=header(bench).version, by="ann")
 
 
 def listed(bench: Bench, status: str | None, limit: int = 100) -> list[str]:
@@ -59,7 +64,7 @@ def listed(bench: Bench, status: str | None, limit: int = 100) -> list[str]:
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_each_status_lists_the_sessions_that_have_it_in_the_order_of_all(bench: Bench, limit: int) -> None:
     everything = list(iterate_headers(bench.store, Filter()))
-    assert len(everything) == 14
+    assert len(everything) == 16
     seen: set[str] = set()
     for status in STATUSES:
         expected = [header.session_id for header in everything if header.status == status]
@@ -75,7 +80,7 @@ def test_an_indexed_status_does_not_read_the_sessions_without_it(bench: Bench, s
     bench.spy.sent.clear()
     assert len(listed(bench, status)) == 2
     touched = {str(command[1]) for _, commands in bench.spy.sent for command in commands}
-    idle = [f"s{number}" for number in range(14) if number % 7 in (3, 4, 6)]  # completed, stopped, parked
+    idle = [f"s{number}" for number in range(16) if number % 8 in (3, 4, 6, 7)]  # completed, stopped, parked, idle
     assert not [key for key in touched if any(key.endswith((f":s:{name}", f":s:{name}:ctl")) for name in idle)]
 
 
