@@ -56,7 +56,7 @@ def test_what_cannot_be_shown_is_said_with_what_to_do(served: ServeProcess, watc
     expect(page.get_by_role("main")).to_contain_text("celery-agents list")
     page.goto(f"{served.url}/sessions?status=unheard-of&agent=%00%3Cb%3E")
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("there are pending, in_progress, waiting")
+    expect(alert).to_contain_text("there are idle, pending, in_progress, waiting")
     expect(alert.get_by_role("button")).to_have_count(0)  # the same again would be refused again
     alert.get_by_role("link", name="Show all sessions").click()
     expect(page).to_have_url(f"{served.url}/sessions")
