@@ -477,16 +477,22 @@ def test_who_waits_where_nothing_may_begin_any_more_is_passed_in_the_lines_befor
     assert claims_again(bench, third)
 
 
-def test_who_waits_in_the_line_of_another_customer_by_now_is_passed(bench: Bench) -> None:
-    bolt = LimitPart("crm", "customer", "bolt")
+def two_in_line(bench: Bench, full: LimitPart) -> tuple[Claim, Claim]:
+    """Two claims that wait for a customer's holder, which is free by now; that of another part is taken."""
     limit(bench, total=None, customer=1)
     first, other, waits, behind = bench.claim().claim, *others(bench, 3)
     take(bench, first, ACME)
-    take(bench, other, bolt)
+    take(bench, other, full)
     refuse(bench, waits, ACME)
     refuse(bench, behind, ACME)
     give(bench, first, ACME)
     time.sleep(0.002)  # claims of one session are told apart by their times
+    return waits, behind
+
+
+def test_who_waits_in_the_line_of_another_customer_by_now_is_passed(bench: Bench) -> None:
+    bolt = LimitPart("crm", "customer", "bolt")
+    waits, behind = two_in_line(bench, bolt)
     refuse(bench, successor_of(bench, waits, is_given_back=True), bolt)
     call_again(bench, waits, ACME)
     assert (line(bench, ACME), line(bench, bolt)) == ([behind.ref.session_id], [waits.ref.session_id])
@@ -494,15 +500,8 @@ def test_who_waits_in_the_line_of_another_customer_by_now_is_passed(bench: Bench
 
 
 def test_who_has_had_its_step_and_waits_for_a_call_is_passed_where_it_stood_for_the_step(bench: Bench) -> None:
-    limit(bench, total=None, customer=1)
     bench.store.flow.set_value(ConcurrencyLimit("bank", total=1))
-    first, other, waits, behind = bench.claim().claim, *others(bench, 3)
-    take(bench, first, ACME)
-    take(bench, other, BANK)
-    refuse(bench, waits, ACME)
-    refuse(bench, behind, ACME)
-    give(bench, first, ACME)
-    time.sleep(0.002)
+    waits, behind = two_in_line(bench, BANK)
     again = successor_of(bench, waits, is_given_back=True)
     assert isinstance(take(bench, again, TOTAL), Taken), "the limit was without labels for a moment"
     refuse(bench, again, BANK, of_call=True)
