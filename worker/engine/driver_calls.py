@@ -131,7 +131,8 @@ def admit(run: Run, services: EngineServices, request: InferenceRequest, job: Jo
     try:
         return Admission(services.gate.begin(run, request), spending)
     except BaseException:
-        services.spending.settle(spending, 0.0)
+        if job is None or services.keeper.is_held(run.lease):  # else another worker may have created the job
+            services.spending.settle(spending, 0.0)
         raise
 
 

@@ -235,8 +235,13 @@ class LeaseKeeper:
         why = lease.overdue(now)
         if why is not None:
             lease.interrupt(why, now)
-        renewed_at = min(lease.renewed_at, self.holders_kept_at(lease.claim.id))
-        return lease.interruption is None and now - renewed_at < self._settings.lease_seconds * _FRESH_SHARE
+        holders_kept = now - self.holders_kept_at(lease.claim.id) < self._settings.lease_seconds * _FRESH_SHARE
+        return lease.interruption is None and holders_kept and self.is_held(lease)
+
+    def is_held(self, lease: ActiveLease) -> bool:
+        """Whether no other worker can have the step: the lease was renewed lately, and the claim is not lost."""
+        is_lost = lease.interruption is Interruption.LOST
+        return not is_lost and self._monotonic() - lease.renewed_at < self._settings.lease_seconds * _FRESH_SHARE
 
     def confirm(self, lease: ActiveLease) -> bool:
         """Renew one lease and its holders now, and return whether a call may begin."""

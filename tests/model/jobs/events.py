@@ -17,6 +17,7 @@ EVENTS: Final[dict[str, str]] = {
     "job.perhaps there": "finds no job while somebody may be creating it",
     "job.search ended": "gives a search up that cannot tell, behind the window of the job",
     "job.not wanted": "does not intend a job, since the execution is stopped, and settles it",
+    "job.refused": "may not ask the provider now, and settles the job while it has the claim",
     "job.open": "asks for the answer, and there is none yet",
     "job.collected": "gets the answer",
     "job.broken": "is told that the job has failed, or is not known any more",

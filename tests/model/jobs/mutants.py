@@ -27,6 +27,7 @@ CAUGHT: Final[dict[Mutant, tuple[Config, str]]] = {
     Mutant.FIRST_INTENTION: (Config(listed=True, blurred=True, faults=2), "J2"),
     Mutant.KEY_OF_NOW: (Config(listed=True, stop=True, retry=True), "J2"),
     Mutant.SETTLED_ONCE: (Config(capped=True), "J10"),
+    Mutant.REFUSED_IS_FREE: (Config(capped=True), "J11"),
     Mutant.LOST_IS_FREE: (Config(capped=True), "J11"),
 }
 

@@ -34,6 +34,7 @@ class Mutant(StrEnum):
     FIRST_INTENTION = "a job that is created once more is looked for among those of the first time"
     KEY_OF_NOW = "the key of a job has the retries of now, in place of those of its intention"
     SETTLED_ONCE = "who finds an end in the journal does not settle it again"
+    REFUSED_IS_FREE = "a worker that may not ask settles the job as one that has cost nothing, also without the claim"
     LOST_IS_FREE = "a job of which nobody knows whether it was created is settled as one that has cost nothing"
 
 

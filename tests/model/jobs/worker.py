@@ -94,6 +94,10 @@ def _reserve(state: State, config: Config, index: int) -> Moves:
 
 def _intend(state: State, config: Config, index: int) -> Moves:
     worker, me = state.workers[index], index + 1
+    if config.capped:
+        free = state.claim == me or config.mutant is Mutant.REFUSED_IS_FREE
+        kept = settle(state, Key(worker.number, worker.retries), counts=False) if free else state
+        yield "job.refused", me, with_worker(kept, index, worker._replace(at=LEAVING))
     is_known = worker.number < len(state.jobs)
     intending = worker._replace(at=INTENDED, again=is_known and config.blurred)
     if config.mutant is Mutant.NO_INTENTION:

@@ -12,6 +12,7 @@ from celery_agents.flow import SpendCap
 from celery_agents.tasks.housekeeping.provider_jobs import JobCleaner
 from celery_agents.worker.agent import Agent, AgentRegistry
 from celery_agents.worker.engine import Done, RetryLater
+from celery_agents.worker.engine.leases import CallInterrupted
 from celery_agents.worker.engine.transitions import FirstExecution, first_state
 from celery_agents.worker.errors import JobEnded
 from celery_agents.worker.state import AgentState, ExecutionBudget, Message, StopReason
@@ -353,6 +354,30 @@ def test_a_batch_that_is_created_in_a_later_period_counts_where_it_was_intended(
     bench.clock.go_on(601)
     bench.run(session)
     assert (spent(bench), held(bench)) == (0.0, 0)
+    bench.close()
+
+
+def test_who_has_lost_the_step_before_its_job_leaves_the_money_to_who_has_created_it(driver: LaterDriver) -> None:
+    """Both reserve under the key of the job; the first one waited for its provider's limit, and slept."""
+    bench = Bench(agent := Agent("report", driver=(driver := Priced()), completion_window="24h"))
+    bench.store.flow.set_value(SpendCap("c", usd=1.0, per="month"))
+    bench.gate.refresh()
+    session, gate = bench.submit(), bench.gate
+    other = bench.another_worker(agent, name="other")
+    bench.gate.refresh()
+
+    def sleep(*_: Any) -> None:
+        bench.clock.go_on(bench.settings.lease_seconds + bench.settings.lease_grace_seconds + 0.1)
+        assert isinstance(bench.step(session, other), RetryLater)
+        raise CallInterrupted
+
+    gate.begin = sleep  # type: ignore[method-assign]
+    bench.step(session)
+    assert (len(driver.jobs), spent(bench), held(bench)) == (1, RESERVED, 1)
+    driver.finish()
+    bench.clock.go_on(601)
+    assert isinstance(bench.step(session, other), Done)
+    assert (spent(bench), held(bench)) == (COST / 2, 0)
     bench.close()
 
 
