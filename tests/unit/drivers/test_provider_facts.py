@@ -125,6 +125,22 @@ def test_a_wait_that_no_clock_can_count_is_a_very_long_one(wait: str) -> None:
     assert 1e11 < seconds <= 1e12
 
 
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Fri, 31 Dec 9999 23:59:59 +99999999999999999999",
+        f"Mon, 01 Jan {HUGE} 00:00:00 GMT",
+        f"Mon, 01 Jan 2026 {HUGE}:00:00 GMT",
+        "Mon, 32 Jan 2026 00:00:00 GMT",
+    ],
+)
+def test_a_date_that_no_calendar_has_says_nothing(date: str) -> None:
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+    assert seconds_to_wait({"retry-after": date}) is None
+    assert seconds_to_wait({"retry-after": soon, "date": date}) == pytest.approx(90, abs=2)
+    assert facts_of_headers(200, {"anthropic-ratelimit-requests-reset": date}).reset_seconds == {}
+
+
 @pytest.mark.parametrize("count", [HUGE, "9" * 5_000])
 def test_numbers_of_any_length_in_a_text_are_read(count: str) -> None:
     body = f"on tokens per min (TPM): Limit {count}, Used 1. Please try again in {count}s. 5 requests per {count} sec"

@@ -150,6 +150,6 @@ def _date(text: str) -> datetime | None:
     """A date as headers have it, in ISO 8601 or as in mails; None for anything else."""
     try:
         at = datetime.fromisoformat(text) if text[:4].isdigit() else parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return at.replace(tzinfo=at.tzinfo or UTC)
