@@ -55,7 +55,10 @@ async def run_agent(call: Call) -> Response:
     _check_input(given)
     run = await _begin(call, given, read_last_event_id(call))
     place = contextlib.AsyncExitStack()
-    subscription = call.hub.subscribe(run.thread_id, run.after, is_live=True, for_visitor=call.access.is_visitor)
+    check = partial(call.check_again, run.thread_id)
+    subscription = call.hub.subscribe(
+        run.thread_id, run.after, is_live=True, for_visitor=call.access.is_visitor, check=check
+    )
     events = await place.enter_async_context(subscription)
 
     async def write() -> AsyncGenerator[ServerSentEvent]:

@@ -128,6 +128,7 @@ class _Interface:
                 await access.check_place(session_id, self._visitors)
             call = Call(
                 client=self._visitors if access.is_visitor else self._client,
+                rules=self._rules,
                 hub=self._hub,
                 reading=self._reading,
                 request=request,

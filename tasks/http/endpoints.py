@@ -16,7 +16,7 @@ from starlette.responses import Response
 from ...worker.requests.tokens import TokenPurpose
 from ..client.async_client import AsyncAgentClient
 from ..client.verbs import Scope
-from .access import Access
+from .access import Access, AccessRules
 from .event_hub import EventHub
 from .memory import SessionReading
 from .problems import HttpProblem, problem_of_validation
@@ -53,6 +53,7 @@ class Call:
     """
 
     client: AsyncAgentClient
+    rules: AccessRules
     hub: EventHub
     reading: SessionReading
     request: Request
@@ -84,6 +85,15 @@ class Call:
         if not _VERSION.fullmatch(tag):
             raise HttpProblem(422, "invalid-input", 'If-Match: give the ETag of the session, such as "12", or *.')
         return int(tag.strip('"'))
+
+    async def check_again(self, session_id: str) -> None:
+        """Refuse a stream that is open once its token is over, or does not reach the session any more.
+
+        Raises:
+            HttpProblem, SessionNotFound: It is so.
+        """
+        access = await self.rules.access_of(self.request, self.client)
+        await access.check_place(session_id, self.client)
 
     def line(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait until the whole session may be read or changed."""

@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -34,6 +34,10 @@ MOST_WAITING_BYTES_OF_ALL: Final = 32_000_000
 """The same for all subscribers of a process."""
 _LOST_CONNECTION_SECONDS: Final = 0.5
 _CHECK_SECONDS: Final = 15.0
+
+
+Check = Callable[[], Awaitable[object]]
+"""Raises `HttpProblem` or `SessionNotFound` where a subscriber may not follow the session any more."""
 
 
 class Gap:
@@ -134,7 +138,13 @@ class EventHub:
 
     @contextlib.asynccontextmanager
     async def subscribe(
-        self, session_id: str, after: str | None, *, is_live: bool = False, for_visitor: bool = False
+        self,
+        session_id: str,
+        after: str | None,
+        *,
+        is_live: bool = False,
+        for_visitor: bool = False,
+        check: Check | None = None,
     ) -> AsyncGenerator[AsyncGenerator[StreamItem | Gap | None]]:
         """Follow the events of a session, with its live text or without.
 
@@ -142,9 +152,11 @@ class EventHub:
             after: Cursor of the last item that the subscriber has seen, or the id of an event. None: from the first
                 event that is stored.
             for_visitor: It has a token of a session. A tenth of all streams is kept for others.
+            check: Asked now and then whether it may still follow. None: it may.
         Yields:
             Its items in order; a `Gap` where events before the first one are not stored any more; None when nothing has
-            happened for a while. It ends when the session is gone, and when the subscriber is too far behind.
+            happened for a while. It ends when the session is gone, when the subscriber may not follow it any more, and
+            when it is too far behind.
         Raises:
             HttpProblem: Too many streams are open.
             SessionNotFound: There is no such session.
@@ -153,11 +165,11 @@ class EventHub:
             client = await self._client.run(lambda client: client)
             reader = SessionReader(client.store, session_id, after, is_live=is_live)
             has_gap = await self._client.run(lambda _: reader.begin())
-            async with contextlib.aclosing(self._follow(session_id, reader, has_gap, is_live)) as items:
+            async with contextlib.aclosing(self._follow(session_id, reader, has_gap, is_live, check)) as items:
                 yield items
 
     async def _follow(
-        self, session_id: str, reader: SessionReader, has_gap: bool, is_live: bool
+        self, session_id: str, reader: SessionReader, has_gap: bool, is_live: bool, check: Check | None
     ) -> AsyncGenerator[StreamItem | Gap | None]:
         if has_gap:
             yield Gap()
@@ -170,7 +182,7 @@ class EventHub:
             # read already.
             for item in await self._client.run(lambda _: reader.read(None)):
                 yield item
-            async for delivery in self._live(session_id, waiting):
+            async for delivery in self._live(session_id, waiting, check):
                 if delivery is None:
                     yield None
                 elif reader.position.is_before(delivery[0].id, is_event=isinstance(delivery[0], Event)):
@@ -191,20 +203,26 @@ class EventHub:
         finally:
             self.streams -= 1
 
-    async def _live(self, session_id: str, reader: _Reader) -> AsyncGenerator[_Delivery | None]:
+    async def _live(self, session_id: str, reader: _Reader, check: Check | None) -> AsyncGenerator[_Delivery | None]:
+        checked = time.monotonic()
         while not reader.has_ended:
             try:
                 delivery = await asyncio.wait_for(reader.take(), _CHECK_SECONDS)
             except TimeoutError:
-                if not await self._is_there(session_id):
-                    return
                 delivery = None
+            if delivery is None or time.monotonic() - checked >= _CHECK_SECONDS:
+                if not await self._may_go_on(session_id, check):
+                    return
+                checked = time.monotonic()
             yield delivery
 
-    async def _is_there(self, session_id: str) -> bool:
+    async def _may_go_on(self, session_id: str, check: Check | None) -> bool:
+        """Whether the session is there, and its subscriber may still follow it."""
         try:
             await self._client.header(session_id)
-        except SessionNotFound:
+            if check is not None:
+                await check()
+        except (SessionNotFound, HttpProblem):
             return False
         except CeleryAgentsError:  # Redis is away, so it may be there
             return True

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sse_starlette.event import ServerSentEvent
@@ -148,8 +149,9 @@ async def follow_events(call: Call) -> Response:
     query: bodies.EventsQuery = call.query
     after = read_last_event_id(call) or query.after
     place = contextlib.AsyncExitStack()
+    check = partial(call.check_again, call.session_id)
     items = await place.enter_async_context(
-        call.hub.subscribe(call.session_id, after, is_live=query.live, for_visitor=call.access.is_visitor)
+        call.hub.subscribe(call.session_id, after, is_live=query.live, for_visitor=call.access.is_visitor, check=check)
     )
 
     async def write() -> AsyncGenerator[ServerSentEvent]:

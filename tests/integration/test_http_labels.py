@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -159,6 +160,26 @@ def test_a_fork_with_other_labels_and_its_children_are_anothers(
 def test_a_session_without_the_label_is_nobodys(lab: Lab, acme: httpx.Client) -> None:
     job = lab.client.submit("node", plan(answer="done"))
     assert acme.get(f"/v1/sessions/{job.session_id}").status_code == 404
+
+
+@pytest.mark.parametrize("kind", ["label", "session"])
+def test_a_stream_ends_when_its_token_does_not_reach_the_session_any_more(
+    lab: Lab, served: ServeProcess, acme: httpx.Client, kind: str
+) -> None:
+    session = submit(acme)
+    token = TOKENS["acme"]
+    if kind == "session":
+        token = lab.client.session_token(session, scopes=["read"], ttl=timedelta(seconds=2))
+    with served.http(token) as reader, reader.stream("GET", f"/v1/sessions/{session}/events", timeout=60) as events:
+        assert events.status_code == 200
+        lines = events.iter_lines()
+        next(each for each in lines if "execution_completed" in each)
+        if kind == "label":
+            lab.client.label(session, {"customer": "bolt"})
+        pings = 0
+        for each in lines:
+            pings += each.startswith(": ping")
+            assert pings < 4, "the stream goes on"
 
 
 OPERATIONS = [each for each in ENDPOINTS if each.scope is not None]

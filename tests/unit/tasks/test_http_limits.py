@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as Scope_
 
+from celery_agents.tasks.http import event_hub
 from celery_agents.tasks.http.access import Access, Scope
 from celery_agents.tasks.http.event_hub import MOST_WAITING_BYTES, MOST_WAITING_BYTES_OF_ALL, EventHub
 from celery_agents.tasks.http.problems import HttpProblem, respond
@@ -314,6 +315,33 @@ def test_all_slow_readers_together_have_a_limit() -> None:
         for each in opened:
             await each.__aexit__(None, None, None)
         assert hub.waiting_bytes == 0
+        await hub.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
+def test_a_subscriber_that_may_not_follow_any_more_is_ended(is_busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_hub, "_CHECK_SECONDS", 0.05)
+
+    async def test(_: asyncio.Event) -> None:
+        feed, asked, seen = Feed(), list[str](), 0
+        hub = EventHub(feed, 10)  # type: ignore[arg-type]
+
+        async def check() -> None:
+            asked.append("once more")
+            if len(asked) == 2:
+                raise HttpProblem(401, "missing-token", "Its time is over.")
+
+        async with hub.subscribe("s", None, check=check) as events:
+            if is_busy:
+                feed.tell(10, "s")
+            async for _each in events:
+                seen += 1
+                if is_busy:
+                    feed.tell(10, "s")
+                    await asyncio.sleep(0.01)
+        assert (len(asked), seen > 5 if is_busy else seen == 1) == (2, True)
         await hub.close()
 
     run(test)
