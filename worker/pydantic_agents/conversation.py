@@ -90,10 +90,9 @@ class Conversation:
     queued: list[Any] = field(default_factory=list[Any])
     results: Mapping[str, Sequence[ModelRequestPart]] | None = None
 
-    def with_counted_results(self) -> Conversation:
-        """The same with the counters after the results, once the outputs of the same answer are taken."""
-        parts = [part for each in (self.results or {}).values() for part in each]
-        return replace(self, counters=self.counters.after(parts))
+    def with_counted_results(self, results: Iterable[ModelRequestPart]) -> Conversation:
+        """The same with the counters after the results of all calls of an answer, and of the outputs that it gave."""
+        return replace(self, counters=self.counters.after(results))
 
 
 def with_unique_call_ids(response: ModelResponse) -> ModelResponse:

@@ -169,8 +169,8 @@ class PydanticAgentDriver(LaterAnswers):
             internals.queue_messages(run, conversation.queued)
             assert isinstance(run, AgentRun)
             node: Any = await self._begin(run, conversation)
-            if takes_outputs:
-                conversation = conversation.with_counted_results()
+            if takes_outputs and run.result is None:
+                conversation = conversation.with_counted_results(node.request.parts)
             text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
             try:
                 while run.result is None and not isinstance(node, CallToolsNode):
@@ -217,9 +217,11 @@ class PydanticAgentDriver(LaterAnswers):
         if conversation.results is None:
             internals.restore_history(run, conversation.history[:-1], prompt=conversation.asked)
             return node
-        history = [*conversation.history[:-1], node.model_response]
+        history, counters = [*conversation.history[:-1], node.model_response], conversation.counters
         internals.restore_history(run, history, prompt=conversation.asked)
-        internals.tool_manager_of(run, conversation.counters)
+        # The run has found its tools for the request behind it, and has not counted it.
+        internals.seed_run(run, counters, run_step=counters.run_step, prompt=conversation.asked)
+        internals.tool_manager_of(run, counters)
         return await internals.take_outputs_after(run, node, conversation.results)
 
     async def _read_answer(

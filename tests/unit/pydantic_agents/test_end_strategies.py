@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import ModelRetry, NativeOutput, RunContext, ToolFailed, ToolOutput, ToolReturn, UsageLimits
+from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
@@ -93,10 +94,15 @@ def made(turns: list[Turn], strategy: Any, output_type: Any = ToolOutput(City, n
 
     @agent.output_validator
     def exists(ctx: RunContext[None], output: Any) -> Any:
-        LOG.append("validator")
+        LOG.append(f"validator {ctx.run_step}")
         if isinstance(output, City) and output.city == "nowhere":
             raise ModelRetry(f"there is no such city, retry {ctx.retry}")
         return output
+
+    @agent.instructions
+    def instruct(ctx: RunContext[None]) -> str:
+        LOG.append(f"instructions {ctx.run_step}")
+        return "Find a city."
 
     return agent
 
@@ -126,6 +132,19 @@ def test_an_output_beside_calls_ends_the_run_as_the_strategy_says(strategy: str,
         bench.run(session)
         check(bench, session, expected)
     assert logged() == own
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("rejected", [BAD, ("output", {"city": "nowhere"})], ids=["wrong type", "by validator"])
+def test_outputs_that_are_rejected_beside_calls_use_up_the_retries(strategy: Any, rejected: Any) -> None:
+    agent = made([[rejected, NOTE]] * 6 + [[GOOD]], strategy)
+    with pytest.raises(UnexpectedModelBehavior, match="Exceeded maximum output retries"):
+        agent.run_sync("go")
+    asked = [each for each in logged() if each.startswith("model")]
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        assert bench.record(session).errors == ("Exceeded maximum output retries (3)",)
+    assert [each for each in logged() if each.startswith("model")] == asked
 
 
 @pytest.mark.parametrize("text", ['{"city": "Bern"}', "let me see"])
