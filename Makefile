@@ -23,7 +23,7 @@ help:
 	@echo "make format       what 'make check' can repair by itself"
 	@echo "make reference    the pages of docs that are generated from the code"
 	@echo "make lock         the versions and hashes that the image and the tests install"
-	@echo "make faults       every fault, its counts into docs/guarantees.md (up to 45 minutes); faults-long: ten times that"
+	@echo "make faults       every fault, its counts into docs/guarantees.md (half a day on two cores); faults-long: ten times that"
 	@echo "make soak         30 minutes of load, then memory, descriptors, threads and keys must be back at their start"
 	@echo "make bench        all benchmarks into docs/benchmarks.md (up to 45 minutes); bench-quick: 3 minutes"
 	@echo "make bench-page   the page in Chromium with 10 000 sessions: its times and its memory (two minutes)"

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from fault.campaign import SCENARIOS
-from fault.report import BEGIN, END, PAGE, POINTS, main, refresh
+from fault.report import PAGE, POINTS, REAL, SIMULATION, main, markers, refresh
 
 BEFORE, AFTER = "# Guarantees\n\nPromised by hand.\n\n", "\n\n## By hand too\n"
+BEGIN, END = markers(REAL)
+BEGIN_SIMULATION, END_SIMULATION = markers(SIMULATION)
 
 
 def scenario(counts: dict[str, int], **other: Any) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def whole() -> dict[str, Any]:
     scenarios["kills-separate"] = scenario({"killed_c1_pure": 2, "killed_c9_pure": 6})
     scenarios["redis-always"] = scenario({"fault_kill": 1000, "fault_stall": 1, "jobs_completed": 15})
     simulation = {
-        "ok": True, "seeds": 60_000, "seconds": 100.0, "seeds_per_second_and_core": 12.5, "failures": [],
+        "ok": True, "seeds": 65_000, "seeds_by_kind": {"seeds": 60_000, "holding": 5000}, "seconds": 100.0, "seeds_per_second_and_core": 12.5, "failures": [],
         "never_happened": [], "without_a_place_in_the_fault_plan": [],
         "points": {point: 1000 + number for number, point in enumerate(POINTS)},
         "faults": {"crash": 11, "pause": 12, "swallow": 13}, "answers": {"claim lost": 14},
@@ -41,7 +43,8 @@ def whole() -> dict[str, Any]:
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
     file = tmp_path / "page.md"
-    file.write_text(f"{BEFORE}{BEGIN}\n\nwhat was counted before\n\n{END}{AFTER}")
+    simulation = f"{BEGIN_SIMULATION}\n\nwhat was simulated before\n\n{END_SIMULATION}"
+    file.write_text(f"{BEFORE}{BEGIN}\n\nwhat was counted before\n\n{END}\n\nBy hand.\n\n{simulation}{AFTER}")
     return file
 
 
@@ -66,8 +69,9 @@ def test_only_what_stands_between_the_markers_is_written(page: Path) -> None:
     assert report(page, whole()) == 0
     text = page.read_text()
     assert text.startswith(BEFORE + BEGIN)
-    assert text.endswith(END + AFTER)
-    assert "what was counted before" not in text
+    assert f"{END}\n\nBy hand.\n\n{BEGIN_SIMULATION}" in text
+    assert text.endswith(END_SIMULATION + AFTER)
+    assert "before\n" not in text
     assert report(page, whole()) == 0
     assert page.read_text() == text
 
@@ -78,9 +82,11 @@ def test_the_counts_are_those_of_the_run(page: Path) -> None:
     assert "2031-02-03: 3 cores, Linux, Python 3.14.1, Celery 5.7.9, Redis 8.1 (on PATH); " in text
     assert "load average at the end 1.2, 2.0, 3.0" in text
     assert "did not hold" not in text
-    assert row(page, "c1")[-3:] == ["9", "1 001", "**0**"]
-    assert row(page, "c8")[-3:] == ["5", "1 008", "**0**"]
-    assert row(page, "c3")[-3:] == ["–", "1 003", "**0**"]
+    assert row(page, "c1")[-2:] == ["9", "**0**"]
+    assert row(page, "c8")[-2:] == ["5", "**0**"]
+    assert row(page, "c3")[-2:] == ["–", "–"]
+    assert "Seeds by kind of the simulation: plain 60 000, holding 5 000.\n" in text
+    assert row(page, "violations") == ["**0**"]
     assert row(page, "crashes, pauses, lost replies, refused connections") == ["11 · 12 · 13 · –"]
     assert row(page, "kills-fused")[3:] == [
         "6.5 · 7.25 · 7.5 of 1 234", "1 234.5", "1", "`python tests/fault/campaign.py --run kills-fused 0`",
@@ -117,9 +123,9 @@ def test_a_seed_that_fails_is_shown_with_its_replay(page: Path) -> None:
     failure = {"seed": 17, "violations": violations, "replay": "python -m fault.sim.run --seed 17"}
     verdict["simulation"] |= {"ok": False, "failures": [failure]}
     report(page, {**verdict, "holds": False})
+    assert "**This simulation did not hold.**" in page.read_text()
     assert "- seed 17: I2: stuck (`python -m fault.sim.run --seed 17`)" in page.read_text()
     assert row(page, "violations") == ["2"]
-    assert row(page, "c3")[-1] == "1"
 
 
 def test_what_was_not_run_and_what_never_happened_is_said(page: Path) -> None:
@@ -128,10 +134,10 @@ def test_what_was_not_run_and_what_never_happened_is_said(page: Path) -> None:
     verdict["scenarios"]["poison"] |= {"holds": False, "never_happened": ["deaths"]}
     report(page, {**verdict, "holds": False})
     text = page.read_text()
-    assert "Not run: drains, simulation." in text
+    assert "Not run: drains." in text
     assert "- `poison`: never happened: deaths" in text
     assert row(page, "poison")[2] == "–"
-    assert row(page, "c3")[-3:] == ["–", "–", "–"]
+    assert "what was simulated before" in text
 
 
 def test_a_soak_has_its_table_where_there_was_one(page: Path) -> None:
@@ -160,16 +166,23 @@ def test_check_is_1_when_the_page_is_out_of_date_and_writes_nothing(page: Path) 
     assert report(page, broken(whole(), "drains", "drain: late"), "--check") == 1
 
 
-def test_only_a_whole_campaign_that_holds_writes_the_page_by_itself(page: Path) -> None:
-    before, verdict, part = page.read_text(), page.parent / "verdict.json", whole()
-    del part["scenarios"]["stops"]
+def test_only_a_half_that_is_whole_and_holds_writes_its_part_of_the_page_by_itself(page: Path) -> None:
+    before, file = page.read_text(), page.parent / "verdict.json"
+    part, lost = whole(), whole()
+    del part["scenarios"]["stops"], part["simulation"]
+    lost["simulation"] |= {"ok": False, "never_happened": ["crash"]}
     assert not refresh(page.parent, page)
-    for other in (part, broken(whole(), "stops", "I6: late")):
-        verdict.write_text(json.dumps(other))
+    for other in (part, broken({**whole(), "simulation": lost["simulation"]}, "stops", "I6: late")):
+        file.write_text(json.dumps(other))
         assert not refresh(page.parent, page)
     assert page.read_text() == before
-    verdict.write_text(json.dumps(whole()))
+    file.write_text(json.dumps({**lost, "holds": False}))
     assert refresh(page.parent, page)
+    assert "what was counted before" not in page.read_text()
+    assert "what was simulated before" in page.read_text()
+    file.write_text(json.dumps({**whole(), "scenarios": {}}))
+    assert refresh(page.parent, page)
+    assert "what was simulated before" not in page.read_text()
     assert report(page, whole(), "--check") == 0
 
 
@@ -183,4 +196,4 @@ def test_a_page_without_its_markers_is_refused(page: Path, text: str) -> None:
 
 def test_the_page_of_this_clone_has_its_markers() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text.count(BEGIN) == text.count(END) == 1
+    assert all(text.count(marker) == 1 for marker in (BEGIN, END, BEGIN_SIMULATION, END_SIMULATION))
