@@ -177,6 +177,21 @@ def test_a_task_that_asks_gets_its_answer_although_a_message_interrupts_the_step
     assert server.deliveries("poster") == {"poster": 1}
 
 
+def test_a_task_that_was_answered_and_is_stopped_before_it_goes_on_is_unknown(
+    lab: Lab, server: MCPServerProcess
+) -> None:
+    doomed = lab.worker()
+    job = submit(lab, [call("h_render", work="poster", asks=True)])
+    asked = wait_for_question(lab, job, "Which size?")
+    doomed.kill()
+    lab.client.answer(job.session_id, {asked.id: Answer({"size": "A0"})}, by="reviewer")
+    lab.client.stop(job.session_id, timeout=0)
+    lab.worker()
+    assert job.result(timeout=60).status == "stopped"
+    assert [outcome for outcome, _ in outcomes(lab, job)] == [ToolOutcome.UNKNOWN]
+    assert server.deliveries("poster") == {"poster": 1}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("point", "outcome"), [("c5", "unknown"), ("w0", "ok"), ("w1", "ok"), ("w3", "ok")])
 def test_a_worker_killed_at_any_point_begins_a_task_once(
