@@ -5,7 +5,7 @@
 Each scenario runs in a process of its own, two at once, with other seeds each time. Every run leaves
 `<folder>/<scenario>-<number>.json`; with --resume a run whose file is there is not done again. The verdict of all goes to
 `<folder>/verdict.json` and to standard output; the exit code is 1 when anything is broken or never happened. A scenario that
-this machine cannot run is left out, with the reason, and then the campaign is a part. When the whole campaign holds, docs/guarantees.md gets its counts (`report.py`).
+this machine cannot run is left out, with the reason. What was run and held goes into docs/guarantees.md (`report.py`).
 """
 
 from __future__ import annotations
@@ -452,6 +452,7 @@ def run_one(name: str, number: int, target: Path) -> int:
         verdict, missing = Verdict([f"broken off: {traceback.format_exc()[-3000:]}"]), []
     found = {**verdict.as_json(), "seconds": round(time.monotonic() - began, 1), "never_happened": missing}
     found["holds"] = found["holds"] and not missing
+    found["date"] = time.strftime("%Y-%m-%d")
     found["replay"] = f"python tests/fault/campaign.py --run {name} {number}"
     found["left_out"] = left_out
     found["waits"] = [round(wait, 3) for wait in verdict.recoveries]
@@ -538,6 +539,7 @@ def _sum(found: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "holds": all(part["holds"] for part in found),
         "runs": len(found),
+        "date": max(part.get("date", "") for part in found),
         "seconds": round(sum(part.get("seconds", 0) for part in found), 1),
         "violations": [violation for part in found for violation in part["violations"]][:50],
         "never_happened": sorted({name for part in found for name in part.get("never_happened", [])}),

@@ -2,10 +2,11 @@
 
     python tests/fault/report.py [--folder .fault-runs] [--check]
 
-The page has two parts, each between markers of its own, for what ran on real processes and for the simulation. A part is
-written anew from `verdict.json` and, where it is there, `soak.json`, when it was run; everything else is written by hand
-and stays. With --check nothing is written, and the exit code is 1 when the page says something else than the runs. A half
-of the campaign that is whole and holds, and a soak after one, bring their part of the page up to date by themselves.
+The page has parts between markers. A scenario that was run and held replaces its row, with the day; the others stay as
+they are, so that the campaign may run in pieces. The table of crash points is written when every scenario that kills
+there was run, and those of the simulation and of the soak when these were. What did not hold changes nothing on the
+page: `verdict.json` and `soak.json` have it. Everything else is written by hand and stays. With --check nothing is written,
+and the exit code is 1 when the page says something else than the runs. Campaigns and soaks do this by themselves.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from celery_agents.worker.crash_points import POINTS as POINTS_OF_STEPS  # noqa:
 from fault.campaign import SCENARIOS, Scenario  # noqa: E402
 
 PAGE: Final = TESTS.parent / "docs" / "guarantees.md"
-REAL: Final = "real processes"
+CRASHES: Final = "crash points"
+PROCESSES: Final = "real processes"
 SIMULATION: Final = "simulation"
+SOAK: Final = "soak"
+PARTS: Final = (CRASHES, PROCESSES, SIMULATION, SOAK)
 
 _WAITS: Final = "p50 · p99 · longest of n"
 _KILLS: Final = ("kills-fused", "kills-separate", "waiting-kills", "waiting-clients", "children-kills")
 POINTS: Final[Mapping[str, str]] = {**POINTS_OF_STEPS, **WAITING_POINTS, **CHILD_POINTS}
-# Invariants of docs/protocol.md that a lost step or one that was done twice breaks.
-_LOST_OR_DOUBLED: Final = frozenset({"I1", "I2", "I8"})
 # By crash point: what another worker does, and what that costs.
 _AFTER: Final = {
     "c0": ("is given the step by the sweep", "latency"),
@@ -95,32 +97,25 @@ def markers(part: str) -> tuple[str, str]:
     return f"{said}begin -->", f"{said}end -->"
 
 
-def generated(verdict: Json, soak: Json | None) -> dict[str, str]:
-    """What stands between the markers, by part; a part of which nothing was run is missing.
+def generated(page: str, verdict: Json, soak: Json | None) -> dict[str, str]:
+    """What stands between the markers, by part; the parts that stay as they are, are missing.
 
     Args:
-        verdict: As `campaign.run_all` gives it; what is not in it is shown as not run.
+        verdict: As `campaign.run_all` gives it.
         soak: As `soak.soak` gives it. None: there was none.
     """
-    found: dict[str, list[str]] = {}
     environment = verdict.get("environment", {})
-    if scenarios := verdict["scenarios"]:
-        found[REAL] = [
-            _environment("The campaign", environment),
-            *_what_broke(scenarios, soak),
-            "### A crash here, and this happens",
-            *_crashes(scenarios),
-            "### Real processes",
-            *_processes(scenarios),
-            *(_soak(soak) if soak else ()),
-        ]
-    if simulation := verdict.get("simulation"):
-        found[SIMULATION] = [
-            "### Simulation",
-            _environment("The simulation", environment),
-            *_what_failed(simulation),
-            *_simulation(simulation),
-        ]
+    held = {name: part for name, part in verdict["scenarios"].items() if part["holds"]}
+    found: dict[str, list[str]] = {}
+    if held.keys() >= set(_KILLS):
+        found[CRASHES] = _crashes([held[name] for name in _KILLS])
+    if held:
+        found[PROCESSES] = [_environment(environment), *_processes(held, _rows(page))]
+    simulation = verdict.get("simulation")
+    if simulation and simulation["ok"]:
+        found[SIMULATION] = [_environment(environment), *_simulation(simulation)]
+    if soak and soak["holds"]:
+        found[SOAK] = _soak(soak)
     return {part: "\n\n".join(paragraphs) for part, paragraphs in found.items()}
 
 
@@ -130,34 +125,24 @@ def rewritten(page: str, parts: Mapping[str, str]) -> str:
     Raises:
         ValueError: The page has not each of the parts exactly once.
     """
-    for part, text in parts.items():
+    for part in PARTS:
         begin, end = markers(part)
         if page.count(begin) != 1 or page.count(end) != 1 or page.index(end) < page.index(begin):
             raise ValueError(f"the page must have one line {begin} and, after it, one line {end}")
-        page = f"{page.partition(begin)[0]}{begin}\n\n{text}\n\n{end}{page.partition(end)[2]}"
+        if part in parts:
+            page = f"{page.partition(begin)[0]}{begin}\n\n{parts[part]}\n\n{end}{page.partition(end)[2]}"
     return page
 
 
-def refresh(folder: Path, page: Path = PAGE) -> bool:
-    """Bring the parts of the page up to date that the last campaign in the folder ran as a whole, and that held.
-
-    Returns:
-        Whether there was one.
-    """
-    verdict = _read(folder / "verdict.json") or {"scenarios": {}}
-    scenarios, simulation = verdict["scenarios"], verdict.get("simulation")
-    if _not_run(scenarios) or not all(part["holds"] for part in scenarios.values()):
-        scenarios = {}
-    if simulation and not simulation["ok"]:
-        simulation = None
-    if not scenarios and not simulation:
-        return False
-    _write(page, _new(page, {**verdict, "scenarios": scenarios, "simulation": simulation}, folder))
-    return True
+def refresh(folder: Path, page: Path = PAGE) -> None:
+    """Bring the page up to date with what the last campaign and the last soak in the folder have shown."""
+    _write(page, _new(page, folder))
 
 
-def _new(page: Path, verdict: Json, folder: Path) -> str:
-    return rewritten(page.read_text(encoding="utf-8"), generated(verdict, _read(folder / "soak.json")))
+def _new(page: Path, folder: Path) -> str:
+    text = page.read_text(encoding="utf-8")
+    verdict, soak = _read(folder / "verdict.json"), _read(folder / "soak.json")
+    return rewritten(text, generated(text, verdict or {"scenarios": {}}, soak))
 
 
 def _write(page: Path, text: str) -> None:
@@ -169,68 +154,27 @@ def _read(file: Path) -> Json | None:
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
-# --- what ran, and whether it held --------------------------------------------------------------------------------
-
-
-def _environment(run: str, found: Json) -> str:
+def _environment(found: Json) -> str:
     if not found:
         return "On which machine and when is not recorded."
     load = ", ".join(f"{part:.1f}" for part in found["load"])
     return (
-        f"{run} ended on {found['date']}: {found['cores']} cores, {found['system']}, Python {found['python']}, "
-        f"Celery {found['celery']}, Redis {found['redis']}; load average at the end {load}.\n"
+        f"The last run ended on {found['date']}: {found['cores']} cores, {found['system']}, Python {found['python']}, "
+        f"Celery {found['celery']}, Redis {found['redis']}; load average at its end {load}.\n"
         "Counts hold anywhere; seconds are those of this machine under this load."
     )
-
-
-def _what_broke(scenarios: Json, soak: Json | None) -> list[str]:
-    """Nothing when all of it ran and held."""
-    found: list[str] = []
-    for name, part in scenarios.items():
-        found += [f"`{name}`: {_one_line(text)}" for text in part["violations"]]
-        found += [f"`{name}`: never happened: {count}" for count in part["never_happened"]]
-    said: list[str] = []
-    if not all(part["holds"] for part in scenarios.values()):
-        said.append("**This run did not hold.** What it broke stands at every crash point that it has passed.")
-    if soak is not None and not soak["holds"]:
-        said.append("**The soak did not hold.**")
-    if missing := _not_run(scenarios):
-        said.append(f"**This is part of a campaign.** Not run: {', '.join(missing)}.")
-    return [*said, *_listed(found)]
-
-
-def _what_failed(simulation: Json) -> list[str]:
-    """Nothing when the simulation held."""
-    found = [
-        f"seed {failure['seed']}: {_one_line(each['text'])} (`{failure['replay']}`)"
-        for failure in simulation["failures"]
-        for each in failure["violations"]
-    ]
-    found += [f"never happened: {name}" for name in simulation["never_happened"]]
-    found += [f"without a place in the fault plan: {name}" for name in simulation["without_a_place_in_the_fault_plan"]]
-    return [*(() if simulation["ok"] else ("**This simulation did not hold.**",)), *_listed(found)]
-
-
-def _listed(found: Sequence[str]) -> list[str]:
-    return ["\n".join(f"- {text}" for text in found)] if found else []
-
-
-def _not_run(scenarios: Json) -> list[str]:
-    return [name for name in SCENARIOS if name not in scenarios]
-
-
-def _one_line(text: str) -> str:
-    """First and last line: of a traceback they say where and what."""
-    lines = [line.strip() for line in text.strip().splitlines()]
-    return " … ".join(dict.fromkeys((lines[0], lines[-1])))[:300] if lines else ""
 
 
 # --- crash points -------------------------------------------------------------------------------------------------
 
 
-def _crashes(scenarios: Json) -> list[str]:
-    parts = {name: scenarios[name] for name in _KILLS if name in scenarios}
-    rows = [_crash(point, parts) for point in POINTS]
+def _crashes(runs: Sequence[Json]) -> list[str]:
+    """The table of crash points: of runs that held, so that no step was lost or done twice."""
+    kills = {point: _sum(_total(run["counts"], f"killed_{point}_*") for run in runs) for point in POINTS}
+    rows = [
+        (point, POINTS[point], *_AFTER[point], _n(count), "**0**" if count else _n(None))
+        for point, count in kills.items()
+    ]
     head = (
         "point", "the worker dies when", "another worker", "cost", "kill -9", "steps lost or doubled (I1, I2, I8)",
     )  # fmt: skip
@@ -238,20 +182,11 @@ def _crashes(scenarios: Json) -> list[str]:
     return [_table(head, rows, numbers=2), f"Again: {commands}."]
 
 
-def _crash(point: str, parts: Mapping[str, Json]) -> Sequence[str]:
-    killed = {name: _total(part["counts"], f"killed_{point}_*") for name, part in parts.items()}
-    judged = [parts[name] for name, count in killed.items() if count]
-    lost = sum(text.partition(":")[0] in _LOST_OR_DOUBLED for part in judged for text in part["violations"])
-    # A run that did not hold for another reason has not shown that nothing is lost.
-    shown = _n(lost if lost or (judged and all(part["holds"] for part in judged)) else None)
-    return (point, POINTS[point], *_AFTER[point], _n(_sum(killed.values())), _bold_zero(shown))
-
-
 # --- simulation ---------------------------------------------------------------------------------------------------
 
 
 def _simulation(found: Json) -> list[str]:
-    rows: list[Sequence[str]] = [("violations", _bold_zero(_n(sum(len(f["violations"]) for f in found["failures"]))))]
+    rows: list[Sequence[str]] = [("violations", "**0**")]
     for title, group, names in _SIMULATED:
         rows.append((title, " · ".join(_n(found[group].get(name)) for name in names)))
     rows.append(("seeds a second and core", _n(found["seeds_per_second_and_core"])))
@@ -267,21 +202,30 @@ def _simulation(found: Json) -> list[str]:
 # --- real processes -----------------------------------------------------------------------------------------------
 
 
-def _processes(found: Json) -> list[str]:
-    head = ("scenario", "what happens", "n", "violations", f"recovery, s: {_WAITS}", "seconds", "runs", "again")
-    rows = [_process(name, scenario, found.get(name)) for name, scenario in SCENARIOS.items()]
+def _processes(held: Json, rows: Mapping[str, str]) -> list[str]:
+    """The table of scenarios: with a new row of each that was run and held, and the rows that others have.
+
+    Args:
+        rows: Those of the page, by scenario.
+    """
+    head = ("scenario", "what happens", "n", "violations", f"recovery, s: {_WAITS}", "seconds", "on", "again")
+    new = {name: _row(_process(name, SCENARIOS[name], part)) for name, part in held.items()}
+    known = {**rows, **new}
+    lines = [known[name] for name in SCENARIOS if name in known]
     said = "The last number of a command is that of the run, counted from 0; it makes the seeds."
-    return [said, _table(head, rows, numbers=0)]
+    return [said, "\n".join([_table(head, (), numbers=0), *lines])]
 
 
-def _process(name: str, scenario: Scenario, found: Json | None) -> Sequence[str]:
-    if found is None:
-        return (name, scenario.what, *[_n(None)] * 5, f"`{_command(name)}`")
+def _rows(page: str) -> dict[str, str]:
+    begin, end = markers(PROCESSES)
+    lines = page.partition(begin)[2].partition(end)[0].splitlines()
+    return {line.split("|")[1].strip(): line for line in lines if line.startswith("|")}
+
+
+def _process(name: str, scenario: Scenario, found: Json) -> Sequence[str]:
     totals = {title: _total(found["counts"], names) for title, names in scenario.shown.items()}
     counts = ", ".join(f"{_n(count)} {title}" for title, count in totals.items() if count is not None)
-    # Without a violation it may still have missed what it was to show.
-    broken = _n(len(found["violations"]) if found["violations"] or found["holds"] else None)
-    figures = (_bold_zero(broken), _waits(found["recoveries"]), _n(found["seconds"]), _n(found["runs"]))
+    figures = ("**0**", _waits(found["recoveries"]), _n(found["seconds"]), found["date"])
     return (name, scenario.what, counts or _n(None), *figures, f"`{_command(name)}`")
 
 
@@ -299,16 +243,16 @@ def _waits(recoveries: Json) -> str:
 
 
 def _soak(found: Json) -> list[str]:
-    rows: list[Sequence[str]] = []
-    for name, before in found["before"].items():
-        title = f"{name} (too much)" if name in found["too_much"] else name
-        rows.append((title, _n(before), _n(found["after"].get(name)), _n(found["grown"].get(name))))
+    rows = [
+        (name, _n(before), _n(found["after"].get(name)), _n(found["grown"].get(name)))
+        for name, before in found["before"].items()
+    ]
     said = (
         f"Ended on {found['date']}: {found['minutes']:g} minutes of load, {_n(found['jobs'])} jobs, a worker killed every minute. "
         f"Sessions still due afterwards: {_n(found['due'])}. A worker's memory grew by {_n(found['rss_mb_per_hour'])} MB "
         f"an hour under load.\nAgain: `python tests/fault/soak.py --minutes {found['minutes']:g}`"
     )
-    return ["### Soak", said, _table(("at rest", "before", "after", "grown"), rows, numbers=3)]
+    return [said, _table(("at rest", "before", "after", "grown"), rows, numbers=3)]
 
 
 # --- tables -------------------------------------------------------------------------------------------------------
@@ -338,10 +282,6 @@ def _n(value: float | None) -> str:
     return "–" if value is None else f"{value:,}".replace(",", " ")
 
 
-def _bold_zero(text: str) -> str:
-    return "**0**" if text == "0" else text
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -349,10 +289,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=PAGE, help="the page (docs/guarantees.md)")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 when the page is out of date")
     options = parser.parse_args(arguments)
-    verdict = _read(options.folder / "verdict.json")
-    if verdict is None:
+    if not any((options.folder / name).exists() for name in ("verdict.json", "soak.json")):
         parser.error(f"{options.folder} has no verdict.json; `make faults` leaves one in .fault-runs")
-    new = _new(options.page, verdict, options.folder)
+    new = _new(options.page, options.folder)
     if not options.check:
         _write(options.page, new)
     elif options.page.read_text(encoding="utf-8") != new:
