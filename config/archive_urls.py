@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -12,6 +13,7 @@ POSTGRESQL_EXAMPLE: Final = "postgresql://user:password@host:5432/database"
 
 _SQLITE: Final = "sqlite"
 _POSTGRESQL: Final = ("postgresql", "postgres")
+_UNREADABLE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})|%00|\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class ArchiveUrl:
         """
         scheme, separator, rest = url.partition("://")
         if separator and scheme in _POSTGRESQL:
+            _check_readable(rest)
             return cls("postgresql", conninfo=f"postgresql://{rest}")
         if scheme != _SQLITE or not separator:
             shown = f"{scheme}://" if separator else "a URL without a scheme"
@@ -55,3 +58,22 @@ class ArchiveUrl:
         if not path or path == ":memory:" or "\0" in path:
             raise ValueError(f"a database in memory keeps nothing; name a file, like {SQLITE_EXAMPLE}")
         return cls("sqlite", path=Path(path))
+
+
+def _check_readable(rest: str) -> None:
+    """Refuse what libpq would refuse with the password in its sentence, or take for a part of the host.
+
+    Args:
+        rest: The URL behind its scheme.
+    Raises:
+        ValueError: A character has to be written otherwise.
+    """
+    place, _, path = rest.partition("/")
+    _, has_user, hosts = place.partition("@")
+    name, _, query = path.partition("?")
+    is_split = "@" in hosts.partition("?")[0] or (not has_user and "@" in name)
+    if is_split or _UNREADABLE.search(rest) or not all("=" in each for each in query.split("&") if each):
+        raise ValueError(
+            f"write a URL of PostgreSQL like {POSTGRESQL_EXAMPLE}, and in its user and password % as %25, @ as %40, "
+            "/ as %2F and a blank as %20"
+        )

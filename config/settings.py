@@ -58,8 +58,9 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
-    )
+        env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )  # fmt: skip
 
     # --- where things are -------------------------------------------------------------------------------------
     redis_url: str = Field(

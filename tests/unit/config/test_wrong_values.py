@@ -41,6 +41,32 @@ def test_a_url_in_the_wrong_setting_is_refused_without_its_password(name: str) -
     assert "hidden" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "password", ["hid%zzen9", "hidden9%", "hid%00den9", "hid den9", "hid@den9", "hid/den9", "h/d?en9"]
+)
+def test_a_url_of_postgresql_that_needs_escapes_is_refused_without_its_password(password: str) -> None:
+    url = f"postgresql://me:{password}@127.0.0.1/history"
+    with pytest.raises(SettingsError, match=r"ARCHIVE_URL.*%40") as refused:
+        read(archive_url=url)
+    with pytest.raises(ValueError, match="archive_url") as made:
+        Settings(archive_url=url)
+    assert "en9" not in f"{refused.value}{made.value}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:a%40b%2Fc%25d@h1:5432,[::1]:5433/history?sslmode=require&target_session_attrs=any",
+        "postgresql://me:a:b?c#d[e]f@h/history",
+        "postgresql:///history?host=/run/postgresql&user=me@server",
+        "postgres://?service=history",
+        "postgresql://h",
+    ],
+)
+def test_a_url_of_postgresql_as_libpq_reads_it_is_taken(url: str) -> None:
+    assert read(archive_url=url).archive_url == url
+
+
 @pytest.mark.parametrize("value", ["", "a b", "a,b"])
 @pytest.mark.parametrize("name", ["queue", "control_queue"])
 def test_a_queue_that_no_worker_could_be_told_to_take_is_refused(name: str, value: str) -> None:
