@@ -10,13 +10,15 @@ from pydantic_core import from_json
 
 from ..state.conversation.messages import Message
 from ..state.execution.tool_calls import ERROR_WORDS, as_text
-from ..state.values.frozen import freeze, thaw
-from .media import holds_media, limit_media
+from ..state.values.frozen import thaw
+from .media import holds_media, limit_contents, stored_bytes
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart
 
 _PARTS: Final = "pydantic_ai_parts"
+
+_TOO_LARGE_QUEUE: Final = "[The messages that the tool has enqueued are left out: they are too large to be stored.]"
 
 
 def dump_messages(messages: Sequence[ModelMessage]) -> Any:
@@ -52,15 +54,23 @@ def write_result(result: CallResult, most_bytes: int) -> Any:
     """A result as the step stores it: the value alone where that says everything, or else all of it.
 
     Args:
-        most_bytes: The most that is stored of a result; media beyond it are left out.
+        most_bytes: The most that is stored of a result; what of its contents is beyond that is left out.
     """
+    from pydantic_ai.messages import UserPromptPart
+
     has_media = any(holds_media(getattr(part, "content", None)) for part in result.parts)
-    parts = limit_media(result.parts, most_bytes) if has_media else result.parts
-    stored = dump_parts(parts)
-    queued = {"queued": list(result.queued)} if result.queued else {}
-    if not has_media and _is_value(stored) and not queued and dict(result.used) == {"tool_calls": 1}:
+    stored = dump_parts(result.parts)
+    if not has_media and _is_value(stored) and not result.queued and dict(result.used) == {"tool_calls": 1}:
         return stored[0]["content"]
-    return {_PARTS: stored, "usage": dict(result.used), **queued}
+    queued = {"queued": list(result.queued)} if result.queued else {}
+    parts = list(result.parts)
+    if queued and stored_bytes(queued) > most_bytes // 2:  # the result has to be read in any case
+        queued, parts = {}, [*parts, UserPromptPart(content=_TOO_LARGE_QUEUE)]
+        stored = dump_parts(parts)
+    others = {"usage": dict(result.used), **queued}
+    if has_media or stored_bytes({_PARTS: stored, **others}) > most_bytes:
+        stored = dump_parts(limit_contents(parts, most_bytes - stored_bytes(others)))
+    return {_PARTS: stored, **others}
 
 
 def _is_value(stored: Sequence[Any]) -> bool:
@@ -70,9 +80,17 @@ def _is_value(stored: Sequence[Any]) -> bool:
     (first,) = stored[:1]
     plain = {**dump_parts([ToolReturnPart(tool_name=first["tool_name"], content=first.get("content"))])[0]}
     same = all(first.get(name) == value for name, value in plain.items() if name not in ("timestamp", "tool_call_id"))
-    is_value = _value_of(as_text(freeze(first.get("content"), "result"))) == first.get("content")
+    is_value = _value_of(_text_of(first.get("content"))) == first.get("content")
     is_value = is_value and not (isinstance(first["content"], dict) and _PARTS in first["content"])
     return len(stored) == 1 and same and set(first) == set(plain) and is_value
+
+
+def _text_of(content: Any) -> str:
+    """The content as text; "" where it holds half a character, which the engine replaces in what is stored."""
+    try:
+        return as_text(content)
+    except ValueError:
+        return ""
 
 
 def read_result(message: Message) -> CallResult:
@@ -85,10 +103,11 @@ def read_result(message: Message) -> CallResult:
         content = message.content.removeprefix(ERROR_WORDS)
         return CallResult([ToolReturnPart(tool_name=name, content=content, tool_call_id=call_id, outcome=outcome)])
     value = _value_of(message.content)
-    stored = _stored_parts(value)
+    is_from_outside = message.metadata.get("is_from_outside", False)
+    stored = None if is_from_outside else _stored_parts(value)  # a service writes no parts, whatever it brings
     if stored is not None:
         return CallResult(load_parts(stored[_PARTS]), stored.get("usage") or {}, stored.get("queued") or ())
-    used = {} if message.metadata.get("is_from_outside") else {"tool_calls": 1}
+    used = {} if is_from_outside else {"tool_calls": 1}
     return CallResult([ToolReturnPart(tool_name=name, content=value, tool_call_id=call_id)], used)
 
 
@@ -98,10 +117,12 @@ def _stored_parts(value: Any) -> dict[str, Any] | None:
 
 
 def _value_of(text: str) -> Any:
+    """The value of which this is the text; the text itself, where the text of that value would be another one."""
     try:
-        return from_json(text)
-    except ValueError:
+        value = from_json(text, allow_inf_nan=False)
+    except (ValueError, TypeError):  # TypeError: half a surrogate pair
         return text
+    return value if as_text(value) == text else text
 
 
 def dump_parts(parts: Sequence[ModelRequestPart]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Media that tools return reach the model as media, in later requests too, within the limit of results."""
+"""Contents that tools return reach the model as they are, media as media in later requests too, within the limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai import BinaryContent, BinaryImage, DocumentUrl, ImageUrl
+from pydantic_ai import BinaryContent, BinaryImage, DocumentUrl, ImageUrl, ModelRetry, RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturn
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
@@ -31,7 +31,7 @@ RESULTS: dict[str, Any] = {
 }
 
 
-def agent_that_gets(result: Any) -> Any:
+def agent_that_gets(result: Any, give: Any = None) -> Any:
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         if sum(message.kind == "response" for message in messages):
             return ModelResponse(parts=[TextPart("seen")])
@@ -41,10 +41,7 @@ def agent_that_gets(result: Any) -> Any:
         FunctionModel(answer), name="sees", capabilities=[CeleryDurability(effect="pure")]
     )
 
-    @agent.tool_plain
-    def give() -> Any:
-        return result
-
+    agent.tool_plain(lambda: result, name="give") if give is None else agent.tool(give, name="give")
     return agent
 
 
@@ -98,3 +95,72 @@ def test_a_higher_limit_lets_large_media_through() -> None:
     (content,), _ = seen(BinaryContent(b"\x89" * 1_500_000, media_type="image/png"), max_result_bytes=3_000_000)
     assert isinstance(content, BinaryContent)
     assert len(content.data) == 1_500_000
+
+
+LONG = "n\n\u00e9" * 200_000
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        ToolReturn(LONG, content="look"),
+        ToolReturn({"rows": [LONG, 1]}, content="look"),
+        ToolReturn([LONG, 1], content=["look"], metadata={"raw": LONG}),
+    ],
+)
+def test_of_a_long_result_with_more_than_a_value_only_its_long_contents_are_cut(result: ToolReturn) -> None:
+    (content, beside), _ = seen(result)
+    assert "characters left out]" in content
+    assert "pydantic_ai_parts" not in content
+    assert 200_000 < len(content.encode()) < 256_000
+    assert beside in ("look", ["look"])
+
+
+def test_an_image_and_its_words_stay_beside_a_text_that_is_too_long() -> None:
+    ((text, words, image),), _ = seen([LONG, "see", IMAGE])
+    assert (words, image.data) == ("see", IMAGE.data)
+    assert text.endswith("characters left out]")
+
+
+def test_metadata_that_are_too_long_leave_the_result_whole() -> None:
+    (content,), _ = seen(ToolReturn("done", metadata={"raw": LONG}))
+    assert content == "done"
+
+
+def test_a_failure_with_a_long_text_is_one_for_the_model() -> None:
+    def fail(_: RunContext[None]) -> Any:
+        raise ModelRetry(LONG)
+
+    ours = found(agent_that_gets(None, fail))
+    bench = Bench(ours)
+    try:
+        session = bench.submit("go", agent=ours)
+        bench.run(session)
+        (part,) = conversation_of(bench, session).history[2].parts
+        assert part.outcome == "retried"
+        assert part.content.endswith("characters left out]")
+    finally:
+        bench.close()
+
+
+def test_messages_that_a_tool_enqueues_beyond_the_limit_are_left_out_with_a_sentence() -> None:
+    def enqueue(ctx: RunContext[None]) -> str:
+        ctx.enqueue(LONG)
+        return "done"
+
+    ours = found(agent_that_gets(None, enqueue))
+    bench = Bench(ours)
+    try:
+        session = bench.submit("go", agent=ours)
+        bench.run(session)
+        content, beside = [part.content for part in conversation_of(bench, session).history[2].parts]
+        assert content == "done"
+        assert "enqueued are left out" in beside
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize("result", ["a\ud800", ["a\ud800"], ToolReturn("a\ud800", content="look")])
+def test_of_a_result_with_half_a_character_the_rest_is_read(result: Any) -> None:
+    (content, *_), _ = seen(result)
+    assert content in ("a\ufffd", ["a\ufffd"])
