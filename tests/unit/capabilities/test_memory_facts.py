@@ -64,6 +64,14 @@ def test_l11_a_fact_counts_no_longer_than_its_time() -> None:
     assert [each.key for each in active_facts(facts, at(10))] == ["b"]
 
 
+def test_a_fact_whose_time_is_beyond_all_calendars_holds(new_bench: NewBench) -> None:
+    call = CallTool("remember_fact", key="city", value="Oslo", ttl_seconds=1e18)
+    driver = Asked([call, CallTool("recall_facts"), "done"])
+    state = finished(new_bench(agent(driver)))
+    assert "city = Oslo" in driver.read[1][-1].content
+    assert state.steps[1].tool_executions[0].value[0]["value"] == "Oslo"
+
+
 def test_merging_again_changes_nothing_and_an_older_fact_replaces_no_newer_one() -> None:
     facts = merge_fact((fact("city", "Oslo"),), fact("city", "Bergen", 1))
     assert merge_fact(facts, fact("city", "Bergen", 1)) == facts

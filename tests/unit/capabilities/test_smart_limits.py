@@ -29,6 +29,11 @@ from celery_agents.worker.state import (
     ToolCall,
     ToolOutcome,
 )
+from celery_agents.worker.state.codec.join import StateParts
+from celery_agents.worker.state.past.edits import SetResult
+from celery_agents.worker.store.session_records import StoredSession
+from celery_agents.worker.store.sessions.copying import edit_entries
+from celery_agents.worker.store.sessions.whole_sessions import Copy, without_execution
 from celery_agents.worker.tools import tool
 
 from support.engine import Bench
@@ -385,6 +390,25 @@ def test_a_result_of_a_conversation_that_was_replaced_is_not_given(new_bench: Ne
     )
     finished(new_bench(searching))
     assert counting.ran == ["a", "a"]
+
+
+def test_a_result_that_a_fork_has_edited_is_given_as_it_is_there(new_bench: NewBench) -> None:
+    counting = Counting()
+    bench = new_bench(agent(Asked([*searches("a"), *searches("a")]), ToolCache({"search"}), counting.tool()))
+    session_id = bench.submit()
+    bench.run(session_id)
+    (made,) = bench.state(session_id).smart.tool_history
+
+    def edit(source: StoredSession, parts: StateParts) -> tuple[StoredSession, StateParts]:
+        fork, parts = without_execution(source, parts)
+        return fork, edit_entries(parts, [SetResult(made.tool_call.id, "nothing is there")])
+
+    bench.store.sessions.fork(session_id, f"{session_id}.f", Copy(change=edit))
+    bench.send(f"{session_id}.f")
+    bench.run(f"{session_id}.f")
+    assert bench.record(f"{session_id}.f").status == "completed"
+    (again,) = bench.state(f"{session_id}.f").smart.tool_history
+    assert (again.value, again.idempotent_cache_hit) == ("nothing is there", True)
 
 
 def test_the_oldest_results_make_room(new_bench: NewBench) -> None:

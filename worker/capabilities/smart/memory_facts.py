@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
@@ -222,7 +222,7 @@ def active_facts(facts: Sequence[MemoryFact], now: datetime) -> tuple[MemoryFact
         each
         for each in facts
         if each.status is FactStatus.ACTIVE
-        and (each.ttl_seconds is None or now < each.updated_at + timedelta(seconds=each.ttl_seconds))
+        and (each.ttl_seconds is None or (now - each.updated_at).total_seconds() < each.ttl_seconds)
     )
 
 

@@ -19,6 +19,7 @@ from ...state.execution.tool_calls import ToolCall, ToolExecution, ToolOutcome
 from ...state.parts.state_part import PartScope, PartValue, StatePart
 from ...state.values.canonical import canonical_digest
 from ...state.values.field_types import Count, Flag, Text, UtcDatetime
+from ...state.values.frozen import Json
 from ..numbers import check_whole
 from ..terminal_tools import check_tool_names
 
@@ -105,7 +106,7 @@ class ToolCache(Capability):
             if self._is_over(each.at, now) or each.index >= len(section.messages):
                 return None
             text = section.messages[each.index].content
-            value = text if each.is_text else from_json(text)
+            value = _value_of(text, is_text=each.is_text)
             return ToolExecution(tool_call=call, outcome=ToolOutcome.OK, value=value, started_at=now, completed_at=now)
         return None
 
@@ -133,6 +134,14 @@ class ToolCache(Capability):
         kept = [each for each in state.part(CachedResults).results if each.key not in keys]
         part = CachedResults(results=(*kept, *new)[-self.max_entries :])
         return context.changed(state=state.with_part(part, now=state.updated_at))
+
+
+def _value_of(text: str, *, is_text: bool) -> Json:
+    """The value of a result; of one that a fork has edited, which may have become a text, what its message says."""
+    try:
+        return text if is_text else from_json(text)
+    except ValueError:
+        return text
 
 
 def _key(call: ToolCall) -> str:
