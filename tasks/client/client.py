@@ -354,19 +354,23 @@ class AgentClient(
         """
         return self.store.housekeeping.upgrade()
 
-    def wait_for_agent(self, name: str, timeout: float = 30.0, check: Callable[[], object] | None = None) -> None:
+    def wait_for_agent(
+        self, name: str, timeout: float | None = 30.0, check: Callable[[], object] | None = None
+    ) -> None:
         """Wait until a live worker offers an agent.
 
         Args:
+            timeout: Seconds; None waits as long as it takes.
             check: Called while waiting; an exception of it ends the wait.
         Raises:
             TimeoutError: No worker offers it in time.
         """
-        deadline = time.monotonic() + timeout
+        check_seconds(timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not self._is_offered(name):
             if check is not None:
                 check()
-            if time.monotonic() >= deadline:
+            if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"no worker offers agent {name!r} after {timeout:g} s")
             time.sleep(0.05)
 

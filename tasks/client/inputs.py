@@ -8,7 +8,6 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from math import isnan
 from typing import Any, Final, cast
 
 from ...config.settings import Settings
@@ -159,7 +158,11 @@ def check_seconds(timeout: Any) -> None:
     """Check that it is a number of seconds from 0, or None."""
     if timeout is None:
         return
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or isnan(timeout) or timeout < 0:
+    try:
+        is_time = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and float(timeout) >= 0
+    except OverflowError:
+        is_time = False
+    if not is_time:
         raise InvalidInput("timeout", timeout, "give seconds from 0, or None to wait as long as it takes.")
 
 

@@ -194,7 +194,8 @@ def test_times_pages_and_positions(client: AgentClient, unchanged: Callable[[], 
     job = client.submit("a", "hello")
     client.stop(job.session_id)
     unchanged()
-    for timeout in (float("nan"), "1", True, -1):
+    for timeout in (float("nan"), "1", True, -1, 10**400):
+        _refused(lambda timeout=timeout: client.wait_for_agent("a", timeout=timeout))  # type: ignore[arg-type, misc]
         _refused(lambda timeout=timeout: client.stop(job.session_id, timeout=timeout))  # type: ignore[arg-type, misc]
         _refused(lambda timeout=timeout: job.result(timeout=timeout))  # type: ignore[arg-type, misc]
         _refused(lambda timeout=timeout: list(job.events(timeout=timeout)))  # type: ignore[arg-type, misc]
