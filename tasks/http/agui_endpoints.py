@@ -18,6 +18,7 @@ from ...worker.state.execution.requests import RequestKind
 from ...worker.store.event_records import Event, EventType
 from ...worker.store.records import MessageMode
 from ...worker.store.requests.records import FoundRequest
+from ..client.answer_inputs import check_seen
 from ..client.messages import INTERRUPTING, read_mode
 from ..client.verbs import Scope, needed_scopes
 from . import replies
@@ -273,11 +274,15 @@ def _check_first(given: core.RunAgentInput) -> None:
 
 
 def _read_seen(entry: core.ResumeEntry, found: FoundRequest) -> int | None:
-    """Read the number of the newest message that was shown with an approval; None where the payload has none."""
+    """Read the number of the newest message that was shown with an approval; None where the payload has none.
+
+    Raises:
+        InvalidInput: It is none.
+    """
     given: object = entry.payload
     if found.summary.kind is RequestKind.QUESTION or not isinstance(given, Mapping):
         return None
-    return cast("Mapping[str, Any]", given).get("seen")
+    return check_seen(cast("Mapping[str, Any]", given).get("seen"))
 
 
 def _read_resume(entry: core.ResumeEntry, found: FoundRequest) -> GivenAnswer:

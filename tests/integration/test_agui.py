@@ -352,6 +352,10 @@ def test_wrong_answers_and_cursors_are_refused(http: httpx.Client) -> None:
         response = refused(interruptId=asked, payload=payload)
         assert response.status_code == 422, response.text
         assert asked in response.text
+    one, two = ({"status": "resolved", "payload": {"approved": True, "seen": seen}} for seen in (5, "x"))
+    both = [{**one, "interruptId": asked}, {**two, "interruptId": asked}]
+    response = http.post("/agui/asking", json=body(name, None, resume=both))
+    assert (response.status_code, "seen" in response.text) == (422, True)
     cursor = {"Last-Event-ID": "somewhere"}
     assert http.post("/agui/asking", json=body(name, None), headers=cursor).status_code == 422
     assert http.get(f"/v1/sessions/{name}").json()["status"] == "waiting"
