@@ -314,13 +314,23 @@ def test_l9_a_summary_is_never_the_answer_and_its_tokens_are_counted(new_bench: 
     assert [each.covered_from for each in records[1:]] == [each.covered_upto for each in records[:-1]]
 
 
-@pytest.mark.parametrize("answer", ["no JSON", "[]", '{"summary": ""}', '{"stable_facts": []}'])
+@pytest.mark.parametrize("answer", ["no JSON", "[]", '{"summary": ""}', '{"stable_facts": []}', "[" * 100_000])
 def test_an_unusable_summary_becomes_a_local_one(new_bench: NewBench, answer: str) -> None:
     driver = Compacting(20, answers=lambda n: answer)
     state = run(new_bench(agent(driver)))
     assert {each.source for each in state.smart.summary_records} == {"local"}
     assert "tool look: result" in state.smart.summaries[0]
     assert max(count_tokens(each, estimate_tokens) for each in driver.read) <= LIMIT
+
+
+def test_half_of_a_character_in_a_summary_does_not_stop_the_task(new_bench: NewBench) -> None:
+    cut = "caf\\ud83d"
+    answer = {"summary": "at the " + cut, "stable_facts": [{"key": cut, "value": cut}], "active_goals": [cut]}
+    driver = Compacting(20, answers=lambda n: json.dumps(answer).replace("\\\\", "\\"))
+    state = run(new_bench(agent(driver)))
+    record = state.smart.summary_records[0]
+    assert (record.source, record.text, record.active_goals) == ("model", "at the caf\ufffd", ("caf\ufffd",))
+    assert [(each.key, each.value) for each in record.stable_facts] == [("caf\ufffd", "caf\ufffd")]
 
 
 def test_a_provider_that_gives_no_summary_does_not_stop_the_task(new_bench: NewBench) -> None:

@@ -460,6 +460,14 @@ def test_a_disposition_that_the_judge_names_goes_before_that_of_the_rule(
     assert [each.disposition for each in state.smart.guardrail_result.incidents] == dispositions
 
 
+@pytest.mark.parametrize("then", ["warn", "block"])
+def test_half_of_a_character_in_a_verdict_is_replaced(new_bench: NewBench, then: str) -> None:
+    driver = Asked(["x"], auxiliary={"Guardrails.g.0.request.0": '{"allow": false, "reason": "caf\\ud83d"}'})
+    state = finished(new_bench(agent(driver, Guardrail("g", [ModelRule("Fine?", then=then)], phases=["request"]))))
+    (incident,) = state.smart.guardrail_result.incidents
+    assert (incident.disposition, incident.reason) == (then, "caf\ufffd")
+
+
 @pytest.mark.parametrize("said", ["no idea", '{"allow": "maybe"}', '{"allow": false, "disposition": "perhaps"}', "{"])
 def test_an_answer_of_the_judge_that_is_no_verdict_blocks(new_bench: NewBench, said: str) -> None:
     driver = Asked(["x"], auxiliary={"Guardrails.g.0.request.0": said})

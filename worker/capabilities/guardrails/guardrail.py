@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from ...drivers.protocol import AuxiliaryRequest
 from ...errors import ConfigurationError, DriverError, ModelCallRefused
-from ...redaction import describe_exception
+from ...redaction import describe_exception, whole_unicode
 from ...state.agent_state import AgentState
 from ...state.conversation.messages import Message
 from ...state.execution.inference import InferenceResponse
@@ -205,7 +205,7 @@ def _incident(guardrail: str, rule: str, context: GuardrailContext, verdict: Gua
         rule=rule,
         phase=context.phase,
         disposition=verdict.disposition,
-        reason=verdict.reason[:_REASON_CHARS],
+        reason=whole_unicode(str(verdict.reason))[:_REASON_CHARS],
         details=_freeze_details(verdict.details),
         step=context.step,
         message_index=context.index,

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from ...drivers.protocol import AuxiliaryRequest
 from ...errors import DriverError
 from ...hooks import HookContext
+from ...redaction import whole_unicode
 from ...state.agent_state import AgentState
 from ...state.conversation.messages import DEFAULT, Message, Role
 from ...state.execution.inference import InferenceResponse
@@ -210,7 +211,10 @@ def parse_summary(content: str) -> ParsedSummary:
         ValueError: It is no JSON object with a summary.
     """
     text = content.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("the summary is nested too deeply") from None
     if not isinstance(found, dict):
         raise ValueError("the summary is no JSON object")
     data = cast("dict[str, Any]", found)
@@ -218,7 +222,7 @@ def parse_summary(content: str) -> ParsedSummary:
     if not isinstance(summary, str) or not summary.strip():
         raise ValueError("the summary has no text")
     return ParsedSummary(
-        text=summary,
+        text=whole_unicode(summary),  # a model may cut a character in the middle of its escapes
         stable_facts=tuple(fact for each in _items(data, "stable_facts") if (fact := _fact(each)) is not None),
         active_goals=_texts(data, "active_goals"),
         open_questions=_texts(data, "open_questions"),
@@ -268,7 +272,8 @@ def _items(data: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _texts(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(each[:_ITEM_CHARS] for each in _items(data, name) if isinstance(each, str))[:_MOST_ITEMS]
+    texts = (each for each in _items(data, name) if isinstance(each, str))
+    return tuple(whole_unicode(each)[:_ITEM_CHARS] for each in texts)[:_MOST_ITEMS]
 
 
 def _fact(item: object) -> StableFact | None:
@@ -282,4 +287,5 @@ def _fact(item: object) -> StableFact | None:
         return None
     is_share = isinstance(confidence, int | float) and not isinstance(confidence, bool) and 0 <= confidence <= 1
     text = value if isinstance(value, str) else json.dumps(value)
+    key, text = whole_unicode(key), whole_unicode(text)
     return StableFact(key=key[:_ITEM_CHARS], value=text[:_ITEM_CHARS], confidence=confidence if is_share else 0.8)
