@@ -6,15 +6,17 @@ These are functions of the run and its journal alone, so that every leg of a ste
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, cast
 
 from pydantic_core import to_json
 
 from ...config.settings import Settings
+from ..capability import compiler_of
 from ..redaction import describe_exception, redact
 from ..state.agent_state import AgentState
+from ..state.conversation.compilers import ConversationWithCurrentToolTrace
 from ..state.conversation.messages import Message
 from ..state.execution.answers import AnswerRecord, AnswerVerb
 from ..state.execution.budget import ExecutionBudget
@@ -53,18 +55,20 @@ def first_messages(run: Run, request: Request, prompt: str) -> list[Message]:
     """The messages that a child begins with, the prompt or what a function makes of it last."""
     rule: ContextRule = _context_rule(run, request)
     if not callable(rule):
-        return [*context_messages(run.state, rule), Message.user(prompt)]
+        # A capability may hide messages from the model, which those of a child must not read either.
+        shown = compiler_of(ConversationWithCurrentToolTrace(), run.agent.capabilities).compile(run.state)
+        return [*context_messages(shown, rule), Message.user(prompt)]
     given = rule(run.state, prompt)
     if isinstance(given, str):
         return [Message.user(given)]
     return [given] if isinstance(given, Message) else [*given] or [Message.user(prompt)]
 
 
-def context_messages(state: AgentState, rule: str) -> list[Message]:
+def context_messages(messages: Iterable[Message], rule: str) -> list[Message]:
     """The messages of a conversation that another agent sees: none, the last of the user, or all without tool calls."""
     if rule == "input":
         return []
-    spoken = [each for each in state.messages if each.role.value in ("user", "assistant") and not each.tool_calls]
+    spoken = [each for each in messages if each.role.value in ("user", "assistant") and not each.tool_calls]
     if rule == "last":
         return [each for each in spoken if each.role.value == "user"][-1:]
     return [Message(role=each.role, content=each.content) for each in spoken]

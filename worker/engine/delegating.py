@@ -239,5 +239,5 @@ def _with_context(state: AgentState, handoff: Handoff, now: datetime) -> AgentSt
     rule = handoff.context
     if rule == "all":
         return state
-    last = context_messages(state, "last")
+    last = context_messages(state.messages, "last")
     return state.with_messages(last, now=now) if last else state

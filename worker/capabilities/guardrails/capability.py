@@ -111,8 +111,9 @@ class Guardrails(Capability):
             if context.is_repeated and _find_blocking(found) is not None:
                 break  # saved while the step ran, whose answer has not read it: the next step judges it
             incidents += found
-            blocked = (*judged.blocked, index) if _find_blocking(found) is not None else judged.blocked
-            judged = judged.replace(upto=index + 1, blocked=blocked)
+            if _find_blocking(found) is not None:
+                judged = judged.with_blocked(index, messages[index])
+            judged = judged.replace(upto=index + 1)
         if judged == JudgedMessages.of(state):
             return None
         state = _with_incidents(state, incidents).with_part(judged, now=state.updated_at)

@@ -11,6 +11,7 @@ from ...state.agent_state import AgentState
 from ...state.conversation.messages import DEFAULT, Message
 from ...state.parts.list_part import ListPart
 from ...state.parts.state_part import PartItem, PartScope, PartValue, StatePart
+from ...state.values.canonical import canonical_digest
 from ...state.values.field_types import Count, Text
 from ...state.values.frozen import FrozenDict
 
@@ -92,6 +93,7 @@ class JudgedMessages(StatePart):
         generation: The generation of the conversation that the indexes belong to.
         upto: Messages before this index are judged; 0 before the first judgement.
         blocked: The places of the messages that are blocked.
+        hidden: Digests of these, by which they are known again where all messages were replaced since.
     """
 
     part_name = "guardrail_judged"
@@ -99,12 +101,17 @@ class JudgedMessages(StatePart):
     generation: Count = 0
     upto: Count = 0
     blocked: tuple[Count, ...] = ()
+    hidden: tuple[Text, ...] = ()
 
     @classmethod
     def of(cls, state: AgentState) -> JudgedMessages:
-        """That of a state; a fresh one where all messages were replaced since."""
+        """That of a state; one that has judged nothing where all messages were replaced since."""
         part, generation = state.part(cls), state.store.section(DEFAULT).generation
-        return part if part.generation == generation else cls(generation=generation)
+        return part if part.generation == generation else cls(generation=generation, hidden=part.hidden)
+
+    def with_blocked(self, index: int, message: Message) -> JudgedMessages:
+        """The same with one more message that is blocked."""
+        return self.replace(blocked=(*self.blocked, index), hidden=(*self.hidden, _digest(message)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +140,13 @@ def blocked_messages(state: AgentState) -> tuple[Message, ...]:
 
 def without_blocked(state: AgentState, messages: Sequence[Message]) -> tuple[Message, ...]:
     """The messages, with a notice in place of the text of each that is blocked."""
-    blocked = frozenset(map(_identity, blocked_messages(state)))
+    blocked = {*JudgedMessages.of(state).hidden, *map(_digest, blocked_messages(state))}
     if not blocked:
         return tuple(messages)
-    return tuple(each.with_content(REMOVED) if _identity(each) in blocked else each for each in messages)
+    return tuple(each.with_content(REMOVED) if _digest(each) in blocked else each for each in messages)
 
 
-def _identity(message: Message) -> tuple[str, str]:
-    """A key that stays the same when a message is shown as a handle: a result's execution, or else its text."""
+def _digest(message: Message) -> str:
+    """A key that stays the same when a message is shown as a handle: of a result's execution, or else of its text."""
     execution = message.metadata.get("tool_execution_id")
-    return (message.role, execution if isinstance(execution, str) else message.content)
+    return canonical_digest([message.role, execution if isinstance(execution, str) else message.content])

@@ -19,6 +19,7 @@ from ...state.execution.steps import AgentStep
 from ...state.parts.list_part import ListPart
 from ...state.parts.state_part import PartItem, PartScope, PartValue, StatePart
 from ...state.values.field_types import Count, Flag, Text, UtcDatetime
+from ..guardrails.findings import without_blocked
 from .reasoning_config import Cadence, ReasoningConfig, ReflectionConfig
 from .step_events import describe_record
 from .tokens import ReflectionUsage
@@ -273,7 +274,8 @@ class Reflection(Capability):
         config, step = self.resolved, state.last_step
         assert config is not None
         template = config.prompt_template or (PROMPT if step is not None else INITIAL_PROMPT)
-        task = next((m.content for m in reversed(state.store.section(DEFAULT).messages) if m.role is Role.USER), "")
+        newest = next((m for m in reversed(state.store.section(DEFAULT).messages) if m.role is Role.USER), None)
+        task = "" if newest is None else without_blocked(state, [newest])[0].content
         filled = {"{task}": task[:_TASK_CHARS], "{turn}": str(step.number if step is not None else 0)}
         filled["{results}"] = _results(step) if step is not None else ""
         return re.sub(r"\{task\}|\{turn\}|\{results\}", lambda found: filled[found.group()], template)
