@@ -83,7 +83,8 @@ def test_a_reader_comes_back_to_where_it_was_by_a_cursor(bench: Bench) -> None:
         rest = read(bench, position)
         assert seen + rest == read(bench)
     assert StreamPosition.read("17-3") == StreamPosition("17-3", "0"), "an event's id is a cursor without live text"
-    for wrong in ("", "x", "1-1+", "1-1+2-2+3-3", "-1"):
+    assert StreamPosition.read(f"1-{2**64 - 1}").event == f"1-{2**64 - 1}"
+    for wrong in ("", "x", "1-1+", "1-1+2-2+3-3", "-1", f"1-{2**64}", f"1-1+1-{2**64}", "\u0967-0"):
         with pytest.raises(InvalidInput, match="cursor"):
             StreamPosition.read(wrong)
 

@@ -29,7 +29,8 @@ from ..records import Claim
 TEXT: Final = "text"
 """The part that is the text of the model's answer."""
 
-_ENTRY_ID: Final = r"\d{1,15}(-\d{1,20})?"
+_ENTRY_ID: Final = r"[0-9]{1,15}(-[0-9]{1,20})?"
+_LARGEST: Final = 2**64 - 1
 _CURSOR: Final = re.compile(rf"({_ENTRY_ID})(?:\+({_ENTRY_ID}))?")
 
 
@@ -117,7 +118,7 @@ class StreamPosition:
         if cursor is None:
             return cls()
         found = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-        if found is None:
+        if found is None or any(int(each) > _LARGEST for each in re.split("[-+]", cursor)):
             raise InvalidInput("after", cursor, "give the cursor of an item of this stream, or the id of an event")
         return cls(found[1], found[3] or "0")
 
