@@ -23,7 +23,6 @@ from celery_agents.worker.capabilities import (
     ModelRule,
     Reflection,
     RegexRule,
-    Subagents,
     smart_event,
 )
 from celery_agents.worker.capabilities.guardrails.findings import REMOVED
@@ -48,7 +47,6 @@ from celery_agents.worker.tools import StopExecution, tool
 
 from support.engine import Bench
 from support.smart import Asked, finished
-from support.trees import run_tree
 
 NewBench = Callable[..., Bench]
 USAGE = InferenceUsage(input=7, output=2, requests=1)
@@ -130,46 +128,6 @@ def test_a_later_execution_goes_on_and_the_model_never_reads_what_was_blocked(ne
     (read,) = driver.read
     assert [each.content for each in read if each.role is Role.USER] == [REMOVED, "never mind"]
     assert state.smart.messages[0].content == "my password is 1234"
-
-
-def test_a_note_about_the_work_after_a_retry_does_not_tell_what_was_blocked(new_bench: NewBench) -> None:
-    driver = Asked(["an answer"], repeat_last=True, auxiliary={"Reflection.note": "a note"})
-    bench = new_bench(agent(driver, SECRETS, beside=(Reflection(cadence="every_turn"),)))
-    session = bench.submit("my password is 1234")
-    bench.run(session)
-    bench.retry(session)
-    bench.run(session)
-    assert bench.record(session).status == "completed"
-    ((asked,),) = [each.messages for each in driver.auxiliary]
-    assert f"Task: {REMOVED}" in asked.content
-
-
-def test_what_was_blocked_stays_so_where_a_hook_replaces_all_messages(new_bench: NewBench) -> None:
-    def trim(context: HookContext) -> HookContext:
-        return context.changed(state=context.state.with_messages(context.state.messages[-3:]))
-
-    driver = Asked(["an answer"], repeat_last=True)
-    bench = new_bench(agent(driver, SECRETS, hooks=[Hook(HookPoint.BEFORE_STEP, trim)]))
-    session = bench.submit("my password is 1234")
-    bench.run(session)
-    for text in ("never mind", "and now?"):
-        bench.send(session, text)
-        bench.run(session)
-    assert all("1234" not in each.content for read in driver.read for each in read)
-    assert REMOVED in [each.content for each in driver.read[0]]
-
-
-def test_a_child_does_not_read_what_was_blocked(new_bench: NewBench) -> None:
-    helper = Asked(["helped"])
-    call = CallTool("spawn_subagent", subagent="helper", prompt="help")
-    subagents = Subagents([Agent("helper", driver=helper)], context="all")
-    bench = new_bench(agent(Asked([call, "done"]), SECRETS, beside=(subagents,)), Agent("helper", driver=helper))
-    session = bench.submit("my password is 1234")
-    bench.run(session)
-    bench.send(session, "never mind")
-    run_tree(bench, session)
-    (read,) = helper.read
-    assert [each.content for each in read if each.role is Role.USER] == [REMOVED, "never mind", "help"]
 
 
 def test_nothing_is_paid_for_before_a_request_is_judged(new_bench: NewBench) -> None:
