@@ -220,13 +220,13 @@ class _RunSubmission:
         _check_names(given)
         texts = _texts(prompt)
         known = given.get("conversation_id")
-        for name in ("message_history", "usage_limits", "metadata", "deps") if known else ():
+        for name in ("message_history", "usage_limits", "metadata", "deps") if known is not None else ():
             if name in given:
                 kind = cast("type[Any]", type(given[name]))
                 raise InvalidInput(name, kind, "a new session takes it; leave it out, or conversation_id.")
         history = given.get("message_history")
         earlier = [history_message(history)] if history else []
-        if known and len(texts) > 1:
+        if known is not None and len(texts) > 1:
             raise InvalidInput("user_prompt", len(texts), "a session goes on with one text; join them.")
         seconds, budget = given.get("timeout"), given.get("budget")
         if seconds is not None:
@@ -235,10 +235,10 @@ class _RunSubmission:
             "session_id": known,
             "idempotency_key": given.get("run_id"),
             "budget": budget,
-            "messages": [*earlier, *map(Message.user, texts[:-1])],
-            "metadata": None if known else _metadata(agent, given),
+            "messages": [*earlier, *map(Message.user, texts[:-1])] or None,
+            "metadata": None if known is not None else _metadata(agent, given),
         }
-        return cls(texts[-1], {name: value for name, value in arguments.items() if value})
+        return cls(texts[-1], {name: value for name, value in arguments.items() if value is not None})
 
 
 def _check_names(given: Mapping[str, Any]) -> None:

@@ -81,11 +81,19 @@ class Submission:
 
     def _check_window(self) -> None:
         try:
-            window = read_window("completion_window", self.completion_window)
+            read_window("completion_window", self.completion_window)
         except ConfigurationError as error:
             advice = f"write one of {', '.join(WINDOWS)}, or None for the agent's own."
             raise InvalidInput("completion_window", self.completion_window, advice) from error
+
+    def check_deadline(self) -> None:
+        """Refuse a window that ends behind the deadline when it begins now.
+
+        Raises:
+            InvalidInput: It does.
+        """
         deadline = None if self.budget is None else self.budget.deadline
+        window = self.completion_window
         if window is not None and deadline is not None and deadline < WINDOWS[window].until(utcnow()):
             advice = f"the deadline {deadline} comes before it ends; give a later one, or a shorter window."
             raise InvalidInput("completion_window", window, advice)

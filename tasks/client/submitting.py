@@ -158,6 +158,11 @@ class SubmittingVerbs(ClientConnection):
         if submission.priority is not None and not self._publisher.has_lanes:
             advice = "leave it out: it needs a Redis as the broker."
             raise InvalidInput("priority", submission.priority, advice)
+        try:
+            submission.check_deadline()
+        except InvalidInput:  # the same may have been submitted when there was time
+            if submission.debounce is not None or not self._was_made(submission.session):
+                raise
         if submission.debounce is not None:
             if may_exist:
                 raise InvalidInput("session_id", submission.session, "leave it out: the key of Debounce finds it.")
@@ -169,6 +174,16 @@ class SubmittingVerbs(ClientConnection):
         if job.notice:
             warnings.warn(job.notice, stacklevel=3)
         return job
+
+    def _was_made(self, session: str) -> bool:
+        """Whether there is the session, or was before it moved to the archive or was deleted."""
+        try:
+            self.store.sessions.header(session)
+        except (SessionArchived, SessionDeleted):
+            return True
+        except SessionNotFound:
+            return False
+        return True
 
     def _submit_new(self, submission: Submission, agent: str, *, may_exist: bool) -> Job:
         """Create the session of a submission.

@@ -180,6 +180,8 @@ def test_the_options_are_those_of_a_run_or_of_ours() -> None:
         ({"timeout": -1}, "max_seconds"),
         ({"conversation_id": 5}, "conversation_id: "),
         ({"run_id": 5}, "run_id: give a text"),
+        ({"conversation_id": ""}, "session_id: "),
+        ({"run_id": ""}, "idempotency_key: "),
     ],
 )
 def test_a_wrong_value_of_an_option_is_refused_and_nothing_is_submitted(

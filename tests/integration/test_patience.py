@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from celery_agents import AsyncAgentClient
+from celery_agents import AsyncAgentClient, Job
 from celery_agents.flow import SpendCap
 from celery_agents.tasks.names import SUBMIT
 from celery_agents.tasks.producer import create_producer_app
@@ -304,6 +304,22 @@ def test_what_cannot_be_is_refused_where_it_is_submitted(played: Stage, more: di
     with pytest.raises(InvalidInput, match=said) as refused:
         played.lab.client.submit("within_8h", "no", **more)
     assert "completion_window" in str(refused.value)
+
+
+def test_the_same_job_is_found_again_when_its_deadline_has_come_closer_than_its_window(played: Stage) -> None:
+    latest = datetime.now(UTC) + timedelta(hours=8, seconds=1)
+
+    def submit(key: str) -> Job:
+        budget = ExecutionBudget(deadline=latest)
+        return played.lab.client.submit(
+            "within_8h", "again", budget=budget, completion_window="8h", idempotency_key=key
+        )
+
+    first = submit("one")
+    wait_until(lambda: datetime.now(UTC) > latest - timedelta(hours=8), "a new job would be late", 10)
+    assert submit("one").session_id == first.session_id
+    with pytest.raises(InvalidInput, match=r"the deadline .* comes before it ends"):
+        submit("two")
 
 
 def test_texts_whose_writer_is_killed_are_attached_to_and_paid_once(tmp_path: Path) -> None:
