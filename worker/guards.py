@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from math import isfinite
 from typing import Any, Final, Protocol
 
 from .concurrency import fibers
@@ -20,6 +19,7 @@ from .state.execution.budget import ExecutionBudget
 from .state.execution.execution import ExecutionState
 from .state.execution.inference import FinishReason
 from .state.execution.signals import StopReason, StopSignal
+from .state.values.field_types import is_number
 from .tools.stop import StopExecution
 
 
@@ -86,7 +86,7 @@ class Delay:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if not isfinite(self.seconds) or self.seconds < 0:
+        if not is_number(self.seconds) or self.seconds < 0:
             raise InvalidInput("Delay.seconds", self.seconds, "give the seconds to wait, from 0.")
 
 

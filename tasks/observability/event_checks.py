@@ -7,7 +7,6 @@ its API fail from then on.
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
@@ -93,7 +92,7 @@ def _is_encodable(value: str) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < _LARGEST_NUMBER
+    return type(value) in (int, float) and abs(value) < _LARGEST_NUMBER
 
 
 def _is_count(value: Any) -> bool:

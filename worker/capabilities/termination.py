@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import isfinite
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from ..capability import Capability
@@ -26,7 +25,7 @@ from ..state.execution.execution import ExecutionState
 from ..state.execution.steps import AgentStep
 from ..state.execution.tool_calls import ToolOutcome
 from ..state.parts.state_part import StatePart
-from ..state.values.field_types import Count, Text, utcnow
+from ..state.values.field_types import Count, Text, is_number, utcnow
 from .numbers import check_share, check_whole
 from .terminal_tools import check_tool_names
 
@@ -253,8 +252,7 @@ class TimeLimit(_Single):
 
     def __post_init__(self) -> None:
         seconds: Any = self._seconds
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not is_number or not isfinite(seconds) or seconds < 0:
+        if not is_number(seconds) or seconds < 0:
             raise ConfigurationError(f"TimeLimit(limit)={self.limit!r:.60}: give a timedelta or seconds, from 0")
 
     def holds(self, state: AgentState, now: datetime | None) -> bool:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Final, Literal, Self, get_args
 
 from ..errors import InvalidInput
-from ..state.values.field_types import Amount, Count, FrozenMapField, Text
+from ..state.values.field_types import Amount, Count, FrozenMapField, Text, is_number
 from ..state.values.frozen import FrozenMap
 from ..state.values.value import Value, skip_when_reading
 from .names import check_name
@@ -54,8 +53,7 @@ class FairShares(Value):
         for value, weight in given.items():
             place = f"FairShares.weights[{value!r}]"
             check_name(place, value, "name a value of the label", may_be_empty=True)
-            is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool) and isfinite(weight)
-            if not is_number or not least <= weight <= most:
+            if not is_number(weight) or not least <= weight <= most:
                 raise InvalidInput(place, weight, f"give a number from {least:g} to {most:g}; pause what is to wait.")
         super().__init__(label=label, weights=FrozenMap[float].of({key: float(each) for key, each in given.items()}))
 

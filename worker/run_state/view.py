@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -16,6 +15,7 @@ from ..state.execution.status import ExecutionStatus
 from ..state.execution.steps import AgentStep
 from ..state.execution.tool_calls import ToolExecution
 from ..state.execution.usage import InferenceUsage
+from ..state.values.field_types import LARGEST_COUNT, is_number
 from ..state.values.frozen import FrozenDict
 from .parts import (
     Confidence,
@@ -240,7 +240,8 @@ class RunFields(Generic[S]):
         Raises:
             InvalidInput: It is no whole number from 0.
         """
-        if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        is_whole = isinstance(iteration, int) and not isinstance(iteration, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_whole or not 0 <= iteration <= LARGEST_COUNT:
             raise InvalidInput("with_iteration(iteration)", iteration, "give a whole number, from 0.")
         return self._give(self.state.with_part(IterationShift(shift=iteration - self.state.step_count), now=now))
 
@@ -341,6 +342,6 @@ def _count_chars(message: Message) -> int:
 
 
 def _check_number(field: str, value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+    if is_number(value):
         return float(value)
     raise InvalidInput(field, value, "give a finite number.")

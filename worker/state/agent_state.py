@@ -26,7 +26,7 @@ from .execution.signals import StopSignal
 from .execution.steps import AgentStep
 from .execution.usage import InferenceUsage
 from .values.error_info import ErrorInfo
-from .values.field_types import utcnow
+from .values.field_types import check_amount, utcnow
 from .values.frozen import FrozenDict
 from .values.ids import AgentId, ExecutionId
 
@@ -203,7 +203,13 @@ class AgentState(AgentWithParts):
     def with_usage(
         self, usage: InferenceUsage, cost: float | None = None, *, now: datetime | None = None
     ) -> AgentState:
-        """Charge tokens and dollars that belong to no step of this execution, such as those of a child."""
+        """Charge tokens and dollars that belong to no step of this execution, such as those of a child.
+
+        Raises:
+            InvalidInput: The cost is no number from 0.
+        """
+        if cost is not None:
+            cost = check_amount("with_usage(cost)", cost, "give US dollars as a number, from 0.")
         state = self._ensure_execution(now)
         return state._change(now, execution=state._execution.with_charge(usage, cost))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import timedelta
 from typing import Any, Final
 
 from ..errors import ConfigurationError
+from ..state.values.field_types import is_number
 from .effect import Effect
 from .protocol import Lookup
 
@@ -64,7 +64,7 @@ def check_timeout(name: str, timeout: Any) -> float | None:
     if timeout is None:
         return None
     seconds: Any = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
+    if not is_number(seconds) or seconds <= 0:
         raise ConfigurationError(f"tool {name}: timeout {timeout!r} must be seconds above 0, a timedelta, or None")
     return float(seconds)
 

@@ -232,3 +232,27 @@ def test_what_a_provider_claims_beyond_all_measure_is_kept_as_the_largest_there_
     assert charged.usage == most
     assert charged.cost == sys.float_info.max
     assert type(charged).from_json(charged.to_json()) == charged
+
+
+@pytest.mark.parametrize("used", [10**400, -(10**400), float("nan"), float("inf"), True, "1"])
+def test_a_use_that_no_limit_can_be_compared_with_is_refused(used: Any) -> None:
+    for name in ("seconds", "cost"):
+        with pytest.raises(InvalidInput, match=rf"remaining\({name}\): give what was used as a number, from 0"):
+            ExecutionBudget(max_seconds=1.0, max_cost=1.0).remaining(**{name: used})
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("nan"), float("inf"), 10**400, True, "1"])
+def test_a_cost_that_no_state_can_store_is_refused(cost: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"with_usage\(cost\): give US dollars as a number, from 0"):
+        AgentState.fresh().with_usage(InferenceUsage(), cost)
+
+
+def test_tokens_of_children_stay_at_the_largest_number_that_can_be_stored() -> None:
+    """A provider may claim any number."""
+    huge = InferenceUsage(input=2**63 - 1, output=2**63 - 1)
+    state = AgentState.fresh().with_execution()
+    assert state.execution is not None
+    execution = state.execution.with_child_charge(huge, 1.0, 1).with_child_charge(huge, sys.float_info.max, 1)
+    charged = stored_and_loaded(state.with_context_and_execution(state.context, execution)).execution
+    assert charged is not None
+    assert (charged.child_tokens, charged.child_cost) == (2**63 - 1, sys.float_info.max)

@@ -100,8 +100,9 @@ def test_steps_are_iterations_and_with_iteration_counts_on_from_another_number()
     assert state.run.with_iteration(7).run.iteration == 7
     assert stepped(state.run.with_iteration(7), executed()).run.iteration == 8
     assert state.run.next_iteration().run.iteration == 2
-    with pytest.raises(InvalidInput, match=r"with_iteration\(iteration\): give a whole number, from 0"):
-        state.run.with_iteration(-1)
+    for wrong in (-1, 2**63, 10**5000):
+        with pytest.raises(InvalidInput, match=r"with_iteration\(iteration\): give a whole number, from 0"):
+            state.run.with_iteration(wrong)
 
 
 def test_tool_executions_are_those_of_the_steps_and_those_that_were_recorded_in_order() -> None:
@@ -166,7 +167,7 @@ def test_an_increase_is_diminished_exactly_once_and_a_decrease_never(start: floa
     assert run.state.run.adjust_confidence(delta, diminishing=False).run.confidence == min(1.0, max(0.0, start + delta))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.5", True, None])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "0.5", True, None])
 def test_a_confidence_that_is_no_number_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match=r"with_confidence\(confidence\): give a finite number"):
         running().run.with_confidence(value)

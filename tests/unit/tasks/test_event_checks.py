@@ -42,6 +42,7 @@ def test_a_value_of_another_type_is_dropped(name: str) -> None:
     for value in ({}, [[]], float("inf"), "\ud800"):
         assert examine_event({**RECEIVED, name: value}), f"{name}={value!r}"
     assert examine_event({**HEARTBEAT, "loadavg": ["x"]})
+    assert examine_event({**HEARTBEAT, "freq": 10**400})
     assert examine_event({**HEARTBEAT, "freq": "2"})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from math import isfinite
 from typing import Any, Final
 
 from ...capability import Capability
@@ -18,7 +17,7 @@ from ...state.execution.budget import ExecutionBudget
 from ...state.execution.execution import ExecutionState
 from ...state.execution.signals import StopReason, StopSignal
 from ...state.parts.state_part import StatePart
-from ...state.values.field_types import Count
+from ...state.values.field_types import Count, is_number
 from ..numbers import check_whole
 from .step_events import new_step
 from .tokens import TokenCounter, estimate_tokens, message_tokens
@@ -76,8 +75,7 @@ class AgentLimits(Capability):
         if self.max_parallel_tools is not None:
             check_whole(f"{_SOURCE}(max_parallel_tools)", self.max_parallel_tools, least=1)
         cost: object = self.max_cost_usd
-        is_number = isinstance(cost, int | float) and not isinstance(cost, bool) and isfinite(cost) and cost >= 0
-        if cost is not None and not is_number:
+        if cost is not None and not (is_number(cost) and cost >= 0):
             raise ConfigurationError(f"{_SOURCE}(max_cost_usd)={cost!r:.60}: give US dollars, from 0")
 
     def parts(self) -> Sequence[Any]:

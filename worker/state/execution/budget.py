@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from math import isfinite
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...errors import InvalidInput
-from ..values.field_types import Amount, Count, UtcDatetime, utcnow
+from ..values.field_types import Amount, Count, UtcDatetime, check_amount, utcnow
 from ..values.value import Value
 
 if TYPE_CHECKING:
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", int, float)
 T = TypeVar("T", int, float, datetime)
+
+_ADVICE: Final = "give what was used as a number, from 0."
 
 
 class ExecutionBudget(Value):
@@ -73,8 +74,8 @@ class ExecutionBudget(Value):
         return self._with(
             max_steps=_less(self.max_steps, used_steps),
             max_tokens=_less(self.max_tokens, used_tokens),
-            max_seconds=_less(self.max_seconds, _check_amount("seconds", seconds)),
-            max_cost=_less(self.max_cost, _check_amount("cost", cost)),
+            max_seconds=_less(self.max_seconds, check_amount("remaining(seconds)", seconds, _ADVICE)),
+            max_cost=_less(self.max_cost, check_amount("remaining(cost)", cost, _ADVICE)),
         )
 
     def remaining_from(self, execution: ExecutionState, now: datetime | None = None) -> ExecutionBudget:
@@ -101,12 +102,6 @@ def _check_count(field: str, used: object) -> int:
     if isinstance(used, int) and not isinstance(used, bool) and used >= 0:
         return used
     raise InvalidInput(f"remaining({field})", used, "give what was used as a whole number, from 0.")
-
-
-def _check_amount(field: str, used: object) -> float:
-    if isinstance(used, int | float) and not isinstance(used, bool) and isfinite(used) and used >= 0:
-        return used
-    raise InvalidInput(f"remaining({field})", used, "give what was used as a number, from 0.")
 
 
 def _less(limit: N | None, used: N) -> N | None:

@@ -9,7 +9,7 @@ from typing import Final
 from ...errors import InvalidTransition
 from ..parts.storage import StoredParts
 from ..values.error_info import ErrorInfo
-from ..values.field_types import Amount, Count, Text, UtcDatetime, default_from, utcnow
+from ..values.field_types import LARGEST_COUNT, Amount, Count, Text, UtcDatetime, default_from, utcnow
 from ..values.ids import ExecutionId
 from ..values.value import Value
 from .budget import UNLIMITED, ExecutionBudget
@@ -263,7 +263,7 @@ class ExecutionState(Value):
         if self.child_steps and self.child_tokens is None:
             return charged
         tokens, dollars = (self.child_tokens or 0) + usage.total, (self.child_cost or 0.0) + (cost or 0.0)
-        return charged._with(child_tokens=tokens, child_cost=min(dollars, _LARGEST_COST))
+        return charged._with(child_tokens=min(tokens, LARGEST_COUNT), child_cost=min(dollars, _LARGEST_COST))
 
     def with_child_time(self, seconds: float) -> ExecutionState:
         """Count `seconds` as elapsed: the time for which it has waited for children."""

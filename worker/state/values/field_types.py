@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeGuard, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from ...errors import InvalidInput
-from .frozen import FrozenMap, V, check_text, freeze
+from .frozen import FrozenMap, V, check_text, freeze, freeze_document
 
 D = TypeVar("D")
 LARGEST_COUNT = 2**63 - 1
@@ -50,6 +51,24 @@ def _shift_to_utc(moment: datetime) -> datetime:
         return moment.astimezone(UTC).replace(fold=0)
     except OverflowError:
         raise InvalidInput("time", moment, "this time is outside the years 1 to 9999 in UTC.") from None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a number that a float can hold: no boolean, NaN or infinity, and no larger whole number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
+def check_amount(field: str, value: object, advice: str) -> float:
+    """The value, where it is a number from 0.
+
+    Raises:
+        InvalidInput: It is not.
+    """
+    if is_number(value) and value >= 0:
+        return value
+    raise InvalidInput(field, value, advice)
 
 
 def default_from(factory: Callable[[], D]) -> D:
@@ -100,6 +119,9 @@ class _CheckText:
 
 JsonField = Annotated[Any, Checked(freeze)]
 """A field that holds any JSON value; its readers know which kind, and write `value["name"]` without a cast."""
+
+DocumentField = Annotated[Any, Checked(freeze_document)]
+"""A field that holds a stored document as JSON."""
 
 Text = Annotated[str, _CheckText]
 """A field that holds text, exactly as it was, NUL characters included."""
