@@ -28,7 +28,6 @@ from ...config.settings import Settings
 from ...worker.errors import CeleryAgentsError, InvalidInput, NotConfirmed
 from ...worker.redaction import describe_exception
 from ...worker.state.execution.requests import Request
-from ...worker.state.values.frozen import freeze, thaw
 from ...worker.store.keys import ShardKeys
 from ...worker.store.session_records import REQUEST_TASK, Callback, Result
 from ...worker.store.store import Store
@@ -198,7 +197,7 @@ def result_value(result: Result) -> dict[str, Any]:
 
 def request_value(request: Request) -> dict[str, Any]:
     """The JSON of a request that a callback receives: everything that a form needs."""
-    return thaw(freeze(request.to_dict(), "request"))
+    return request.to_dict()
 
 
 def _value(callback: Callback) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from celery_agents.worker.engine import retry_transition, stop_transition
+from celery_agents.worker.engine import operation_transition, retry_transition, stop_transition
 from celery_agents.worker.errors import ActionRefused, ClaimLost
-from celery_agents.worker.state import (
-    ChildEnd,
-)
-from celery_agents.worker.store import ChildPlan, RefusedWait, StoredWait
+from celery_agents.worker.state import MAX_DEPTH, ChildEnd
+from celery_agents.worker.store import ChildPlan, InboxKind, Operation, RefusedWait, StoredWait
 
 from support.asking import (
     commit_leg,
@@ -56,6 +56,24 @@ def test_the_end_of_a_child_answers_and_wakes_its_parent_in_one_transaction(benc
     assert (end.status.value, end.steps) == ("completed", 1)
     assert leg.loaded.journal.made == {request.place}
     assert "child_ended" in events(bench)
+
+
+def test_a_child_brings_values_that_nest_as_deep_as_they_may(bench: Bench) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(MAX_DEPTH - 2):
+        deep = {"a": deep}
+    request = child_request(bench, merge=("plan",))
+    wait_for_children(bench, bench.claim(), request)
+    with as_child(bench, request):
+        bench.store.sessions.act(
+            bench.session, Operation("0" * 32, InboxKind.METADATA, {"key": "plan", "value": deep}), operation_transition
+        )
+    end_child(bench, request)
+    answer = bench.claim().loaded.journal.answer_to(request)
+    assert answer is not None
+    end = answer.child_end()
+    assert end is not None
+    assert dict(end.metadata) == {"plan": deep}
 
 
 def test_a_parent_that_needs_all_its_children_is_woken_by_the_last_end(bench: Bench) -> None:

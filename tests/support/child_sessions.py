@@ -24,10 +24,10 @@ from .asking import a_request, commit_leg, open_requests, waiting_transition
 from .store import Bench
 
 
-def child_request(bench: Bench, index: int = 0) -> Request:
+def child_request(bench: Bench, index: int = 0, *, merge: tuple[str, ...] = ()) -> Request:
     """A request for the end of a child."""
     session_id, execution_id = child_ids(bench.session, bench.execution, 1, (index, 0))
-    order = ChildOrder(session_id=session_id, execution_id=execution_id, agent="agent", prompt="work")
+    order = ChildOrder(session_id=session_id, execution_id=execution_id, agent="agent", prompt="work", merge=merge)
     return a_request(bench, index, kind=RequestKind.CHILD, child=order)
 
 
@@ -41,6 +41,7 @@ def new_child(bench: Bench, request: Request) -> NewChild:
         step=1,
         index=request.index,
         request_id=request.id,
+        merge=order.merge,
         task_id=f"{bench.execution}.1",
         root_task_id=f"{bench.execution}.1",
         root_execution_id=bench.execution,

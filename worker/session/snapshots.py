@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import ValidationError
 
 from ..errors import InvalidInput, StateTooNew, StateUnreadable
 from ..state.agent_state import AgentState
 from ..state.execution.status import ExecutionStatus
-from ..state.values.field_types import Count, FrozenMapField, Text, UtcDatetime, utcnow
-from ..state.values.frozen import FrozenDict, FrozenMap, thaw
+from ..state.values.field_types import Checked, Count, FrozenMapField, Text, UtcDatetime, utcnow
+from ..state.values.frozen import FrozenDict, FrozenMap, freeze_document, thaw
 from ..state.values.value import Value
 
 # Names of functions as JavaScript spells them. Metadata is JSON, so no other name can stand for a function.
 _CALLBACK: Final = re.compile(r"_*on[A-Z]\w*|\w*[a-z0-9](Callback|Listener|Handler)s?")
+
+
+def _read_state(value: Any) -> FrozenDict:
+    state = freeze_document(value)
+    if isinstance(state, FrozenDict):
+        return state
+    raise InvalidInput("state", cast("type[Any]", type(value)), "it is no JSON object.")
 
 
 class SessionSnapshot(Value):
@@ -53,7 +60,7 @@ class SessionSnapshot(Value):
     tools: tuple[Text, ...] = ()
     created_at: UtcDatetime
     stripped: tuple[Text, ...] = ()
-    state: FrozenDict
+    state: Annotated[FrozenDict, Checked(_read_state)]
 
     @classmethod
     def of(cls, state: AgentState, *, tools: Iterable[str] = (), **facts: Any) -> Self:
@@ -65,7 +72,7 @@ class SessionSnapshot(Value):
             format="celery-agents-snapshot",
             format_version=1,
             created_at=utcnow(),
-            state=FrozenDict(state.to_dict()),
+            state=_read_state(state.to_dict()),
             stripped=stripped,
             tools=tuple(sorted(tools)),
             **facts,
@@ -90,7 +97,7 @@ class SessionSnapshot(Value):
         if context is not None:
             for key in () if merge else state.context.metadata:
                 state = state.without_metadata(key)
-            for key, value in context.items():
+            for key, value in FrozenDict(context).items():
                 if not is_callback_like(key):
                     state = state.with_metadata(key, value)
         if state.execution is not None:
@@ -115,7 +122,7 @@ def read_snapshot(given: SessionSnapshot | Mapping[str, Any] | str | bytes) -> S
     try:
         if isinstance(given, str | bytes):
             return SessionSnapshot.from_json(given)
-        return SessionSnapshot.from_dict({**given})
-    except ValueError as error:
+        return SessionSnapshot.from_dict(dict(given))
+    except (ValueError, TypeError) as error:
         advice = "give what `client.snapshot` has returned, or its JSON."
         raise InvalidInput("snapshot", str(error).splitlines()[0], advice) from None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from celery_agents.worker.session.snapshots import SessionSnapshot
-from celery_agents.worker.state import AgentState, InferenceUsage
+from celery_agents.worker.errors import InvalidInput
+from celery_agents.worker.session.snapshots import SessionSnapshot, read_snapshot
+from celery_agents.worker.state import MAX_DEPTH, AgentState, InferenceUsage
 
 ORDINARY = (
     "online", "only_eu", "once", "on_hold", "on_call", "signal", "signals", "Online", "ON_TIME", "ontology", "_on",
@@ -44,3 +47,29 @@ def test_a_call_beside_a_step_that_is_paid_again_is_charged_again() -> None:
     restored = SessionSnapshot.of(state, session_id="s1", version=1, agent="a").restored(None, merge=True).execution
     assert restored is not None
     assert restored.with_auxiliary_charge(1, "sum", usage, 0.5).cost == 1.0
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    return value
+
+
+def test_a_state_whose_values_nest_as_deep_as_they_may_comes_back() -> None:
+    state = AgentState.fresh(metadata=nested(MAX_DEPTH))
+    snapshot = SessionSnapshot.of(state, session_id="s1", version=1, agent="a")
+    for form in (snapshot, snapshot.to_json(), snapshot.to_dict()):
+        assert read_snapshot(form).restored(None, merge=True) == state
+
+
+def test_a_context_whose_keys_are_no_text_is_refused() -> None:
+    wrong: Any = {1: 2}
+    with pytest.raises(InvalidInput, match="must be text"):
+        taken("a").restored(wrong, merge=True)
+
+
+@pytest.mark.parametrize("wrong", [[1], 7, None, {"state": 7}, {**taken().to_dict(), "state": [1]}])
+def test_what_is_no_snapshot_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^snapshot: give what"):
+        read_snapshot(wrong)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, assert_never
 
-from ..values.field_types import Count, Flag, JsonField, Text
+from ..values.field_types import Count, DocumentField, Flag, Text
 from ..values.frozen import FrozenDict, Json, freeze
 from ..values.value import Value
 from .children import ChildEnd
@@ -123,7 +123,7 @@ class AnswerRecord(Value):
     """
 
     verb: AnswerVerb
-    value: JsonField = None
+    value: DocumentField = None
     reason: Text = ""
     by: Text = ""
     note: Text = ""

@@ -18,6 +18,9 @@ from ...errors import InvalidInput
 MAX_DEPTH = 100
 """Deepest nesting of a JSON value. The JSON parser stops at 200, and a value sits some levels deep in the state."""
 
+DOCUMENT_LEVELS = 50
+"""Levels that a stored document, such as a whole state, may have above the JSON values in it."""
+
 MAX_INT_BITS = 4096
 """Longest integer. Python and the JSON parser refuse to read more than 4300 digits."""
 
@@ -160,6 +163,11 @@ def freeze(value: Any, path: str = "value", depth: int = 0) -> Json:
     raise InvalidInput(
         path, _kind(value), "this is not a JSON value; give text, numbers, booleans, None, lists or dicts."
     )
+
+
+def freeze_document(value: Any) -> Json:
+    """The same as `freeze` makes of it, for a document with JSON values in it that nest as deep as they may."""
+    return freeze(value, "value", -DOCUMENT_LEVELS)
 
 
 def thaw(value: Json) -> Any:

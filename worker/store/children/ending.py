@@ -152,7 +152,7 @@ def describe_end(scope: SessionScope, link: ParentLink, state: AgentState) -> Ch
         cost=execution.cost,
         seconds=execution.elapsed_seconds(),
         metadata=FrozenDict.of(brought),
-        parts=FrozenDict(parts),
+        parts=FrozenDict.of(parts),
         left_out=tuple(left_out),
     )
 
