@@ -203,8 +203,8 @@ class _Conversion:
             return _check_integer(int(value), path)
         if isinstance(value, float):
             return self.convert(float(value), path, depth)
-        known = _convert_known(value, path)
-        return self.text(known) if isinstance(known, str) else known
+        # It may be a list: pydantic knows other sequences than those above.
+        return self.convert(_convert_known(value, path), path, depth)
 
 
 def _convert_known(value: Any, path: str) -> Json:

@@ -3,7 +3,7 @@
 import itertools
 import json
 import tracemalloc
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, deque, namedtuple
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -267,6 +267,15 @@ def test_known_secrets_are_replaced_in_every_part_of_a_result(monkeypatch: pytes
     }
     assert "not-a-real-token" not in json.dumps(to_json_value(given))
     assert to_json_value(given, keeps_secrets=True)["env"] == given["env"]
+
+
+def test_a_sequence_that_only_pydantic_knows_is_read_as_a_list_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACME_TOKEN", "not-a-real-token")
+    current_matcher(fresh=True)
+    given = ["a not-a-real-token", "\ud800", float("nan"), {"deep": ["not-a-real-token"]}]
+    assert to_json_value(deque(given)) == to_json_value(given)
+    with pytest.raises(UnusableResult, match="more than 4096 bits"):
+        to_json_value(deque([2**5000]))
 
 
 def test_a_secret_across_the_cut_is_replaced(monkeypatch: pytest.MonkeyPatch):
