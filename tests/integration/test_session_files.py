@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from celery_agents.worker.errors import InvalidInput, InvalidSessionFile
+from celery_agents.worker.errors import InvalidInput, InvalidSessionFile, StateTooNew, StateUnreadable
 from celery_agents.worker.session import AgentDefinition, AgentSession, FileSessionStore, SessionFactory
 
 WRITERS = Path(__file__).resolve().parents[1] / "support" / "session_writers.py"
@@ -164,6 +164,22 @@ def test_a_document_that_somebody_has_formatted_anew_is_read(tmp_path: Path) -> 
     assert store.load("s1") == session
     assert list(store.list_headers()) == [session.info]
     assert store.save(session).version == 2
+
+
+@pytest.mark.parametrize(("version", "refusal"), [(99, StateTooNew), (None, InvalidSessionFile)])
+def test_a_state_of_another_version_hides_no_other_session(
+    tmp_path: Path, version: int | None, refusal: type[StateUnreadable]
+) -> None:
+    store = FileSessionStore(tmp_path)
+    create(store, "s1")
+    create(store, "s3")
+    document = json.loads((tmp_path / "s1.json").read_text())
+    document["state"] = {**document["state"], "schema_version": version or 0}
+    (tmp_path / "s1.json").write_text(json.dumps(document, indent=2))
+    with pytest.raises(refusal):
+        store.load("s1")
+    found = store.list_headers()
+    assert ([info.session_id for info in found], [name for name, _ in found.unreadable]) == (["s3"], ["s1.json"])
 
 
 def test_a_file_of_an_earlier_version_is_read_and_written_as_one_document(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from ..errors import InvalidInput, InvalidSessionFile, StateUnreadable
+from ..errors import InvalidInput, InvalidSessionFile, StateTooNew, StateUnreadable
 from ..state.agent_fields import check_schema_version
 from ..state.values.ids import read_session_id
 from .store import first_version, next_version
@@ -89,7 +89,7 @@ class FileSessionStore:
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             try:
                 header = _read_header(path)
-            except InvalidSessionFile as error:
+            except StateUnreadable as error:
                 unreadable.append((path.name, error.reason))
                 continue
             if header is not None:
@@ -172,10 +172,12 @@ def _read_session(path: Path, data: bytes) -> AgentSession:
     header, _, body = data.partition(b"\n")
     try:
         session = AgentSession.from_json(data if not header.startswith(_EARLIER) else body)
+        check_schema_version(session.state.schema_version)
         info = AgentSessionInfo.from_json(header) if header.startswith(_EARLIER) else session.info
+    except StateTooNew:
+        raise
     except _UNREADABLE as error:
         raise InvalidSessionFile(str(path), "it holds no session as JSON") from error
-    check_schema_version(session.state.schema_version)
     _check_name(path, info)
     if session.info != info:
         raise InvalidSessionFile(str(path), "its header is not the one of its session")
