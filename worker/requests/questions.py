@@ -176,11 +176,13 @@ def _read_answer(item: UserQuestionItem, given: Any) -> UserQuestionAnswer:
 
 def _check_answer(item: UserQuestionItem, answer: UserQuestionAnswer, *, allow_free_text: bool) -> UserQuestionAnswer:
     place, advice = _place(item), _advice(item, allow_free_text=allow_free_text)
-    if len(answer.values) > 1 and not item.multi_select:
-        raise InvalidInput(place, len(answer.values), f"only one option may be chosen. {advice}")
-    if len(set(answer.values)) != len(answer.values):
-        raise InvalidInput(place, len(answer.values), "an option is chosen twice.")
-    unknown = [value for value in answer.values if value not in item.values]
+    # A blank text that is no option is what a form sends where nothing was chosen.
+    values = tuple(value for value in answer.values if value in item.values or value.strip())
+    if len(values) > 1 and not item.multi_select:
+        raise InvalidInput(place, len(values), f"only one option may be chosen. {advice}")
+    if len(set(values)) != len(values):
+        raise InvalidInput(place, len(values), "an option is chosen twice.")
+    unknown = [value for value in values if value not in item.values]
     if unknown and not allow_free_text:
         raise InvalidInput(place, unknown[0], f"there is no such option. {advice}")
     text = (answer.free_text or "").strip()
@@ -189,7 +191,7 @@ def _check_answer(item: UserQuestionItem, answer: UserQuestionAnswer, *, allow_f
     for name, given in (("free_text", text), ("notes", answer.notes or ""), *(("values", each) for each in unknown)):
         if len(given) > MAX_FREE_TEXT_CHARS:
             raise InvalidInput(f"{place}.{name}", len(given), f"write {MAX_FREE_TEXT_CHARS} characters at most.")
-    return UserQuestionAnswer(values=answer.values, free_text=text or None, notes=answer.notes or None)
+    return UserQuestionAnswer(values=values, free_text=text or None, notes=answer.notes or None)
 
 
 def _place(item: UserQuestionItem) -> str:

@@ -108,7 +108,7 @@ class TokenSigner:
             InvalidToken: It is malformed, forged, for another purpose, or its time is over.
             ConfigurationError: The setting `token_secret` is missing.
         """
-        if not isinstance(token, str) or len(token) > _MAX_CHARS:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(token, str) or not token.isascii() or len(token) > _MAX_CHARS:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidToken("give the token as it was handed out.")
         signed, _, signature = token.rpartition(".")
         if not hmac.compare_digest(_decode(signature), self._signature(signed)):

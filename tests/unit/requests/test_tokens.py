@@ -58,7 +58,21 @@ def test_a_token_of_another_secret_or_with_any_character_changed_is_refused() ->
 
 
 @pytest.mark.parametrize(
-    "token", ["", ".", "..", "ca1..", "ca1.e30.", "é.é.é", "x" * 5000, f"{SIGNER.sign(CLAIMS)}*", 7, None, b"ca1.a.b"]
+    "token",
+    [
+        "",
+        ".",
+        "..",
+        "ca1..",
+        "ca1.e30.",
+        "é.é.é",
+        "ca1.\ud800.e30",
+        "x" * 5000,
+        f"{SIGNER.sign(CLAIMS)}*",
+        7,
+        None,
+        b"ca1.a.b",
+    ],
 )
 def test_what_is_no_token_is_refused_and_not_shown(token: object) -> None:
     with pytest.raises(InvalidToken) as refused:
