@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...worker.moments import moment
+from ...worker.moments import LAST_MS, moment
 
 _AT_ONCE_MS: Final = 500
-_LAST_MS: Final = 253_402_300_799_999  # of the year 9999
 
 
 def read_time(value: object) -> int | None:
     """Read a time of an event's data in Unix milliseconds; None for what is none, since anybody may have stored it."""
-    return value if type(value) is int and 0 <= value <= _LAST_MS else None
+    return value if type(value) is int and 0 <= value <= LAST_MS else None
 
 
 def describe_next_try(next_try_ms: int, now_ms: int) -> str:

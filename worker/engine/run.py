@@ -275,4 +275,4 @@ _LONGEST_MS: Final = 366 * 86_400_000
 
 def milliseconds(seconds: float) -> int:
     """A delay in milliseconds: rounded up, so that it is never too short, and no longer than a year."""
-    return min(ceil(seconds * 1000), _LONGEST_MS)
+    return ceil(min(seconds * 1000, _LONGEST_MS))

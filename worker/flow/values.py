@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Final, Literal, Self, get_args
 
 from ..errors import InvalidInput
+from ..moments import unix_ms
 from ..state.values.field_types import Amount, Count, Flag, Text, UtcDatetime
 from ..state.values.value import Value, skip_when_reading
 from .caps import CapPart, SpendCap
@@ -151,7 +152,7 @@ class Pause(Value):
     @property
     def until_ms(self) -> int | None:
         """When it ends by itself (Redis ms); None: by hand."""
-        return None if self.until is None else round(self.until.timestamp() * 1000)
+        return None if self.until is None else unix_ms(self.until)
 
     def set_at(self, since_ms: int) -> Self:
         """The pause as it is stored."""

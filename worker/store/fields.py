@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ..errors import InvalidInput, StateUnreadable
+from ..moments import LAST_MS as LAST_MS  # noqa: PLC0414 - times of the store are checked by it
 from ..state.values.ids import read_session_id
 from .database import Reply
 
@@ -33,10 +34,6 @@ def number(value: bytes | None) -> int:
         return int(value) if value else 0
     except ValueError:
         raise StateUnreadable("a field", "it is no number") from None
-
-
-LAST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, the last year that a datetime knows."""
 
 
 def milliseconds(value: bytes | None) -> int:

@@ -14,6 +14,7 @@ from ..state.execution.budget import UNLIMITED, ExecutionBudget
 from ..state.execution.children import ChildFailure, JoinRule
 from ..state.parts.state_part import StatePart
 from ..state.reducers import Reducer
+from .approval import LONGEST_EXPIRY
 from .needs import NeedsReply
 
 ContextRule = Literal["input", "last", "all"] | Callable[[AgentState, str], "str | Message | Sequence[Message]"]
@@ -99,8 +100,9 @@ def check_rules(where: str, context: object, on_failure: str, join: str, timeout
         raise ConfigurationError(f"{where}: on_failure={on_failure!r:.60} must be one of {', '.join(ChildFailure)}")
     if join not in tuple(JoinRule):
         raise ConfigurationError(f"{where}: join={join!r:.60} must be 'all' or 'first'")
-    if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta()):
-        raise ConfigurationError(f"{where}: timeout={timeout!r:.60} must be a timedelta above 0, or None")
+    if timeout is not None and (not isinstance(timeout, timedelta) or not timedelta() < timeout <= LONGEST_EXPIRY):
+        advice = f"must be a timedelta above 0 and up to {LONGEST_EXPIRY.days} days, or None for no end"
+        raise ConfigurationError(f"{where}: timeout={timeout!r:.60} {advice}")
 
 
 class ChildLimits(NamedTuple):

@@ -14,6 +14,8 @@ from ....worker.store.event_records import EXECUTION_ENDS, Event, EventType
 from ....worker.store.sessions.execution_reads import CurrentStep
 from ..next_try import read_time
 
+_INDEX_DIGITS: Final = 9
+
 
 class AttemptEnd(StrEnum):
     """The ways in which an attempt ends.
@@ -273,7 +275,11 @@ def _read_begun(value: object) -> dict[int, int]:
     if not isinstance(value, Mapping):
         return {}
     times = {name: read_time(at_ms) for name, at_ms in cast("Mapping[str, object]", value).items()}
-    return {int(name): at_ms for name, at_ms in times.items() if name.isdecimal() and at_ms is not None}
+    return {
+        int(name): at_ms
+        for name, at_ms in times.items()
+        if name.isdecimal() and len(name) <= _INDEX_DIGITS and at_ms is not None
+    }
 
 
 _HANDLERS: Final[Mapping[str, Callable[[_Reader, Event], None]]] = {

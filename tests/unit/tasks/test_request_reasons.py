@@ -84,3 +84,8 @@ def test_an_age_is_in_one_unit(passed_ms: int, said: str) -> None:
 def test_a_time_of_today_has_no_date() -> None:
     assert describe_time(NOW + MINUTE, NOW) == "14:14 UTC"
     assert describe_time(NOW + 24 * HOUR, NOW) == "2026-09-22 14:13 UTC"
+
+
+def test_a_time_that_somebody_has_stored_behind_the_year_9999_hides_no_request() -> None:
+    said = describe_requests([summary(expires_at_ms=2**62)], NOW)
+    assert said.endswith("denied at 9999-12-31 23:59 UTC")

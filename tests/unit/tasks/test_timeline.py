@@ -574,6 +574,7 @@ def test_without_events_records_tell_what_they_know(new: Callable[..., Made]) ->
     [
         {"since_ms": "soon", "begun": 7, "answered": "yes", "worker": 3, "lost_worker": []},
         {"since_ms": -1, "begun": {"x": 1, "0": "y"}, "next_try_ms": 1e300, "by": {}, "reason": None},
+        {"begun": {"9" * 5000: 5}, "since_ms": 10**400, "tokens": 10**400, "cost": 10**400},
         {"in_step": "1", "operation": [1], "cause": [], "session": {}, "tokens": "many", "cost": "much"},
     ],
 )
