@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from math import ceil, isfinite
+from datetime import UTC, datetime, timedelta, tzinfo
+from math import ceil
 from typing import Any, Final, Literal, Self, get_args
 
 from ..errors import InvalidInput
 from ..moments import moment, unix_ms
-from ..state.values.field_types import Amount, Count, FrozenMapField, Text
+from ..state.values.field_types import Amount, Count, FrozenMapField, Text, is_number
 from ..state.values.frozen import FrozenMap
 from ..state.values.value import Value, skip_when_reading
 from .names import check_name
@@ -24,6 +24,7 @@ NANOS: Final = 1_000_000_000
 _FIELD: Final = "cap:"
 _MOST_USD: Final = 1_000_000
 _MOST_VALUES: Final = 1_000
+_LARGEST_USD: Final = 1_000_000_000
 
 
 class SpendCap(Value):
@@ -37,7 +38,7 @@ class SpendCap(Value):
         name: Of the cap; another one of this name takes its place.
         usd: US dollars in each period. 0 lets no paid call begin. None: only `values` are capped.
         per: A period begins with the full hour, at midnight, or with the month.
-        zone: A name of the time zone database.
+        zone: A name of the time zone database; UTC counts on a machine that does not know it.
         agent: Only executions of this agent. "": of all.
         label: Key of a label: each of its values has the amount for itself. A session without the label is not capped;
             a child without it has the label of the session at the root of its tree. "": all spend together.
@@ -191,8 +192,11 @@ class CapStatus:
 
 
 def period_of(per: CapPeriod, zone: str, now_ms: int) -> tuple[str, int]:
-    """The name of the period of a time, by the clock of a zone, and when it ends (both times Unix ms)."""
-    local = moment(now_ms).astimezone(read_zone(zone))
+    """The name of the period of a time, by the clock of a zone, and when it ends (both times Unix ms).
+
+    Of a zone that this machine does not know, the periods are those of UTC: the cap holds all the same.
+    """
+    local = moment(now_ms).astimezone(_zone_or_utc(zone))
     if per == "hour":  # also of a clock that is half an hour apart, and in an hour that comes twice
         past = timedelta(minutes=local.minute, seconds=local.second, microseconds=local.microsecond)
         begins = local.astimezone(UTC) - past
@@ -206,9 +210,19 @@ def period_of(per: CapPeriod, zone: str, now_ms: int) -> tuple[str, int]:
     return day.strftime("%Y-%m-%d" if per == "day" else "%Y-%m"), unix_ms(ends)
 
 
+def _zone_or_utc(zone: str) -> tzinfo:
+    try:
+        return read_zone(zone)
+    except InvalidInput:
+        return UTC
+
+
 def nanos(usd: float) -> int:
-    """US dollars in billionths, rounded up: what costs something never counts nothing."""
-    return ceil(usd * NANOS)
+    """US dollars in billionths, rounded up: what costs something never counts nothing.
+
+    More than a billion dollars count as that: a driver may name any cost.
+    """
+    return ceil(min(usd, _LARGEST_USD) * NANOS)
 
 
 def cap_field(name: str) -> str:
@@ -222,6 +236,5 @@ def is_cap(put_off: str) -> bool:
 
 
 def _check_amount(place: str, amount: Any) -> None:
-    is_number = isinstance(amount, int | float) and not isinstance(amount, bool) and isfinite(amount)
-    if amount is not None and not (is_number and 0 <= amount <= _MOST_USD):
+    if amount is not None and not (is_number(amount) and 0 <= amount <= _MOST_USD):
         raise InvalidInput(f"SpendCap.{place}", amount, f"give US dollars from 0 to {_MOST_USD}.")

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from celery_agents.config.settings import Settings
 from celery_agents.flow import SpendCap
 from celery_agents.worker.errors import InvalidInput
 from celery_agents.worker.flow.caps import nanos, period_of
+from celery_agents.worker.store import memory_store
 
 
 def ms(text: str) -> int:
@@ -82,6 +84,17 @@ def test_a_cap_is_stored_without_loss() -> None:
     assert stored.cause.startswith("cap:c|")
     assert len({stored.cause, cap.set_by("ann", 6).cause, cap.cause}) == 3
     assert nanos(1e-12) == 1, "what costs something counts something"
+    assert nanos(1e300) == nanos(1e9), "a driver may name any cost"
+
+
+def test_a_cap_holds_by_utc_where_its_zone_is_not_known() -> None:
+    """A client with a newer time zone database has set it."""
+    store, now = memory_store(Settings.build()), ms("2026-11-28T23:59:59Z")
+    cap = SpendCap("c", usd=1, per="day")
+    store.flow.set_value(SpendCap.from_dict({**cap.to_dict(), "zone": "Mars/Base"}))
+    store.flow.set_value(SpendCap("d", usd=1, per="day"))
+    assert [each.cap.name for each in store.flow.caps()] == ["c", "d"]
+    assert {part.window for part in store.flow.view().cap_parts("a", {}, now)} == {"day:2026-11-28"}
 
 
 @pytest.mark.parametrize(
