@@ -12,7 +12,7 @@ from ..redaction import redact
 from ..state.execution.execution import ExecutionState
 from ..state.execution.steps import StepExecution
 from ..state.execution.tool_calls import ToolCall, ToolExecution, ToolOutcome
-from ..state.values.canonical import canonical_digest
+from ..state.values.canonical import canonical_digest, is_same_json
 from ..state.values.error_info import ErrorInfo
 from ..tools.arguments import InvalidArguments
 from ..tools.identity import idempotency_key
@@ -276,7 +276,7 @@ def _in_this_step(run: Run, planned: PlannedCall) -> ToolExecution | None:
 
 
 def _is_same(one: ToolCall, other: ToolCall) -> bool:
-    return one.name == other.name and one.args == other.args
+    return one.name == other.name and is_same_json(one.args, other.args)
 
 
 def _key(call: ToolCall) -> str:

@@ -220,15 +220,18 @@ def _definition(stored: StoredSession) -> AgentDefinition:
 
 
 def _info_of(session_id: str, stored: StoredSession | Header, status: str) -> AgentSessionInfo:
-    return AgentSessionInfo(
-        session_id=read_session_id(session_id),
-        agent_name=stored.agent,
-        status=_status(status),
-        version=stored.version,
-        created_at=moment(stored.created_ms),
-        updated_at=moment(stored.updated_ms),
-        parent_id=read_session_id(stored.forked_from) if stored.forked_from else None,
-    )
+    try:
+        return AgentSessionInfo(
+            session_id=read_session_id(session_id),
+            agent_name=stored.agent,
+            status=_status(status),
+            version=stored.version,
+            created_at=moment(stored.created_ms),
+            updated_at=moment(stored.updated_ms),
+            parent_id=read_session_id(stored.forked_from) if stored.forked_from else None,
+        )
+    except InvalidInput as error:
+        raise StateUnreadable("the header of the session", str(error)) from None
 
 
 def _status(name: str) -> SessionStatus:

@@ -11,6 +11,7 @@ from ....worker.moments import moment, unix_ms
 from ....worker.state.execution.answers import AnswerVerb
 from ....worker.state.execution.requests import RequestKind, RequestStatus
 from ....worker.state.execution.tool_calls import ToolExecution
+from ....worker.state.values.canonical import is_same_json
 from ....worker.state.values.frozen import thaw
 from ....worker.store.event_records import Event, EventType
 from ....worker.tools.identity import idempotency_key
@@ -216,7 +217,7 @@ class CallSpans:
         return {
             "call_id": used.id,
             "args": thaw(asked.args),
-            "approved_args": thaw(used.args) if used.args != asked.args else None,
+            "approved_args": None if is_same_json(used.args, asked.args) else thaw(used.args),
             "value": thaw(result.value) if result is not None else call.requests[-1].value if call.requests else None,
             "error": None if error is None else {"kind": error.kind, "message": error.message},
             "effect": self.effects.get(used.name),
@@ -252,14 +253,16 @@ def _describe_request(request: KnownRequest, call: KnownCall) -> str:
 def _describe_changes(call: KnownCall) -> str:
     """Say which arguments were approved differently from what was asked; "" where none was."""
     asked, used = (call.used if call.asked is None else call.asked).args, call.used.args
-    if isinstance(asked, str) or isinstance(used, str) or asked == used:
+    if isinstance(asked, str) or isinstance(used, str):
         return ""
     changes = [
         f"{name}={_brief(used[name])}{f' instead of {_brief(asked[name])}' if name in asked else ''}"
         for name in used
-        if name not in asked or asked[name] != used[name]
+        if name not in asked or not is_same_json(asked[name], used[name])
     ]
     changes += [f"no {name}" for name in asked if name not in used]
+    if not changes:
+        return ""
     more = f" and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
     return f" with {', '.join(changes[:_MOST_CHANGES])}{more}"
 
@@ -273,7 +276,8 @@ def _resolution(request: KnownRequest, call: KnownCall) -> dict[str, Any]:
     """How a request was answered, as JSON."""
     assert request.verb is not None
     is_approval = request.kind is RequestKind.APPROVAL and request.verb is AnswerVerb.APPROVE
-    edited = thaw(call.used.args) if is_approval and call.asked and call.used.args != call.asked.args else None
+    is_edited = is_approval and call.asked is not None and not is_same_json(call.used.args, call.asked.args)
+    edited = thaw(call.used.args) if is_edited else None
     return {
         "request": request.id,
         "kind": request.kind.value,

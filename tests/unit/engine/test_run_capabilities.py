@@ -420,6 +420,20 @@ def test_other_arguments_are_another_call_and_their_order_does_not_matter(new_be
     assert ledger.calls == ["x", "x"]
 
 
+def test_arguments_that_only_python_takes_for_equal_are_others(new_bench: NewBench) -> None:
+    seen: list[Any] = []
+
+    @tool(effect="pure", idempotent=True)
+    def look(at: Any) -> str:
+        """Look."""
+        seen.append(at)
+        return "seen"
+
+    calls = [asks("look", {"at": each}) for each in (1, True, 1.0, 1)]
+    run(new_bench(Agent("a", driver=ScriptedDriver([calls, "done"]), tools=[look])))
+    assert sorted(map(repr, seen)) == ["1", "1.0", "True"]
+
+
 def test_equal_calls_of_one_answer_are_one_call(new_bench: NewBench) -> None:
     ledger = Ledger()
     state = run(new_bench(fetching(ledger, [fetch(), fetch(), fetch("y"), fetch()], "done")))

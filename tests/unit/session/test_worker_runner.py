@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.errors import InvalidInput, SessionNotFound
+from celery_agents.worker.errors import InvalidInput, SessionNotFound, StateUnreadable
 from celery_agents.worker.session import (
     AgentDefinition,
     AgentSession,
@@ -103,6 +103,17 @@ def test_changes_of_a_controller_are_made_on_the_newer_session(worker: Working) 
     assert dict(worker.bench.state(session_id).metadata) == {"elsewhere": 1, "controlled": True}
     assert answered.state == worker.bench.state(session_id)
     assert [type(event) for event in worker.events] == [SessionSaved]
+
+
+@pytest.mark.parametrize("damage", ["../s1", "a b", "x" * 65])
+def test_an_origin_that_is_no_session_hides_no_other_one(worker: Working, damage: str) -> None:
+    damaged, other, store = new_session(worker), new_session(worker), RedisSessionStore(worker.bench.store)
+    context = worker.bench.store.context
+    context.database.pipeline("damage", [("HSET", context.keys(damaged).session, "forked_from", damage)])
+    found = store.list_headers()
+    assert ([each.session_id for each in found], [name for name, _ in found.unreadable]) == ([other], [damaged])
+    with pytest.raises(StateUnreadable):
+        store.load(damaged)
 
 
 @pytest.mark.parametrize("changes", [True, False])

@@ -106,8 +106,10 @@ class _Editing:
 def _with_result(record: StepExecution, execution_id: Json, value: Json) -> StepExecution:
     """The record of a step with another result of the call that was carried out under this id, if it is one of its."""
     calls = record.step.tool_executions
+    if all(str(each.id) != execution_id for each in calls):
+        return record
     changed = tuple(each.with_result(value) if str(each.id) == execution_id else each for each in calls)
-    return record if changed == calls else record.with_step(record.step.with_tool_executions(changed))
+    return record.with_step(record.step.with_tool_executions(changed))
 
 
 def go_on(parts: StateParts, execution_id: ExecutionId, now: datetime) -> StateParts:
