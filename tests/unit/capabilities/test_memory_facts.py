@@ -91,6 +91,12 @@ def test_l11_a_fact_that_is_confirmed_from_before_keeps_its_later_time() -> None
     assert [(each.confidence, each.updated_at) for each in facts] == [(0.9, at(5))]
 
 
+def test_a_fact_that_is_confirmed_is_the_newest_one() -> None:
+    facts = merge_fact((fact("name", "Ada"), fact("city", "Oslo", 1)), fact("name", "Ada", 2))
+    assert [(each.key, each.updated_at) for each in facts] == [("city", at(1)), ("name", at(2))]
+    assert merge_fact(facts, fact("name", "Ada", 2)) == facts
+
+
 def test_the_model_remembers_and_sees_what_holds(new_bench: NewBench) -> None:
     driver = Asked(remembers(("city", "Oslo"), ("city", "Bergen"), ("name", "x")))
     state = finished(new_bench(agent(driver)))

@@ -199,16 +199,18 @@ class MemoryFacts(Capability):
 def merge_fact(facts: Sequence[MemoryFact], new: MemoryFact) -> tuple[MemoryFact, ...]:
     """The facts with a new one. Merging the same one again changes nothing.
 
-    A fact of the same key and value is confirmed: the larger confidence, and the later time. If a key has two values,
-    the later one holds, and the other is obsolete.
+    A fact of the same key and value is confirmed: the larger confidence, and the later time, by which it comes behind
+    the others. If a key has two values, the later one holds, and the other is obsolete.
     """
     merged = list(facts)
     for index, each in enumerate(merged):
         if each.key != new.key or each.status is FactStatus.OBSOLETE:
             continue
         if each.value == new.value:
-            confirmed = max(each, new, key=lambda fact: fact.updated_at)
-            merged[index] = confirmed.replace(confidence=max(each.confidence, new.confidence))
+            confidence = max(each.confidence, new.confidence)
+            if new.updated_at > each.updated_at:
+                return (*merged[:index], *merged[index + 1 :], new.replace(confidence=confidence))
+            merged[index] = each.replace(confidence=confidence)
             return tuple(merged)
         if each.updated_at > new.updated_at:
             return tuple(merged)
