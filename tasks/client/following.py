@@ -16,7 +16,7 @@ from ...worker.errors import (
     StoreUnavailable,
 )
 from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
-from ...worker.store.live.streams import Entry, StreamPosition, entry_order, moved_on
+from ...worker.store.live.streams import PAGE, Entry, StreamPosition, entry_order, moved_on
 from ...worker.store.store import Store
 from .stream_items import DeltaFilter, StreamItem
 
@@ -34,6 +34,7 @@ class SessionReader:
     Attributes:
         position: Behind the last item that was made.
         is_quiet: The last read has found nothing, not even text that does not count.
+        has_more: The last read has found a full page, so that more may be stored.
     """
 
     def __init__(self, store: Store, session_id: str, after: str | None, *, is_live: bool = True) -> None:
@@ -51,6 +52,7 @@ class SessionReader:
         found = StreamPosition.read(after)
         self.position = found if is_live else replace(found, live=_BEHIND_ALL_TEXT)
         self.is_quiet = False
+        self.has_more = True
         self._filter = DeltaFilter(resumes=after is not None)
         self._followed_at: float | None = None
         self._may_mark = is_live
@@ -120,7 +122,7 @@ class SessionReader:
         """Read the next items, and wait `block_seconds` at most for the first of them; None: not at all."""
         block_ms = None if block_seconds is None else max(1, round(block_seconds * 1000))
         found = self._store.live.follow({self._session_id: self.position}, block_ms).get(self._session_id, [])
-        self.is_quiet = not found
+        self.is_quiet, self.has_more = not found, len(found) >= PAGE
         texts = committed_texts(self._store, self._session_id, found) if self._is_live else {}
         return [item for entry in found for item in self.items_of(entry, texts)]
 

@@ -108,6 +108,22 @@ class _Reader:
         self._of_all.waiting += size
 
 
+@dataclass(slots=True)
+class _Permit:
+    """Asks now and then whether a subscriber may still follow its session."""
+
+    ask: Callable[[], Awaitable[bool]]
+    asked: float = field(default_factory=time.monotonic)
+
+    async def is_over(self, *, at_once: bool = False) -> bool:
+        """Whether it may not go on; asked when the last time is long ago, or at once."""
+        if not at_once and time.monotonic() - self.asked < _CHECK_SECONDS:
+            return False
+        may_go_on = await self.ask()
+        self.asked = time.monotonic()
+        return not may_go_on
+
+
 class EventHub:
     """Reads the events of all watched sessions for all subscribers of one process."""
 
@@ -165,24 +181,31 @@ class EventHub:
             client = await self._client.run(lambda client: client)
             reader = SessionReader(client.store, session_id, after, is_live=is_live)
             has_gap = await self._client.run(lambda _: reader.begin())
-            async with contextlib.aclosing(self._follow(session_id, reader, has_gap, is_live, check)) as items:
-                yield items
+            permit = _Permit(lambda: self._may_go_on(session_id, check))
+            items = self._follow(session_id, reader, has_gap, is_live, permit)
+            async with contextlib.aclosing(items), contextlib.aclosing(_while_permitted(items, permit)) as permitted:
+                yield permitted
 
     async def _follow(
-        self, session_id: str, reader: SessionReader, has_gap: bool, is_live: bool, check: Check | None
+        self, session_id: str, reader: SessionReader, has_gap: bool, is_live: bool, permit: _Permit
     ) -> AsyncGenerator[StreamItem | Gap | None]:
         if has_gap:
             yield Gap()
-        while page := await self._client.run(lambda _: reader.read(None)):
+        # Up to a page that is not full: in a busy session an empty one may never come.
+        while (page := await self._client.run(lambda _: reader.read(None))) and reader.has_more:
             for item in page:
                 yield item
-        waiting = self._attach(session_id, reader.position, is_live=is_live)
+        waiting, delivered = self._attach(session_id, reader.position, is_live=is_live)
         try:
-            # Entries between the last page and this moment are stored, and not in the queue of a session that others
-            # read already.
-            for item in await self._client.run(lambda _: reader.read(None)):
+            for item in page:
                 yield item
-            async for delivery in self._live(session_id, waiting, check):
+            # Entries that the hub has read before this moment are stored, and not in the queue.
+            while reader.position.is_behind(delivered):
+                for item in await self._client.run(lambda _: reader.read(None)):
+                    yield item
+                if reader.is_quiet:
+                    break
+            async for delivery in self._live(waiting, permit):
                 if delivery is None:
                     yield None
                 elif reader.position.is_before(delivery[0].id, is_event=isinstance(delivery[0], Event)):
@@ -203,17 +226,14 @@ class EventHub:
         finally:
             self.streams -= 1
 
-    async def _live(self, session_id: str, reader: _Reader, check: Check | None) -> AsyncGenerator[_Delivery | None]:
-        checked = time.monotonic()
+    async def _live(self, reader: _Reader, permit: _Permit) -> AsyncGenerator[_Delivery | None]:
         while not reader.has_ended:
             try:
                 delivery = await asyncio.wait_for(reader.take(), _CHECK_SECONDS)
             except TimeoutError:
                 delivery = None
-            if delivery is None or time.monotonic() - checked >= _CHECK_SECONDS:
-                if not await self._may_go_on(session_id, check):
-                    return
-                checked = time.monotonic()
+            if await permit.is_over(at_once=delivery is None):
+                return
             yield delivery
 
     async def _may_go_on(self, session_id: str, check: Check | None) -> bool:
@@ -228,7 +248,8 @@ class EventHub:
             return True
         return True
 
-    def _attach(self, session_id: str, position: StreamPosition, *, is_live: bool) -> _Reader:
+    def _attach(self, session_id: str, position: StreamPosition, *, is_live: bool) -> tuple[_Reader, StreamPosition]:
+        """Begin to deliver to a subscriber, and tell up to where entries are not delivered to it any more."""
         reader = _Reader(self._waiting, is_live=is_live)
         topic = self._topics.setdefault(session_id, _Topic(position))
         if is_live and not topic.is_live:
@@ -236,7 +257,7 @@ class EventHub:
         topic.readers.add(reader)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._read())
-        return reader
+        return reader, topic.position
 
     def _detach(self, session_id: str, reader: _Reader) -> None:
         reader.drop()
@@ -298,6 +319,16 @@ class EventHub:
             for reader in topic.readers:
                 if is_event or reader.is_live:
                     reader.put(delivery, size)
+
+
+async def _while_permitted(
+    items: AsyncGenerator[StreamItem | Gap | None], permit: _Permit
+) -> AsyncGenerator[StreamItem | Gap | None]:
+    """The items until the subscriber may not go on."""
+    async for item in items:
+        if await permit.is_over():
+            return
+        yield item
 
 
 def _bytes_of(delivery: _Delivery) -> int:

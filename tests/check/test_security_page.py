@@ -7,6 +7,7 @@ import re
 import pytest
 
 from celery_agents.config.settings import Settings
+from celery_agents.tasks.http.event_hub import MOST_WAITING_BYTES, MOST_WAITING_BYTES_OF_ALL
 
 from support.product import ROOT
 
@@ -56,3 +57,9 @@ def test_the_defaults_of_the_limits_are_those_of_the_settings(name: str) -> None
     value = int(number.replace(" ", "")) * UNITS[unit] if unit in UNITS else int(DEFAULTS[name].replace(" ", ""))
     assert Settings.model_fields[name.lower()].default == value
     assert any(f"`{name}`" in row and DEFAULTS[name] in row for row in LIMITS.splitlines())
+
+
+def test_the_bytes_that_wait_for_slow_readers_are_those_of_the_event_hub() -> None:
+    one, of_all = (number // UNITS["MB"] for number in (MOST_WAITING_BYTES, MOST_WAITING_BYTES_OF_ALL))
+    (row,) = (row for row in LIMITS.splitlines() if row.startswith("| events and live text that wait for one"))
+    assert f"{one} MB; {of_all} MB |" in row

@@ -347,6 +347,57 @@ def test_a_subscriber_that_may_not_follow_any_more_is_ended(is_busy: bool, monke
     run(test)
 
 
+class BusyFeed(Feed):
+    """A session in which so many events more are stored at each read."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+        self.waits: list[int | None] = []
+
+    def _follow(self, positions: Mapping[str, StreamPosition], block_ms: int | None) -> dict[str, list[Event]]:
+        self.waits.append(block_ms)
+        found: list[Event] = []
+        for _ in range(self._count):
+            self.tell(10, "s")
+            found += super()._follow(positions, 0)["s"]
+        return {"s": found}
+
+
+def test_a_subscriber_of_a_session_that_is_always_ahead_is_served_by_the_read_for_all() -> None:
+    async def test(_: asyncio.Event) -> None:
+        feed = BusyFeed(1)
+        hub = EventHub(feed, 10)  # type: ignore[arg-type]
+        async with hub.subscribe("s", None) as events:
+            seen = [(await anext(events)).event.id for _n in range(100)]
+        assert seen == [f"{number}-0" for number in range(1, 101)]
+        assert feed.waits.count(None) < 5, "it goes on reading for itself"
+        await hub.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("count", [1, 200], ids=["short pages", "full pages"])
+def test_a_subscriber_that_never_comes_to_an_end_of_what_is_stored_is_ended_by_the_check(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_hub, "_CHECK_SECONDS", 0.05)
+
+    async def refuse() -> None:
+        raise HttpProblem(401, "missing-token", "Its time is over.")
+
+    async def test(_: asyncio.Event) -> None:
+        hub, seen = EventHub(BusyFeed(count), 10), 0  # type: ignore[arg-type]
+        async with hub.subscribe("s", None, check=refuse) as events:
+            async for _each in events:
+                seen += 1
+                await asyncio.sleep(0.02)
+        assert 0 < seen < 10
+        await hub.close()
+
+    run(test)
+
+
 def test_streams_are_counted_before_anything_is_awaited_for_them() -> None:
     async def test(_: asyncio.Event) -> None:
         hub = EventHub(Feed(), 20)  # type: ignore[arg-type]

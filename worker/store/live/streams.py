@@ -126,6 +126,10 @@ class StreamPosition:
         """Whether an entry comes after this place, in the stream that it is of."""
         return entry_order(self.event if is_event else self.live) < entry_order(entry_id)
 
+    def is_behind(self, other: Self) -> bool:
+        """Whether it comes before another place, in one of the streams."""
+        return self.is_before(other.event, is_event=True) or self.is_before(other.live, is_event=False)
+
     @property
     def cursor(self) -> str:
         """The opaque text by which a reader comes back to this place."""
@@ -207,7 +211,7 @@ class LiveVerbs(StorePart):
             keys = self._context.keys(session_id)
             named[keys.events] = named[keys.live] = session_id
             places += [position.event, position.live]
-        count = max(1, min(_PAGE, _MOST_OF_ALL // max(1, 2 * of)))
+        count = max(1, min(PAGE, _MOST_OF_ALL // max(1, 2 * of)))
         return named, ("XREAD", "COUNT", count, *block, "STREAMS", *named, *places)
 
     def event_at(self, session_id: str, event_id: str) -> Event | None:
@@ -290,7 +294,8 @@ def _life_ms(context: StoreContext) -> int:
     return round(context.settings.live_seconds * 1000)
 
 
-_PAGE: Final = 200
+PAGE: Final = 200
+"""Entries of one read of one stream, at most."""
 _POLL_SECONDS: Final = 0.1
 _MOST_OF_ALL: Final = 2_000
 """Entries of one read of all sessions together, at one for each stream at least."""
