@@ -66,6 +66,12 @@ class _Sum:
     """Bytes that wait for all subscribers."""
 
     waiting: int = 0
+    readers: set[_Reader] = field(default_factory=set["_Reader"])
+
+    def make_room(self, size: int) -> None:
+        """Give up those for whom the most waits, until so many bytes more may wait."""
+        while self.waiting > 0 and self.waiting + size > MOST_WAITING_BYTES_OF_ALL:
+            max(self.readers, key=lambda reader: reader.waiting_bytes).give_up()
 
 
 class _Reader:
@@ -73,8 +79,9 @@ class _Reader:
 
     def __init__(self, of_all: _Sum, *, is_live: bool) -> None:
         self._waiting: asyncio.Queue[tuple[_Delivery, int]] = asyncio.Queue(_MOST_WAITING)
-        self._bytes = 0
+        self.waiting_bytes = 0
         self._of_all = of_all
+        of_all.readers.add(self)
         self.is_behind = False
         self.is_live = is_live
 
@@ -85,9 +92,11 @@ class _Reader:
 
     def put(self, delivery: _Delivery, size: int) -> None:
         """Add an entry of so many bytes; a subscriber that is too far behind gets no further ones."""
-        is_full = self._waiting.full() or (self._bytes > 0 and self._bytes + size > MOST_WAITING_BYTES)
-        if self.is_behind or is_full or self._of_all.waiting + size > MOST_WAITING_BYTES_OF_ALL:
-            self.is_behind = True
+        waits = self.waiting_bytes
+        self.is_behind |= self._waiting.full() or (waits > 0 and waits + size > MOST_WAITING_BYTES)
+        if not self.is_behind:
+            self._of_all.make_room(size)
+        if self.is_behind:  # before, or because the most waits for this one
             return
         self._waiting.put_nowait((delivery, size))
         self._count(size)
@@ -98,13 +107,19 @@ class _Reader:
         self._count(-size)
         return delivery
 
-    def drop(self) -> None:
-        """Forget what waits."""
+    def give_up(self) -> None:
+        """Forget what waits; nothing comes any more."""
         self.is_behind = True
-        self._count(-self._bytes)
+        while not self._waiting.empty():
+            self._count(-self._waiting.get_nowait()[1])
+
+    def leave(self) -> None:
+        """Give up what waits for a subscriber that has gone."""
+        self.give_up()
+        self._of_all.readers.discard(self)
 
     def _count(self, size: int) -> None:
-        self._bytes += size
+        self.waiting_bytes += size
         self._of_all.waiting += size
 
 
@@ -260,7 +275,7 @@ class EventHub:
         return reader, topic.position
 
     def _detach(self, session_id: str, reader: _Reader) -> None:
-        reader.drop()
+        reader.leave()
         topic = self._topics.get(session_id)
         if topic is not None:
             topic.readers.discard(reader)

@@ -320,6 +320,33 @@ def test_all_slow_readers_together_have_a_limit() -> None:
     run(test)
 
 
+def test_a_reader_that_keeps_up_is_not_ended_for_slow_ones() -> None:
+    async def test(_: asyncio.Event) -> None:
+        feed = Feed()
+        hub = EventHub(feed, 1_000)  # type: ignore[arg-type]
+        sessions = [f"s{number}" for number in range(50)]
+        opened = [hub.subscribe(each, None) for each in [*sessions, "quick"]]
+        streams = [await each.__aenter__() for each in opened]
+        waiting = [await begun(each) for each in streams]
+        feed.tell(10, *sessions)
+        await asyncio.gather(*waiting[:-1])
+        feed.tell(MOST_WAITING_BYTES - 1_000, *sessions)
+        await told_all(feed)
+        for number in range(3, 20):
+            feed.tell(40_000, "quick")
+            assert (await waiting[-1]).event.id == f"{number}-0"
+            waiting[-1] = await begun(streams[-1])
+        assert hub.waiting_bytes <= MOST_WAITING_BYTES_OF_ALL
+        waiting[-1].cancel()
+        await asyncio.wait(waiting[-1:])
+        for each in opened:
+            await each.__aexit__(None, None, None)
+        assert hub.waiting_bytes == 0
+        await hub.close()
+
+    run(test)
+
+
 @pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
 def test_a_subscriber_that_may_not_follow_any_more_is_ended(is_busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_hub, "_CHECK_SECONDS", 0.05)
