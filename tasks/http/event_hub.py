@@ -123,22 +123,6 @@ class _Reader:
         self._of_all.waiting += size
 
 
-@dataclass(slots=True)
-class _Permit:
-    """Asks now and then whether a subscriber may still follow its session."""
-
-    ask: Callable[[], Awaitable[bool]]
-    asked: float = field(default_factory=time.monotonic)
-
-    async def is_over(self, *, at_once: bool = False) -> bool:
-        """Whether it may not go on; asked when the last time is long ago, or at once."""
-        if not at_once and time.monotonic() - self.asked < _CHECK_SECONDS:
-            return False
-        may_go_on = await self.ask()
-        self.asked = time.monotonic()
-        return not may_go_on
-
-
 class EventHub:
     """Reads the events of all watched sessions for all subscribers of one process."""
 
@@ -196,13 +180,13 @@ class EventHub:
             client = await self._client.run(lambda client: client)
             reader = SessionReader(client.store, session_id, after, is_live=is_live)
             has_gap = await self._client.run(lambda _: reader.begin())
-            permit = _Permit(lambda: self._may_go_on(session_id, check))
-            items = self._follow(session_id, reader, has_gap, is_live, permit)
-            async with contextlib.aclosing(items), contextlib.aclosing(_while_permitted(items, permit)) as permitted:
+            items = self._follow(session_id, reader, has_gap, is_live)
+            permitted = _while_permitted(items, lambda: self._may_go_on(session_id, check))
+            async with contextlib.aclosing(items), contextlib.aclosing(permitted):
                 yield permitted
 
     async def _follow(
-        self, session_id: str, reader: SessionReader, has_gap: bool, is_live: bool, permit: _Permit
+        self, session_id: str, reader: SessionReader, has_gap: bool, is_live: bool
     ) -> AsyncGenerator[StreamItem | Gap | None]:
         if has_gap:
             yield Gap()
@@ -220,7 +204,7 @@ class EventHub:
                     yield item
                 if reader.is_quiet:
                     break
-            async for delivery in self._live(waiting, permit):
+            async for delivery in self._live(waiting):
                 if delivery is None:
                     yield None
                 elif reader.position.is_before(delivery[0].id, is_event=isinstance(delivery[0], Event)):
@@ -241,14 +225,12 @@ class EventHub:
         finally:
             self.streams -= 1
 
-    async def _live(self, reader: _Reader, permit: _Permit) -> AsyncGenerator[_Delivery | None]:
+    async def _live(self, reader: _Reader) -> AsyncGenerator[_Delivery | None]:
         while not reader.has_ended:
             try:
                 delivery = await asyncio.wait_for(reader.take(), _CHECK_SECONDS)
             except TimeoutError:
                 delivery = None
-            if await permit.is_over(at_once=delivery is None):
-                return
             yield delivery
 
     async def _may_go_on(self, session_id: str, check: Check | None) -> bool:
@@ -337,12 +319,15 @@ class EventHub:
 
 
 async def _while_permitted(
-    items: AsyncGenerator[StreamItem | Gap | None], permit: _Permit
+    items: AsyncGenerator[StreamItem | Gap | None], may_go_on: Callable[[], Awaitable[bool]]
 ) -> AsyncGenerator[StreamItem | Gap | None]:
-    """The items until the subscriber may not go on."""
+    """The items until the subscriber may not go on; asked where nothing has happened, and else now and then."""
+    asked = time.monotonic()
     async for item in items:
-        if await permit.is_over():
-            return
+        if item is None or time.monotonic() - asked >= _CHECK_SECONDS:
+            if not await may_go_on():
+                return
+            asked = time.monotonic()
         yield item
 
 

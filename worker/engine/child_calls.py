@@ -54,6 +54,8 @@ class EndingRecord(Value):
 def first_messages(run: Run, request: Request, prompt: str) -> list[Message]:
     """The messages that a child begins with, the prompt or what a function makes of it last."""
     rule: ContextRule = _context_rule(run, request)
+    if rule == "input":
+        return [Message.user(prompt)]
     if not callable(rule):
         # A capability may hide messages from the model, which those of a child must not read either.
         shown = compiler_of(ConversationWithCurrentToolTrace(), run.agent.capabilities).compile(run.state)
@@ -65,9 +67,7 @@ def first_messages(run: Run, request: Request, prompt: str) -> list[Message]:
 
 
 def context_messages(messages: Iterable[Message], rule: str) -> list[Message]:
-    """The messages of a conversation that another agent sees: none, the last of the user, or all without tool calls."""
-    if rule == "input":
-        return []
+    """The messages of a conversation that another agent sees: the last of the user, or all without tool calls."""
     spoken = [each for each in messages if each.role.value in ("user", "assistant") and not each.tool_calls]
     if rule == "last":
         return [each for each in spoken if each.role.value == "user"][-1:]
