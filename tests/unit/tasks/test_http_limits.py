@@ -194,11 +194,11 @@ def test_values_are_counted_and_separators_within_texts_are_not(text: str, value
 
 
 def test_a_text_that_looks_like_many_values_is_counted_quickly_and_taken() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for text in (b'"' + b"[{,\\" * 400_000 + b'"', b'"\\"' * 500_000, b'"' * 2_000_001):
         count_values(text)
     assert count_values(b'{"a": "' + b"[,{" * 600_000 + b'"}') < 5
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(("path", "query"), [("/", b"a=" + b"x" * 20_000), ("/" + "x" * 20_000, b"")])
