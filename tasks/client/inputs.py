@@ -12,13 +12,13 @@ from typing import Any, Final, cast
 
 from ...config.settings import Settings
 from ...worker.errors import InvalidInput
+from ...worker.moments import LAST_MS
 from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message, Role
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.execution.requests import RequestKind
 from ...worker.state.values.frozen import FrozenDict, Json, freeze
 from ...worker.state.values.ids import ID_PATTERN
-from ...worker.store.fields import LAST_MS
 from ...worker.store.session_records import SessionState
 from ...worker.store.sessions.past_reads import StepAddress
 

@@ -22,7 +22,7 @@ from celery_agents.worker.errors import (
     SessionNotFound,
     StateUnreadable,
 )
-from celery_agents.worker.store import fields
+from celery_agents.worker.moments import LAST_MS
 from celery_agents.worker.store.archiving.documents import Document
 from celery_agents.worker.store.archiving.moving import Archiver, MoveOutcome
 from celery_agents.worker.store.database import Database
@@ -573,7 +573,7 @@ def test_an_agent_says_after_how_many_days_its_sessions_are_forgotten(
     updated_ms = int(lab.bench.database("HGET", lab.names.session, "updated"))
     lab.move()
     (row,) = lab.archive.sessions_of(lab.session)
-    assert row.session.expires_ms == min(updated_ms + round(days * 86_400_000), fields.LAST_MS)
+    assert row.session.expires_ms == min(updated_ms + round(days * 86_400_000), LAST_MS)
     life_ms = lab.bench.database("PTTL", lab.names.session)
     assert 0 < life_ms <= min(days, 7) * 86_400_000  # the mark goes with the row
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import StateUnreadable
+from ..moments import LAST_MS
 from ..state.execution.execution import ExecutionState
 from . import fields
 from .context import SessionScope, StoreContext
@@ -68,7 +69,7 @@ def parse_events(session_id: str, entries: Sequence[Reply]) -> list[Event]:
 def _parse_event(session_id: str, entry_id: str, flat: Sequence[bytes]) -> Event:
     """Parse one event. One that cannot be read becomes an event `unreadable`, so that a watcher can read on."""
     found = {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
-    at_ms = min(int(entry_id.partition("-")[0]), fields.LAST_MS)
+    at_ms = min(int(entry_id.partition("-")[0]), LAST_MS)
     try:
         data = fields.read_json(found[b"data"], "an event")
         if not isinstance(data, dict):

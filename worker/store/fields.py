@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from ..errors import InvalidInput, StateUnreadable
-from ..moments import LAST_MS as LAST_MS  # noqa: PLC0414 - times of the store are checked by it
+from ..moments import LAST_MS
 from ..state.values.ids import read_session_id
 from .database import Reply
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ... import crash_points
 from ...archive.rows import FoundSession, RowState, SessionKey
+from ...moments import LAST_MS
 from .. import fields
 from ..bookkeeping import read_link
 from ..context import SessionScope, StoreContext
@@ -317,7 +318,7 @@ class Archiver:
     def _forgotten_at(self, document: Document) -> int | None:
         days = _days_of(document) or self.context.settings.archive_days
         updated_ms = fields.milliseconds(document.session.get(b"updated"))
-        return None if days is None else min(updated_ms + round(days * _DAY_MS), fields.LAST_MS)
+        return None if days is None else min(updated_ms + round(days * _DAY_MS), LAST_MS)
 
 
 def _mark_of(document: Document, stored: bytes) -> ArchiveMark:

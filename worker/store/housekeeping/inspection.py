@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from ...errors import StateUnreadable, StoreForbidden, StoreUnavailable
+from ...moments import LAST_MS
 from .. import fields, labels
 from ..context import StoreContext, StorePart
 from ..database import Command, Reply, Word
@@ -296,7 +297,7 @@ def _indexes(shard: ShardKeys) -> Mapping[str, Callable[[bytes], bool]]:
 
 def _bad_entries_in(context: StoreContext, key: str, is_entry: Callable[[bytes], bool]) -> Iterator[Damage]:
     any_score: Command = ("ZRANGEBYSCORE", key, "-inf", "+inf", "LIMIT", 0, _LOOKED_AT)
-    too_late: Command = ("ZRANGEBYSCORE", key, f"({fields.LAST_MS}", "+inf", "LIMIT", 0, _LOOKED_AT)
+    too_late: Command = ("ZRANGEBYSCORE", key, f"({LAST_MS}", "+inf", "LIMIT", 0, _LOOKED_AT)
     members, late = context.database.pipeline("entries", [any_score, too_late])
     for member in members:
         if not is_entry(member):

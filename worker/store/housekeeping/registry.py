@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from ....config.settings import GROUP_MARK
 from ...errors import StoreUnavailable
+from ...moments import LAST_MS
 from ...state.execution.budget import ExecutionBudget
 from .. import fields
 from ..context import StoreContext, StorePart
@@ -185,9 +186,9 @@ def _parse_facts(entries: Mapping[str, bytes], defaults: Mapping[str, Any]) -> d
 def _is_like(value: Any, default: Any) -> bool:
     """Whether a value of an entry has the type of its default, and is finite where it is a number."""
     if isinstance(default, float):
-        return type(value) in (int, float) and 0 <= value <= fields.LAST_MS
+        return type(value) in (int, float) and 0 <= value <= LAST_MS
     if type(default) is int:
-        return type(value) is int and abs(value) <= fields.LAST_MS
+        return type(value) is int and abs(value) <= LAST_MS
     return type(value) is type(default)
 
 

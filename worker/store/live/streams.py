@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from ....config.settings import Settings
 from ...concurrency import fibers
 from ...errors import InvalidInput, StateUnreadable
+from ...moments import LAST_MS
 from .. import fields
 from ..context import StoreContext, StorePart
 from ..control import live_mark
@@ -331,7 +332,7 @@ def _parse_live(session_id: str, entries: Sequence[Reply]) -> list[Entry]:
 def _parse_delta(session_id: str, entry_id: str, named: Mapping[str, bytes]) -> LiveDelta:
     return LiveDelta(
         id=entry_id,
-        at_ms=min(entry_order(entry_id)[0], fields.LAST_MS),
+        at_ms=min(entry_order(entry_id)[0], LAST_MS),
         session_id=session_id,
         execution_id=fields.text(named["x"]),
         step=fields.number(named["n"]),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...errors import StateUnreadable
+from ...moments import LAST_MS
 from ..database import Command, Reply, Word
-from ..fields import LAST_MS
 
 Run = Callable[[Command], Reply]
 """Runs one command of Redis."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...errors import IdempotencyMismatch, InvalidInput, SessionDeleted
+from ...moments import LAST_MS
 from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..context import SessionScope, StorePart
@@ -50,7 +51,7 @@ class SubmitVerbs(StorePart):
             InvalidInput: `start_at_ms` is no time.
             StoreFull: Nothing was written.
         """
-        if not 0 <= start_at_ms <= fields.LAST_MS:
+        if not 0 <= start_at_ms <= LAST_MS:
             raise InvalidInput("start_at_ms", start_at_ms, "give Unix milliseconds up to the year 9999, or 0 for now.")
         submission = _Submission(
             scope=self._context.session(session_id),
