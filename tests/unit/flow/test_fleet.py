@@ -48,7 +48,9 @@ def test_refusals_that_come_whatever_the_rate_do_not_sink_it(share: float, secon
 
 
 @pytest.mark.timeout(400)  # half a minute of computing by itself, and several times that beside other tests
-@pytest.mark.parametrize(("a_minute", "refused"), [(60, 0.3), (300, 0.05), (1_000, 0.05)])
+@pytest.mark.parametrize(
+    ("a_minute", "refused"), [(60, 0.3), (300, 0.05), pytest.param(1_000, 0.05, marks=pytest.mark.long)]
+)
 def test_a_provider_that_counts_by_the_clock_and_does_not_say_until_when_is_used_up(
     a_minute: int, refused: float
 ) -> None:
