@@ -234,6 +234,13 @@ class Agent:
             object.__setattr__(made, "notice", notice)
         return made
 
+    def without_hooks(self) -> Agent:
+        """The same agent without hooks and events of capabilities."""
+        made = copy.copy(self)
+        object.__setattr__(made, "hook_stack", HookStack())
+        made.__dict__["event_sources"] = ()
+        return made
+
     @cached_property
     def answering(self) -> Driver:
         """The driver that answers: the given one, one made of a function, or the model's.

@@ -450,6 +450,8 @@ class DriverError(CeleryAgentsError):
         limits: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(message or f"The model request failed: {kind}.")
+        if not isinstance(retry_after, (int, float, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"retry_after={retry_after!r:.40}: give seconds as a number, or None")
         self.kind = kind
         self.transient = transient
         self.status = status

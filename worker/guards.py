@@ -302,7 +302,7 @@ def ask_guards(guards: Sequence[Guard], view: GuardView) -> Verdict:
         if view.point is GuardPoint.BEFORE_END and not getattr(guard, "judges_answers", False):
             continue
         try:
-            verdict = guard.check(view) if isinstance(guard, _QUICK) else fibers.run_in_thread(guard.check, view)
+            verdict = guard.check(view) if isinstance(guard, _QUICK) else fibers.run_users_code(guard.check, view)
         except StopExecution as stop:
             verdict = StopWith((stop.signal_from(type(guard).__name__),))
         match verdict:

@@ -231,17 +231,16 @@ class HookStack:
 def _run_hook(hook: Hook, context: HookContext) -> HookContext:
     started = time.monotonic()
     try:
-        changed = fibers.run_in_thread(hook.function, context)
+        changed = fibers.run_users_code(hook.function, context)
         if changed is None:
             return context
         _check_contract(hook, context, changed)
         return changed
     except StopExecution as stop:
         return context.changed(stop_signals=(*context.stop_signals, stop.signal_from(hook.name)))
-    except AnswerUndecided:
-        raise
     except Exception as error:
-        if context.point in _POINTS_BEFORE_CALLS:
+        is_undecided = isinstance(error, AnswerUndecided) and context.point is HookPoint.AFTER_INFERENCE
+        if is_undecided or context.point in _POINTS_BEFORE_CALLS:
             raise
         log.warning(
             "hook %s at %s of session %s raised, its change is dropped: %s%s",

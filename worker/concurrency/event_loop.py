@@ -11,15 +11,14 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from . import fibers
 
 R = TypeVar("R")
 
-
-class ExitAttempt(Exception):
-    """A driver or tool on the loop tried to end the process; the cause is what it raised."""
+# On the loop's thread the first two would end the loop; the last one would be taken for the cancellation of the task.
+_ENDS: Final = (SystemExit, KeyboardInterrupt, BaseExceptionGroup, concurrent.futures.CancelledError)
 
 
 class EventLoopThread:
@@ -46,8 +45,10 @@ class EventLoopThread:
         async def run_guarded() -> R:
             try:
                 return await call()
-            except (SystemExit, KeyboardInterrupt) as error:  # on the loop's thread they would end the loop
-                raise ExitAttempt(f"{type(error).__name__}: {error}") from error
+            except _ENDS as error:
+                if isinstance(error, ExceptionGroup):
+                    raise
+                raise fibers.ExitAttempt.of(error) from error  # pyright: ignore[reportUnknownArgumentType]
 
         async def run_bounded() -> R:
             async with asyncio.timeout(timeout):

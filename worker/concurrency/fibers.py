@@ -13,12 +13,23 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from greenlet import getcurrent, greenlet
 
 R = TypeVar("R")
 Future = concurrent.futures.Future[Any]
+
+_ENDS: Final = (SystemExit, GeneratorExit, asyncio.CancelledError, BaseExceptionGroup)
+
+
+class ExitAttempt(Exception):
+    """Code of users has raised what would end more than itself, such as `SystemExit`; the cause is what it raised."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> ExitAttempt:
+        """Wrap what was raised."""
+        return cls(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 class Fibers:
@@ -115,6 +126,25 @@ def run_in_thread(call: Callable[..., R], /, *args: Any) -> R:
     if fiber is None:
         return call(*args)
     return result(fiber.among.threads.submit(contextvars.copy_context().run, call, *args))
+
+
+def run_users_code(call: Callable[..., R], /, *args: Any) -> R:
+    """Call a function of users as `run_in_thread` does; see `bounded`."""
+    return run_in_thread(bounded, call, *args)
+
+
+def bounded(call: Callable[..., R], /, *args: Any) -> R:
+    """Call a function of users, which may end nothing but itself.
+
+    Raises:
+        ExitAttempt: It tried to.
+    """
+    try:
+        return call(*args)
+    except _ENDS as error:
+        if isinstance(error, ExceptionGroup):
+            raise
+        raise ExitAttempt.of(error) from error
 
 
 def _park_until(fiber: Fiber, futures: Collection[Future], seconds: float | None) -> None:

@@ -41,7 +41,7 @@ class ToolThreads:
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> Future:
         """Run `call(*args)` in the context of its step, to which its log lines and spans belong."""
-        return self._pool.submit(contextvars.copy_context().run, call, *args)
+        return self._pool.submit(contextvars.copy_context().run, fibers.bounded, call, *args)
 
     def wait(self, futures: Collection[Future], seconds: float) -> tuple[set[Future], set[Future]]:
         """Wait as `Threads.wait` says; a fiber lets others run meanwhile."""

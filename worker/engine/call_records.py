@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,8 @@ from ..tools.protocol import Tool
 from ..tools.results import DEFAULT_MAX_RESULT_CHARS, UnusableResult, to_json_value
 from .run import Run
 from .run_values import CallRecord
+
+log = logging.getLogger(__name__)
 
 MOST_REASON_CHARS: Final = 4_000
 """Of the reason by which a hook blocks a call, and of the error that a hook gives it."""
@@ -186,7 +189,11 @@ def run_hooks_after(run: Run, record: CallRecord, settings: Settings) -> CallRec
     signal = record.signal or next(iter(context.stop_signals), None)
     changed = context.tool_execution or execution
     if changed is not execution:
-        changed = limit_execution(run, changed, settings)
+        try:
+            changed = limit_execution(run, changed, settings)
+        except UnusableResult as error:  # as what a hook behind a call raises itself
+            log.warning("a hook behind a call of session %s: its change is dropped: %s", run.ref.session_id, error)
+            changed = execution
     return CallRecord(execution=changed, signal=signal)
 
 

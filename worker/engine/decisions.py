@@ -97,7 +97,7 @@ def decide_about(run: Run, planned: PlannedCall) -> CallDecision | None:
     if planned.arguments is not None:
         about["args"] = planned.arguments
     try:
-        return _keep(run, fibers.run_in_thread(_ask_policies, run, planned), about)
+        return _keep(run, fibers.run_users_code(_ask_policies, run, planned), about)
     except StopExecution:
         raise
     except Exception as error:  # noqa: BLE001 - a policy of the user's, or a value in its decision

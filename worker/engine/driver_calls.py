@@ -246,12 +246,13 @@ def run_verb(
             if not is_auxiliary:
                 lease.on_cut(cancel)
             return fibers.result(future)
-        return cast("R", fibers.run_in_thread(verb))
-    except concurrent.futures.CancelledError as error:
-        raise CallInterrupted from error
+        return cast("R", fibers.run_users_code(verb))
     except (DriverError, StopExecution):
         raise
-    except (Exception, SystemExit) as error:
+    except Exception as error:
+        was_cancelled = isinstance(error, concurrent.futures.CancelledError) and driver.is_async
+        if was_cancelled and (lease.interruption is not None or lease.is_cut):
+            raise CallInterrupted from error
         raise _as_driver_error(error, driver, request) from error
     finally:
         if blocks_step:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from ...config.settings import Settings
-from ..errors import PutOff
+from ..errors import PutOff, StateUnreadable
 from ..guards import (
     Delay,
     GuardPoint,
@@ -32,6 +33,9 @@ from .run import Run
 from .services import EngineServices
 
 log = logging.getLogger(__name__)
+
+_MOST_ENDS: Final = 2
+"""Attempts to end a poison step: one with hooks, one without them."""
 
 
 def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, Exception], Run]) -> Run:
@@ -125,9 +129,15 @@ def _repeat_before_hooks(run: Run) -> Run:
 
 
 def _find_refusal(run: Run, settings: Settings) -> tuple[ErrorInfo, StopReason] | None:
-    """Why the step must not run at all; None when it may."""
+    """Why the step must not run at all; None when it may.
+
+    Raises:
+        StateUnreadable: The attempts to end it have ended their processes, too.
+    """
     loaded, weight = run.loaded, run.loaded.session.weight
-    if loaded.attempts > settings.attempts_limit:
+    if (over := loaded.attempts - settings.attempts_limit) > 0:
+        if over > _MOST_ENDS:
+            raise StateUnreadable("step", f"{loaded.attempts - 1} attempts have ended without an answer")
         message = f"step {run.ref.step} ended {loaded.attempts - 1} times without an answer"
         return ErrorInfo(kind="poison", message=message), StopReason.RETRY_LIMIT_REACHED
     if weight > settings.max_session_bytes:
@@ -137,6 +147,12 @@ def _find_refusal(run: Run, settings: Settings) -> tuple[ErrorInfo, StopReason] 
         )
         return ErrorInfo(kind="session_too_large", message=message), StopReason.ERROR_FORBADE
     return None
+
+
+def spare_hooks(run: Run, settings: Settings) -> Run:
+    """The run without hooks, where the attempt to end a poison step with them has not ended it: they may be why."""
+    is_spared = run.is_poison and run.loaded.attempts > settings.attempts_limit + 1
+    return run.changed(agent=run.agent.without_hooks()) if is_spared else run
 
 
 def _requested_stop(run: Run) -> StopSignal | None:

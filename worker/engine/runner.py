@@ -16,7 +16,7 @@ from ..state.agent_fields import PACKED_SCHEMA_VERSION
 from ..store.records import NotClaimedReason, StepRef, Suspect
 from .claiming import StepClaimer
 from .committing import StepCommitter, StepWaiter
-from .guarding import guard_run
+from .guarding import guard_run, spare_hooks
 from .inference import Inference
 from .outcome import NothingToDo, Outcome, RetryLater, TakenOver
 from .remote_tools import RemoteTools
@@ -124,12 +124,12 @@ class StepRunner:
     def _run_phases(self, run: Run, policy: KeepClaimPolicy) -> Run:
         try:
             run = guard_run(run, self._services, self._inference.resolve_hook_error)
-            run = self._inference.infer(self._adopt_tools(run))
+            run = self._inference.infer(spare_hooks(self._adopt_tools(run), self._services.settings))
             run = self._call_tools(run)
             return self._committer.commit(run, policy)
         except ClaimLost:  # what it has obtained is in the journal, or the new owner obtains it
             return run.decide(TakenOver(run.ref))
-        except StateUnreadable as error:  # of the journal or the inbox
+        except StateUnreadable as error:  # of the journal or the inbox, or of a step that cannot even be ended
             return run.decide(self._claimer.park(run.ref, error))
 
     def _adopt_tools(self, run: Run) -> Run:

@@ -12,7 +12,6 @@ from typing import Any, Final, cast
 
 from .. import crash_points
 from ..concurrency import fibers
-from ..concurrency.event_loop import ExitAttempt
 from ..drivers.protocol import AuxiliaryRequest
 from ..errors import ClaimLost
 from ..known_secrets import redact_known
@@ -89,7 +88,7 @@ class ToolCallRunner:
         """Ask a tool whether the effect of an earlier attempt happened."""
         lookup = planned.tool.lookup
         assert lookup is not None
-        answer = fibers.run_in_thread(lookup, planned.key, self._tool_context(run, planned))
+        answer = fibers.run_users_code(lookup, planned.key, self._tool_context(run, planned))
         if isinstance(answer, LookupResult):
             return answer
         return fibers.result(self._loop.submit(lambda: answer, planned.timeout))
@@ -112,7 +111,7 @@ class ToolCallRunner:
         try:
             context = self._tool_context(run, planned)
             return self._record_outcome(
-                run, planned, lambda: fibers.run_in_thread(planned.tool.call, context, planned.bound), began_ms
+                run, planned, lambda: fibers.run_users_code(planned.tool.call, context, planned.bound), began_ms
             )
         finally:
             lease.end_call()
@@ -172,7 +171,7 @@ class ToolCallRunner:
             return record_error(run, planned, failure.error, self._times(run, began_ms))
         except concurrent.futures.CancelledError:
             return self._record_interrupted(run, planned, "the call was cancelled", began_ms)
-        except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the tool's own code
+        except (Exception, GeneratorExit) as error:  # noqa: BLE001 - the tool's own code
             return self._record_raised(run, planned, error, began_ms)
         finally:
             run.live.end_tool(planned.index)
@@ -185,7 +184,7 @@ class ToolCallRunner:
             return record_unknown(run, planned, redact(str(error)), self._times(run, began_ms))
         if isinstance(error, TimeoutError) and planned.tool.is_async and not str(error):
             return self._record_interrupted(run, planned, _late_message(planned), began_ms)
-        raised = (error.__cause__ if isinstance(error, ExitAttempt) else None) or error
+        raised = (error.__cause__ if isinstance(error, fibers.ExitAttempt) else None) or error
         described = describe_exception(raised)
         name, session = planned.call.name, run.ref.session_id
         log.info("tool %s of session %s raised %s%s", name, session, described.message, place_of(raised))
