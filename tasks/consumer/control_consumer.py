@@ -38,7 +38,8 @@ class ControlConsumer(QueueConsumer):
 
     def _make_fetcher(self, consumer: Any) -> QueueFetcher:
         # Celery forgets with its connection what waited for its time or a rate limit; its pool goes on with the rest.
-        self._records.give_back_all({message.fetched.record for message in running_messages() if message.fetched})
+        taken = (getattr(message, "fetched", None) for message in running_messages())  # those of other tasks have none
+        self._records.give_back_all({element.record for element in taken if element is not None})
         database, is_ours = self._connect_broker(), partial(is_our_queue, self._runtime.settings)
         return ControlFetcher(
             database,

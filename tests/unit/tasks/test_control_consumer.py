@@ -12,6 +12,7 @@ import pytest
 import redis
 from celery import Celery
 from celery.worker import state as worker_state
+from kombu.message import Message
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
@@ -184,6 +185,20 @@ def test_what_runs_when_celery_connects_again_is_not_delivered_a_second_time(
         for each in consuming.requests[3:]:
             each.acknowledge()
         assert not redis_client.exists(QUEUE, RECORDS, TIMES)
+    finally:
+        worker_state.active_requests.clear()
+
+
+def test_a_task_of_the_project_that_runs_when_celery_connects_again_does_not_end_the_worker(
+    app: Celery, control: ControlConsumer, consuming: Consuming
+) -> None:
+    own = Request(Message(body="[]"), lambda *_: None, lambda *_: None)
+    worker_state.active_requests.add(own)
+    try:
+        control.disconnect()
+        control.connect(consuming)
+        send(app)
+        consuming.take(1).acknowledge()
     finally:
         worker_state.active_requests.clear()
 
