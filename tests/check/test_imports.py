@@ -124,7 +124,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "worker.agent_checks": "config worker.drivers worker.errors worker.state worker.tools",
     "worker.archive": "config worker.errors",
     "worker.capabilities": (
-        "config worker.capability worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
+        "config worker.capability worker.concurrency worker.drivers worker.errors worker.guards worker.hooks worker.known_secrets "
         "worker.lazy_names worker.recent worker.redaction worker.requests worker.run_state worker.spans "
         "worker.state worker.tools"
     ),

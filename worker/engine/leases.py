@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from ...config.settings import Settings
 from ..concurrency import fibers
-from ..errors import CeleryAgentsError
+from ..errors import CeleryAgentsError, StoreFull, StoreUnavailable
 from ..redaction import describe_exception
 from ..state.execution.budget import ExecutionBudget
 from ..store.records import Claim, StepRef
@@ -437,6 +437,14 @@ class LeaseKeeper:
         log.warning("step %s of session %s does not react; its slot is lost until it does", ref.step, ref.session_id)
         if lease.interruption is Interruption.LOST:
             return
+        try:
+            self._give_away(lease, is_blocked=is_blocked)
+        except (StoreUnavailable, StoreFull) as error:
+            log.warning("step %s of session %s is given away later: %s", ref.step, ref.session_id, error)
+            lease.is_abandoned = False  # its lease is renewed until then
+
+    def _give_away(self, lease: ActiveLease, *, is_blocked: bool) -> None:
+        """Give the claim of an abandoned step back, behind what its next worker has to know."""
         if lease.on_give_up is not None and lease.interruption is Interruption.CALL:
             lease.on_give_up()
         is_overtime = lease.interruption is Interruption.DEADLINE

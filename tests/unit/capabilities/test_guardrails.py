@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -313,6 +314,22 @@ def test_l22_a_rule_that_raises_blocks_in_both_phases(new_bench: NewBench) -> No
         (incident,) = state.smart.guardrail_result.incidents
         assert (state.status, len(driver.requests)) == (ExecutionStatus.STOPPED, asked)
         assert (incident.reason, incident.details["failed"]) == (f"the rule failed: ValueError: no {phase}", True)
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError()], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("phase", ["request", "response"])
+@pytest.mark.parametrize("place", ["rule", "handler"])
+def test_what_is_no_error_blocks_as_an_error_does(
+    new_bench: NewBench, error: BaseException, phase: str, place: str
+) -> None:
+    def broken(*_: object) -> Any:
+        raise error
+
+    rule, handler = (broken, None) if place == "rule" else (RegexRule(".", then="warn"), broken)
+    guardrail = Guardrail("g", [rule], phases=[phase], on_violation=handler)
+    state = finished(new_bench(agent(Asked(["an answer"]), guardrail)))
+    assert (state.status, state.smart.guardrail_result.ok) == (ExecutionStatus.STOPPED, False)
+    assert state.final_response != "an answer"
 
 
 def test_a_rule_that_raises_may_be_a_warning(new_bench: NewBench) -> None:

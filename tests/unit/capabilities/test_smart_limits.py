@@ -159,6 +159,12 @@ def test_l14_the_cost_is_estimated_over_all_tokens(new_bench: NewBench) -> None:
     }  # fmt: skip
 
 
+def test_an_estimate_that_is_no_number_counts_as_too_much(new_bench: NewBench) -> None:
+    limits = AgentLimits(max_cost_usd=2.0, cost_estimator=lambda **_: float("nan"))
+    state = finished(new_bench(agent(Asked([looks(1)], repeat_last=True), limits)))
+    assert (state.last_stop_reason, state.step_count) == (StopReason.COST_LIMIT_REACHED, 0)
+
+
 @pytest.mark.parametrize("own", [None, "openai:gpt-5"])
 def test_an_estimator_gets_the_name_of_the_model_that_answers(new_bench: NewBench, own: str | None) -> None:
     seen: list[Any] = []

@@ -14,6 +14,7 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import ScriptedDriver
 from celery_agents.worker.engine import LeaseKeeper
 from celery_agents.worker.engine.leases import ActiveLease, Interruption
+from celery_agents.worker.errors import StoreFull, StoreUnavailable
 from celery_agents.worker.store import Claimed, StepRef
 
 from support.engine import Bench
@@ -411,6 +412,28 @@ def test_only_a_late_function_tells_its_tool_that_it_was_given_up(kept: Keeping)
     kept.go_on(0.5)
     kept.keeper.tick()
     assert (len(kept.published), given_up) == (1, [])
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreFull("full")], ids=lambda each: type(each).__name__)
+def test_a_late_step_is_given_away_by_a_later_round_where_the_store_refuses_what_comes_before(
+    kept: Keeping, error: Exception
+) -> None:
+    told: list[str] = []
+
+    def tell() -> None:
+        told.append("late")
+        if len(told) == 1:
+            raise error
+
+    block(kept, on_overtime=tell)
+    kept.lease.interrupt(Interruption.DEADLINE, kept.bench.clock.monotonic())
+    kept.go_on(0.5)
+    kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published, told) == (1, [], ["late"])
+    for _ in range(3):  # else another worker would take it and ask the model again
+        kept.go_on(LEASE - 1)
+        kept.keeper.tick()
+    assert (kept.keeper.abandoned, kept.published, told) == (1, [kept.lease.claim.ref], ["late", "late"])
 
 
 def test_an_attempt_that_a_draining_worker_gives_back_does_not_count(kept: Keeping) -> None:

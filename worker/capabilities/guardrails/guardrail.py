@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
+from ...concurrency.fibers import bounded
 from ...drivers.protocol import AuxiliaryRequest
 from ...errors import ConfigurationError, DriverError, ModelCallRefused
 from ...redaction import describe_exception, whole_unicode
@@ -174,7 +175,7 @@ class Guardrail:
 
     def _ask(self, rule: GuardrailRule, context: GuardrailContext) -> GuardrailVerdict:
         try:
-            return _as_verdict(rule(context))
+            return _as_verdict(bounded(rule, context))
         except (DriverError, ModelCallRefused) as error:
             can_wait = isinstance(error, ModelCallRefused) or error.transient
             if can_wait and self.on_error == Disposition.BLOCK:
@@ -192,7 +193,7 @@ class Guardrail:
         if self.on_violation is None:
             return incident
         try:
-            decided = self.on_violation(incident, context)
+            decided = bounded(self.on_violation, incident, context)
             return incident if decided is None else incident.replace(disposition=Disposition(decided))
         except Exception as error:  # noqa: BLE001 - a function of the user's
             details = FrozenDict.of({**incident.details, "on_violation_failed": describe_exception(error).message})
@@ -205,7 +206,7 @@ def _incident(guardrail: str, rule: str, context: GuardrailContext, verdict: Gua
         rule=rule,
         phase=context.phase,
         disposition=verdict.disposition,
-        reason=whole_unicode(str(verdict.reason))[:_REASON_CHARS],
+        reason=whole_unicode(verdict.reason)[:_REASON_CHARS],
         details=_freeze_details(verdict.details),
         step=context.step,
         message_index=context.index,
@@ -227,7 +228,7 @@ def _as_verdict(given: Any) -> GuardrailVerdict:
         return GuardrailVerdict.allow() if given else GuardrailVerdict.block("the rule does not let it pass")
     if isinstance(given, GuardrailVerdict):
         _freeze_details(given.details)
-        return GuardrailVerdict(Disposition(given.disposition), given.reason, given.details)
+        return GuardrailVerdict(Disposition(given.disposition), str(given.reason), given.details)
     raise TypeError(f"a rule answers True, False or a GuardrailVerdict, not a {type(given).__name__}")
 
 

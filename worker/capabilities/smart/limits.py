@@ -146,7 +146,7 @@ class AgentLimits(Capability):
             signals.append(_signal(StopReason.TOKEN_LIMIT_REACHED, message))
         if self.max_cost_usd and self.cost_estimator is not None:
             cost = self.estimate(execution, view.model)
-            if cost >= self.max_cost_usd:
+            if not cost < self.max_cost_usd:  # not a number counts as too much
                 signals.append(_signal(StopReason.COST_LIMIT_REACHED, f"${cost:.4f} of ${self.max_cost_usd:g} used"))
         step = view.state.current_step
         if view.point is GuardPoint.BEFORE_NEXT and step is not None and self.max_tool_calls is not None:
