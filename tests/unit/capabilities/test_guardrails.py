@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -316,20 +315,16 @@ def test_l22_a_rule_that_raises_blocks_in_both_phases(new_bench: NewBench) -> No
         assert (incident.reason, incident.details["failed"]) == (f"the rule failed: ValueError: no {phase}", True)
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError()], ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("phase", ["request", "response"])
-@pytest.mark.parametrize("place", ["rule", "handler"])
-def test_what_is_no_error_blocks_as_an_error_does(
-    new_bench: NewBench, error: BaseException, phase: str, place: str
-) -> None:
+def test_what_is_no_error_blocks_as_an_error_does(new_bench: NewBench, phase: str) -> None:
     def broken(*_: object) -> Any:
-        raise error
+        raise SystemExit(1)
 
-    rule, handler = (broken, None) if place == "rule" else (RegexRule(".", then="warn"), broken)
-    guardrail = Guardrail("g", [rule], phases=[phase], on_violation=handler)
-    state = finished(new_bench(agent(Asked(["an answer"]), guardrail)))
-    assert (state.status, state.smart.guardrail_result.ok) == (ExecutionStatus.STOPPED, False)
-    assert state.final_response != "an answer"
+    for rule, handler in ((broken, None), (RegexRule(".", then="warn"), broken)):
+        guardrail = Guardrail("g", [rule], phases=[phase], on_violation=handler)
+        state = finished(new_bench(agent(Asked(["an answer"]), guardrail)))
+        assert (state.status, state.smart.guardrail_result.ok) == (ExecutionStatus.STOPPED, False)
+        assert state.final_response != "an answer"
 
 
 def test_a_rule_that_raises_may_be_a_warning(new_bench: NewBench) -> None:
