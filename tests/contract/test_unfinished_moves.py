@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker import crash_points
-from celery_agents.worker.archive.rows import RowState, Search
+from celery_agents.worker.archive.rows import CostBy, RowState, Search
 from celery_agents.worker.engine import operation_transition
 from celery_agents.worker.errors import SessionConflict, SessionDeleted, SessionNotFound, StoreUnavailable
 from celery_agents.worker.store.archiving.moving import MoveOutcome
@@ -204,6 +204,24 @@ def test_a_session_that_is_restored_before_its_move_has_ended_is_counted_once(la
     lab.move()
     assert lab.row_state(lab.key) is RowState.PENDING  # sums of costs leave it out
     assert lab.store.sessions.header(lab.session).status == "completed"
+
+
+def test_costs_come_to_an_end_while_sessions_move_all_the_time(lab: ArchiveLab) -> None:
+    names = [f"{lab.session}-{number}" for number in range(12)]
+    for lab.bench.session in names:
+        lab.end()
+    moved = list[str]()
+
+    def move_one() -> None:
+        if len(moved) < 10:
+            moved.append(names[len(moved)])
+            lab.archiver.move(moved[-1])
+        lab.bench.spy.before("archive.counted", move_one)
+
+    move_one()
+    assert lab.store.archived is not None
+    assert lab.store.archived.costs(CostBy.AGENT, "", None, None, counted=set(names)) == []
+    assert 1 < len(moved) < 5
 
 
 class _BeforePending:

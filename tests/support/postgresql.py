@@ -64,6 +64,12 @@ class PostgresqlServer(ProcessGroup):
         self._process.kill()
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to all of its processes: each has a group of its own."""
+        pid = self._process.pid
+        for each in (pid, *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+            os.kill(int(each), number)
+
     def end(self) -> None:
         """See `ProcessGroup`; without a checkpoint, since its data are not used again."""
         self._process.signal(signal.SIGQUIT)

@@ -55,17 +55,25 @@ class ArchiveDatabase:
 
     def _prepared(self) -> Engine:
         """The engine, whose database has the schema of this version."""
+        if (found := self._own()) is not None:
+            return found
+        engine = self.dialect.open()
+        try:  # not under the lock: where the database does not answer, threads wait side by side
+            with engine.execution_options(writes=True).begin() as connection:
+                self._bring_forward(connection)
+        except BaseException:
+            engine.dispose()
+            raise
         with self._lock:
-            if self._engine is None or self._owner != os.getpid():
-                engine = self.dialect.open()
-                try:
-                    with engine.execution_options(writes=True).begin() as connection:
-                        self._bring_forward(connection)
-                except BaseException:
-                    engine.dispose()
-                    raise
+            if (found := self._own()) is None:
                 self._engine, self._owner = engine, os.getpid()
-            return self._engine
+                return engine
+        engine.dispose()
+        return found
+
+    def _own(self) -> Engine | None:
+        """The engine of this process; None: it has none yet."""
+        return self._engine if self._owner == os.getpid() else None
 
     def _bring_forward(self, connection: Connection) -> None:
         """Make the schema in an empty database, or bring it to this version."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import ColumnElement, Connection, Engine, delete
 from sqlalchemy.sql.dml import ReturningInsert
 
-from ..errors import CeleryAgentsError
+from ..errors import CeleryAgentsError, StateUnreadable
 from .tables import sessions
 
 READ_SECONDS: Final = 10.0
@@ -54,8 +54,13 @@ class Dialect(Protocol):
         ...
 
     def describe(self, error: BaseException) -> CeleryAgentsError:
-        """Say what an error of the database means."""
+        """Say what an error of the database means: `StateUnreadable` where it refuses a value, and would each time."""
         ...
+
+
+def refused_value(said: str) -> StateUnreadable:
+    """A value that a database refuses: the archive can be used for other sessions."""
+    return StateUnreadable("a row of the archive", f"its database refuses a value: {said}")
 
 
 def remove_rows(dialect: Dialect, connection: Connection, rows: Sequence[int]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -13,13 +14,15 @@ from sqlalchemy.sql import bindparam
 from sqlalchemy.sql.dml import ReturningInsert
 
 from ..errors import ArchiveUnavailable, CeleryAgentsError, ConfigurationError
-from .dialects import CONNECT_SECONDS, READ_SECONDS, TOO_LONG, WRITE_SECONDS
+from .dialects import CONNECT_SECONDS, READ_SECONDS, TOO_LONG, WRITE_SECONDS, refused_value
 from .tables import sessions
 
 # Any number that no other program locks; it is "archive!" in ASCII.
 _LOCK: Final = 0x6172636869766521
 _RECYCLE_SECONDS: Final = 300
 _SILENT_MS: Final = 10_000
+# What is left for the server to say that a statement took longer than its limit.
+_GRACE_SECONDS: Final = 5.0
 # One round trip at the beginning of a transaction. Commits wait for the disk, whatever the server's default is.
 _BEGIN: Final = """SELECT set_config('statement_timeout', %s, true),
     CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
@@ -28,6 +31,29 @@ _WRITE: Final = text(
     """INSERT INTO session_words (id, words, error_words)
     VALUES (:row, array_to_tsvector(CAST(:words AS text[])), array_to_tsvector(CAST(:error_words AS text[])))"""
 )
+
+
+class _PatientConnection(psycopg.Connection[Any]):
+    """A connection that closes itself where its server is silent: one that hangs keeps no limit of its own."""
+
+    limit_seconds = READ_SECONDS
+
+    def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
+        """Wait for a round trip."""
+        return super().wait(self._watched(gen), *args, **options)
+
+    def _watched(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        seconds = self.limit_seconds + _GRACE_SECONDS
+        limit, reply = time.monotonic() + seconds, None
+        try:
+            while True:
+                wanted = gen.send(reply)
+                if time.monotonic() > limit:
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer in {seconds:g} s")
+                reply = yield wanted
+        except StopIteration as ended:
+            return ended.value
 
 
 class Postgresql:
@@ -65,6 +91,7 @@ class Postgresql:
             pool_recycle=_RECYCLE_SECONDS,
         )
         event.listen(engine, "begin", _begin)
+        event.listen(engine, "checkin", _end)
         return engine
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -75,7 +102,7 @@ class Postgresql:
             "application_name": "celery-agents",
         }
         # A pooler between the server and this process may not know statements that were prepared before.
-        return psycopg.connect(
+        return _PatientConnection.connect(
             self._conninfo, prepare_threshold=None, **{k: v for k, v in options.items() if k not in given}
         )
 
@@ -108,11 +135,16 @@ class Postgresql:
         said = str(error).strip().partition("\n")[0]
         if isinstance(error, psycopg.ProgrammingError) and state is None:
             return ConfigurationError(f"CELERY_AGENTS_ARCHIVE_URL cannot be used: {said}")
+        if isinstance(error, psycopg.DataError) or (state and state[:2] in _REFUSED):
+            return refused_value(said)
         if state is None:
             return ArchiveUnavailable(f"the archive's PostgreSQL does not answer: {said}")
         meaning = _MEANINGS.get(state) or _MEANINGS.get(state[:2])
         return ArchiveUnavailable(f"the archive's PostgreSQL {meaning or 'answers'}: {said}")
 
+
+_REFUSED: Final = ("22", "23", "54")
+"""Classes of SQLSTATE: a value that is none of its column, breaks a constraint, or is larger than a limit."""
 
 _MEANINGS: Final = {
     "53100": "has no space left on its disk, and nothing was archived; make room",
@@ -133,5 +165,14 @@ _MEANINGS: Final = {
 
 def _begin(connection: Connection) -> None:
     writes = bool(connection.get_execution_options().get("writes"))
-    limit_ms = round((WRITE_SECONDS if writes else READ_SECONDS) * 1000)
-    connection.exec_driver_sql(_BEGIN, (str(limit_ms),))
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, _PatientConnection)
+    raw.limit_seconds = WRITE_SECONDS if writes else READ_SECONDS
+    connection.exec_driver_sql(_BEGIN, (str(round(raw.limit_seconds * 1000)),))
+
+
+def _end(connection: _PatientConnection | None, record: object) -> None:
+    """Ask next whether the server is there as a reader would: no longer."""
+    del record
+    if connection is not None:
+        connection.limit_seconds = READ_SECONDS

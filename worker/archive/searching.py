@@ -99,6 +99,11 @@ class ReadVerbs(ArchivePart):
         with self._database.reading() as connection:
             return [_parse(row) for row in connection.execute(wanted)]
 
+    def newest_place(self) -> int:
+        """Read the place of the row that was added last; 0 where there is none."""
+        with self._database.reading() as connection:
+            return connection.execute(select(func.max(sessions.c.id))).scalar_one() or 0
+
     def facts(self) -> ArchiveFacts:
         """Count what the archive holds."""
         counted = select(

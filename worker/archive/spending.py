@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 
-from sqlalchemy import ColumnElement, Float, Text, cast, distinct, func, select
-from sqlalchemy.sql import case
+from sqlalchemy import BigInteger, ColumnElement, Float, Text, cast, distinct, func, select
+from sqlalchemy.sql import bindparam, case
 
 from .rows import CostBy, CostSum
 from .storing import ArchivePart, clean
@@ -18,6 +18,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # An execution is named by its session's row as well: a fork or a session that was taken elsewhere has the same id.
 _EXECUTION: Final = cast(costs.c.id, Text) + ":" + costs.c.execution_id
 _MOST: Final = 10_000
+# Written into the statement: a statement has 65 535 parameters at most.
+_OF_ANY_NUMBER: Final[Any] = {"type_": BigInteger, "expanding": True, "literal_execute": True}
 
 
 class CostVerbs(ArchivePart):
@@ -31,6 +33,7 @@ class CostVerbs(ArchivePart):
         since_ms: int | None = None,
         until_ms: int | None = None,
         without: Sequence[int] = (),
+        up_to: int | None = None,
     ) -> list[CostSum]:
         """Add up what executions have cost, the most expensive first; 10 000 sums at most.
 
@@ -40,6 +43,7 @@ class CostVerbs(ArchivePart):
             since_ms, until_ms: The last step of an execution is from `since_ms` or later, and from before `until_ms`
                 (Redis ms).
             without: Places of sessions that do not count.
+            up_to: The greatest place that counts; None: all do.
         """
         name = _name(by)
         query: Any = select(name.label("name"), *_SUMS).select_from(costs)
@@ -49,7 +53,9 @@ class CostVerbs(ArchivePart):
             for labels, owner in ((session_labels, sessions), (_labels_of_root, _roots)):
                 query = query.outerjoin(labels, (labels.c.id == owner.c.id) & (labels.c.key == clean(label)))
         if without:
-            query = query.where(costs.c.id.not_in(without))
+            query = query.where(costs.c.id.not_in(bindparam("without", list(without), **_OF_ANY_NUMBER)))
+        if up_to is not None:
+            query = query.where(costs.c.id <= up_to)
         if since_ms is not None:
             query = query.where(costs.c.ended_ms >= since_ms)
         if until_ms is not None:

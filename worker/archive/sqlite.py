@@ -10,17 +10,19 @@ from typing import Any, Final
 
 from sqlalchemy import URL, ColumnElement, Connection, Engine, create_engine, event, text
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql import bindparam
 from sqlalchemy.sql.dml import ReturningInsert
 
 from ..errors import ArchiveUnavailable, CeleryAgentsError, ConfigurationError
-from .dialects import READ_SECONDS, TOO_LONG, WRITE_SECONDS
+from .dialects import READ_SECONDS, TOO_LONG, WRITE_SECONDS, refused_value
 from .tables import sessions
 
 _BUSY_MS: Final = 10_000
 _PAUSE_SECONDS: Final = 0.01
 # Between two looks at the clock; about a millisecond of work.
 _INSTRUCTIONS: Final = 10_000
+_FILE: Final = "file"
 _CLEAR: Final = text("DELETE FROM session_words WHERE rowid = :row")
 _WRITE: Final = text("INSERT INTO session_words (rowid, words, error_words) VALUES (:row, :words, :error_words)")
 
@@ -45,16 +47,43 @@ class Sqlite:
     error: type[Exception] = sqlite3.Error
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path.absolute()
 
     def open(self) -> Engine:
         """See `Dialect`."""
         # Without an isolation level sqlite3 begins no transaction by itself: `_begin` does, as the writer it may be.
         options: dict[str, Any] = {"isolation_level": None, "timeout": _BUSY_MS / 1000}
         engine = create_engine(URL.create("sqlite+pysqlite", database=str(self._path)), connect_args=options)
-        event.listen(engine, "connect", _set_up)
-        event.listen(engine, "begin", _begin)
+        event.listen(engine, "connect", self._set_up)
+        event.listen(engine, "begin", self._begin)
         return engine
+
+    def _set_up(self, connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
+        """Let readers go on beside one writer, and let a commit be on the disk before it returns."""
+        _use_wal(connection)
+        for pragma in ("synchronous = FULL", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        record.info[_FILE] = self._file()
+
+    def _begin(self, connection: Connection) -> None:
+        writes = bool(connection.get_execution_options().get("writes"))
+        limit = time.monotonic() + (WRITE_SECONDS if writes else READ_SECONDS)
+        if connection.info[_FILE] != self._file():  # what is written to a file without a name is lost
+            connection.invalidate()
+            raise sqlite3.OperationalError("its file was deleted or replaced while it was open")
+        raw = connection.connection.driver_connection
+        assert isinstance(raw, sqlite3.Connection)
+        raw.set_progress_handler(lambda: int(time.monotonic() > limit), _INSTRUCTIONS)
+        # A transaction that would write later than it reads may find that another one has written, and fail.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    def _file(self) -> tuple[int, int] | None:
+        """The file that has the archive's name at present; None: there is none."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def prepare(self, connection: Connection) -> None:
         """See `Dialect`: the transaction is the only one that writes."""
@@ -79,6 +108,8 @@ class Sqlite:
         for name, sentence in _MEANINGS.items():
             if code.startswith(name):
                 return ArchiveUnavailable(f"the archive {path} {sentence}")
+        if code.startswith(("SQLITE_CONSTRAINT", "SQLITE_TOOBIG")):
+            return refused_value(str(error))
         if code.startswith("SQLITE_NOTADB"):
             return ConfigurationError(f"the archive {path} is no database of SQLite; name another file")
         if "no such module: fts5" in str(error):
@@ -101,14 +132,6 @@ _MEANINGS: Final = {
 }
 
 
-def _set_up(connection: sqlite3.Connection, record: object) -> None:
-    """Let readers go on beside one writer, and let a commit be on the disk before it returns."""
-    del record
-    _use_wal(connection)
-    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Switch to WAL, as a new file is once. Where two do so at once, SQLite refuses one of them without waiting."""
     limit = time.monotonic() + _BUSY_MS / 1000
@@ -121,13 +144,3 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             time.sleep(_PAUSE_SECONDS)
         else:
             return
-
-
-def _begin(connection: Connection) -> None:
-    writes = bool(connection.get_execution_options().get("writes"))
-    limit = time.monotonic() + (WRITE_SECONDS if writes else READ_SECONDS)
-    raw = connection.connection.driver_connection
-    assert isinstance(raw, sqlite3.Connection)
-    raw.set_progress_handler(lambda: int(time.monotonic() > limit), _INSTRUCTIONS)
-    # A transaction that would write later than it reads may find that another one has written, and fail.
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -23,6 +23,7 @@ NEW: Final = 0
 
 _FIRST_WORDS: Final = 200
 _ERROR_CHARS: Final = 2_000
+_MODEL_CHARS: Final = 200  # PostgreSQL has a limit for what is in an index
 _LARGEST: Final = 2**53
 _AT_ONCE: Final = 500
 
@@ -168,11 +169,13 @@ def _insert_labels(connection: Connection, row: int, session: ArchivedSession) -
 
 
 def _insert_costs(connection: Connection, row: int, found: Sequence[ExecutionCost]) -> None:
-    values = [
-        {
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in found:
+        model = clean(each.model)[:_MODEL_CHARS]
+        values = {
             "id": row,
             "execution_id": each.execution_id,
-            "model": clean(each.model),
+            "model": model,
             "agent": clean(each.agent),
             "ended_ms": each.ended_ms,
             "steps": each.steps,
@@ -180,10 +183,12 @@ def _insert_costs(connection: Connection, row: int, found: Sequence[ExecutionCos
             "cost": each.cost,
             "is_unpriced": int(not each.is_priced),
         }
-        for each in found
-    ]
-    if values:
-        connection.execute(insert(costs), values)
+        same = rows.setdefault((each.execution_id, model), values)
+        if same is not values:  # models of which nothing but what was cut or replaced differs
+            same |= {name: same[name] + values[name] for name in ("steps", "tokens", "cost")}
+            same["is_unpriced"] |= values["is_unpriced"]
+    if rows:
+        connection.execute(insert(costs), list(rows.values()))
 
 
 def _values(session: ArchivedSession, *, size: int, revision: int) -> dict[str, Any]:

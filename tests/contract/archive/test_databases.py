@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from celery_agents.worker.archive.sql_archive import Archive
 from celery_agents.worker.errors import ArchiveUnavailable, ConfigurationError
 
 from support.archives import entry, key
-from support.postgresql import PostgresqlServer
+from support.postgresql import POSTGRESQL_MISSING, PostgresqlServer, find_programs
 from support.processes import free_port
 
 Statements = Callable[..., list[tuple[object, ...]]]
@@ -260,6 +262,28 @@ def test_sqlite_that_another_process_locks_is_waited_for(tmp_path: Path, monkeyp
     archive.close()
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_written_to_a_file_that_was_deleted_or_replaced(tmp_path: Path, *, replaced: bool) -> None:
+    archive, other = (open_archive(f"sqlite:///{tmp_path}/{name}.db") for name in "ab")
+    for each in (archive, other):
+        each.store(entry(), seen=0)
+    other.close()
+    (tmp_path / "a.db").unlink()
+    if replaced:
+        (tmp_path / "a.db-wal").unlink()
+        (tmp_path / "a.db-shm").unlink()
+        (tmp_path / "b.db").rename(tmp_path / "a.db")
+    with pytest.raises(ArchiveUnavailable, match="was deleted or replaced while it was open"):
+        archive.store(entry("second"), seen=0)
+    if replaced:
+        assert archive.store(entry("second"), seen=0) == 1
+        assert archive.facts().sessions == 2
+    else:
+        with pytest.raises(ArchiveUnavailable, match="restore it from a backup"):
+            archive.facts()
+    archive.close()
+
+
 # --- PostgreSQL ----------------------------------------------------------------------------------------------------
 
 
@@ -319,8 +343,6 @@ def test_errors_of_postgresql_have_a_sentence(error: Exception, told: str) -> No
 
 
 def test_a_postgresql_that_was_killed_is_used_again_when_it_is_back(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from support.postgresql import POSTGRESQL_MISSING, find_programs
-
     if find_programs() is None:
         pytest.skip(POSTGRESQL_MISSING)
     with tempfile.TemporaryDirectory(prefix="postgresql-") as folder, PostgresqlServer(Path(folder)) as server:
@@ -333,3 +355,37 @@ def test_a_postgresql_that_was_killed_is_used_again_when_it_is_back(tmp_path_fac
         assert archive.document(key())[1] == b"everything"
         assert archive.store(entry("second"), seen=0) == 1
         archive.close()
+
+
+def test_a_postgresql_that_hangs_is_given_up_by_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    from celery_agents.worker.archive import postgresql
+
+    if find_programs() is None:
+        pytest.skip(POSTGRESQL_MISSING)
+    monkeypatch.setattr(postgresql, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(postgresql, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(postgresql, "CONNECT_SECONDS", 2)
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as folder, PostgresqlServer(Path(folder)) as server:
+        url = server.url(server.new_database())
+        archive, other = open_archive(url), open_archive(url)
+        archive.store(entry(), seen=0)
+        server.signal_all(signal.SIGSTOP)
+        waits: list[float] = []
+
+        def ask(asked: Archive) -> None:
+            began = time.monotonic()
+            with pytest.raises(ArchiveUnavailable, match="does not answer"):
+                asked.facts()
+            waits.append(time.monotonic() - began)
+
+        threads = [threading.Thread(target=ask, args=(asked,), daemon=True) for asked in (archive, *[other] * 4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(30)
+        server.signal_all(signal.SIGCONT)
+        assert len(waits) == 5
+        assert max(waits) < 6, waits
+        assert archive.document(key())[1] == b"everything"
+        for each in (archive, other):
+            each.close()

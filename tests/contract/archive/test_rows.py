@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_agents.worker.archive.rows import RowState, Search, StoredRow
+from celery_agents.worker.archive.rows import CostBy, RowState, Search, StoredRow
 from celery_agents.worker.archive.sql_archive import Archive
 from celery_agents.worker.errors import SessionNotFound, StateUnreadable
 
@@ -217,3 +217,20 @@ def _pack(document: bytes) -> bytes:
     from celery_agents.worker.archive.documents import pack
 
     return pack(document)
+
+
+def test_models_of_any_name_are_stored_and_added_up(archive: Archive) -> None:
+    """PostgreSQL refuses what is too long for an index, and of all databases none takes a model of an execution twice."""
+    long = "".join(random.Random(1).choices("abcdefghijklmnop", k=5_000))
+    models = (long, f"{long} ", "a\0", "a\ufffd", "a\ud800")
+    assert archive.store(entry(costs=tuple(cost(model=each) for each in models)), seen=0) == 1
+    sums = {each.name: each for each in archive.costs(CostBy.MODEL)}
+    assert {name: each.steps for name, each in sums.items()} == {long[:200]: 4, "a\ufffd": 4, "a?": 2}
+    assert sums[long[:200]].executions == 1
+
+
+def test_a_session_that_its_database_refuses_is_told_from_an_archive_that_is_away(archive: Archive) -> None:
+    twice = entry(execution_id="e\0", costs=(cost(cost=None),))
+    with pytest.raises(StateUnreadable, match="its database refuses a value"):
+        archive.store(twice, seen=0)
+    assert archive.store(entry(), seen=0) == 1

@@ -229,6 +229,17 @@ def test_costs_leave_out_what_is_in_redis_again(billed: Archive) -> None:
     assert [each.name for each in billed.costs(CostBy.AGENT, without=[each.place for each in found])] == ["sales"]
 
 
+def test_costs_leave_out_any_number_of_sessions_and_those_that_were_added_later(billed: Archive) -> None:
+    found = [each.place for each in billed.search(Search(labels={"customer": "42"})).sessions]
+    many = [*range(1_000_000, 1_070_000), *found]
+    assert [each.name for each in billed.costs(CostBy.AGENT, without=many)] == ["sales"]
+    newest = billed.newest_place()
+    assert newest == max(each.place for each in billed.search(Search()).sessions)
+    before = billed.costs(CostBy.AGENT)
+    billed.store(entry("later", costs=(cost(),)), seen=0)
+    assert billed.costs(CostBy.AGENT, up_to=newest) == before != billed.costs(CostBy.AGENT)
+
+
 def test_costs_of_a_time(billed: Archive) -> None:
     assert [each.executions for each in billed.costs(CostBy.AGENT, since_ms=2 * DAY_MS)] == [1, 1]
     assert [each.name for each in billed.costs(CostBy.AGENT, until_ms=2 * DAY_MS)] == ["helpdesk"]

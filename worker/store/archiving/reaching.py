@@ -186,24 +186,22 @@ class ArchivedSessions:
             counted: Ids of the sessions that were in Redis: they do not count, although they may have moved since.
                 Others count, although they may have been restored since.
         """
-        moved = self._moved(counted)
-        while True:
-            before = moved
-            without = self._pending_without(counted) + [each.place for each in self.archive.of_ids(moved)]
-            sums = self.archive.costs(by, label=label, since_ms=since_ms, until_ms=until_ms, without=without)
-            moved = self._moved(counted)
-            if moved == before:
-                return sums
+        newest = self.archive.newest_place()  # sessions that move later are counted, or are too young
+        without = self._pending_without(counted)
+        without += self._moved(counted)
+        without += self._pending_without(counted)  # those that were restored between the two
+        return self.archive.costs(by, label=label, since_ms=since_ms, until_ms=until_ms, without=without, up_to=newest)
 
-    def _moved(self, session_ids: Set[str]) -> list[str]:
-        """Choose those that Redis does not have any more."""
-        moved, names = list[str](), sorted(session_ids)
+    def _moved(self, counted: Set[str]) -> list[int]:
+        """Places of those that Redis does not have any more."""
+        places, names = list[int](), sorted(counted)
         for first in range(0, len(names), _PENDING):
             part = names[first : first + _PENDING]
             reads: list[Command] = [("HGET", self.context.keys(each).session, "version") for each in part]
             versions = self.context.database.pipeline("archive.counted", reads)
-            moved += [name for name, version in zip(part, versions, strict=True) if version is None]
-        return moved
+            moved = [name for name, version in zip(part, versions, strict=True) if version is None]
+            places += [each.place for each in self.archive.of_ids(moved)] if moved else []
+        return places
 
     def _pending_without(self, counted: Set[str]) -> list[int]:
         """Places of the pending rows of these sessions, and of those that were deleted."""
