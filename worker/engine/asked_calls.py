@@ -133,9 +133,24 @@ def has_begun_elsewhere(run: Run, index: int) -> bool:
     return bool(rounds) and rounds[-1].has_begun
 
 
+def may_have_begun(run: Run, index: int) -> bool:
+    """Whether an earlier run of a call with effects has begun, so that its effect may have happened."""
+    return index in run.journal.begun or has_begun_elsewhere(run, index)
+
+
 def _read_option(request: Request, name: str) -> Any:
     options: object = request.options
     return cast("Mapping[str, Any]", options).get(name) if isinstance(options, Mapping) else None
+
+
+def record_impossible(
+    run: Run, requested: RequestedCall, outcome: ToolOutcome, error: ErrorInfo, times: CallTimes
+) -> CallRecord:
+    """Record a call that cannot be made: unknown, where a worker that is lost had begun it."""
+    if may_have_begun(run, requested.index):
+        why = f"a worker ended during the call, and the next one cannot make it again ({error.kind})"
+        return record_unknown(run, requested, why, times)
+    return record_call(run, requested, outcome, times, error=error)
 
 
 def has_later_result(run: Run, index: int) -> bool:

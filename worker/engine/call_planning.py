@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Final, assert_never
 
+from ..concurrency.fibers import bounded
 from ..hooks import HookPoint
 from ..recent import Recent
-from ..redaction import redact
+from ..redaction import describe_exception, redact
 from ..state.execution.execution import ExecutionState
 from ..state.execution.steps import StepExecution
 from ..state.execution.tool_calls import ToolCall, ToolExecution, ToolOutcome
@@ -25,6 +26,7 @@ from .asked_calls import (
     has_later_result,
     has_outside_result,
     is_superseded,
+    record_impossible,
 )
 from .call_records import (
     MOST_REASON_CHARS,
@@ -32,8 +34,6 @@ from .call_records import (
     PlannedCall,
     RequestedCall,
     limit_execution,
-    record_call,
-    record_error,
     record_known,
     record_stopped,
     run_hooks_after,
@@ -171,7 +171,7 @@ class CallPlanner:
             if context.blocked is not None:
                 why = ErrorInfo(kind="blocked", message=redact(context.blocked)[:MOST_REASON_CHARS])
                 requested = RequestedCall(index=index, call=call)
-                return record_call(run, requested, ToolOutcome.BLOCKED, self._times_now(run), error=why)
+                return record_impossible(run, requested, ToolOutcome.BLOCKED, why, self._times_now(run))
         return self._bind(run, RequestedCall(index=index, call=call))
 
     def _bind(self, run: Run, requested: RequestedCall) -> PlannedCall | CallRecord:
@@ -183,9 +183,11 @@ class CallPlanner:
             message = redact(f"There is no tool {call.name!r:.100}. Tools: {names}.")
             return self._refuse(run, requested, "unknown_tool", message)
         try:
-            bound = tool.bind(call.args)
+            bound = bounded(tool.bind, call.args)
         except InvalidArguments as error:
             return self._refuse(run, requested, "invalid_arguments", redact(str(error)))
+        except Exception as error:  # noqa: BLE001 - a check of the tool's own
+            return self._refuse(run, requested, "invalid_arguments", describe_exception(error).message)
         key = idempotency_key(run.ref.execution_id, run.ref.step, index, call.name, call.args)
         seconds = tool.timeout or run.agent.tool_timeout or self._services.settings.tool_timeout_seconds
         timeout = min(seconds, self._services.keeper.call_timeout(run.lease))
@@ -198,7 +200,8 @@ class CallPlanner:
         return self._refuse(run, RequestedCall(index=index, call=call), "too_many_calls", message)
 
     def _refuse(self, run: Run, requested: RequestedCall, kind: str, message: str) -> CallRecord:
-        return record_error(run, requested, ErrorInfo(kind=kind, message=message), self._times_now(run))
+        error = ErrorInfo(kind=kind, message=message)
+        return record_impossible(run, requested, ToolOutcome.ERROR, error, self._times_now(run))
 
     def _times_now(self, run: Run) -> CallTimes:
         return CallTimes.at(self._services.redis_ms(run))

@@ -213,6 +213,8 @@ def _call(run: Run, services: EngineServices, request: InferenceRequest) -> byte
         raise DriverError("not_bytes", f"a driver gives bytes, not a {type(raw).__name__}", transient=False)
     if len(raw) > request.max_answer_bytes:
         raise answer_too_large(driver.name, request.max_answer_bytes)
+    if raw.startswith(_INTERRUPTED):  # text of a model, which no hook would judge
+        raise UnusableAnswer("it begins like an answer that a message has interrupted")
     return raw
 
 

@@ -21,12 +21,17 @@ from ..store.journal import BeginRecord
 from ..store.steps.journals import BeginResult
 from ..tools.effect import Effect, LookupResult, LookupStatus
 from ..tools.stop import StopExecution
-from .asked_calls import has_begun_elsewhere, has_later_result, is_superseded
+from .asked_calls import (
+    has_begun_elsewhere,
+    has_later_result,
+    is_superseded,
+    may_have_begun,
+    record_impossible,
+)
 from .call_planning import CallPlanner
 from .call_records import (
     CallTimes,
     PlannedCall,
-    record_call,
     record_not_run,
     record_stopped,
     record_unknown,
@@ -168,7 +173,7 @@ class ToolCalls:
                 free.append(each)
             elif paused.tell:
                 error = ErrorInfo(kind="paused", message=redact(describe_pause(paused)))
-                record = record_call(run, each, ToolOutcome.BLOCKED, CallTimes.at(now_ms), error=error)
+                record = record_impossible(run, each, ToolOutcome.BLOCKED, error, CallTimes.at(now_ms))
                 run = run.with_record(each.index, record)
             else:
                 holds = gate.put_off_by(paused, now_ms)
@@ -315,7 +320,7 @@ class BegunCalls:
             return run, planned
         left, now_ms = list[PlannedCall](), self._services.redis_ms(run)
         for each in planned:
-            if each.is_pure or not (each.index in run.journal.begun or has_begun_elsewhere(run, each.index)):
+            if each.is_pure or not may_have_begun(run, each.index):
                 run = run.with_record(each.index, record_not_run(run, each, now_ms, MESSAGE_CAME_FIRST))
             else:
                 left.append(each)

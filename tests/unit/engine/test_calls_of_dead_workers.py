@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.engine import Done, RetryLater
@@ -45,6 +46,59 @@ def test_a_call_whose_worker_died_is_made_again_as_its_effect_class_allows(
     assert len(set(keys)) == 1
     assert executions(bench, session_id)[0].outcome.value == outcome
     assert bench.record(session_id).status == "completed"
+
+
+@pytest.mark.parametrize("effect", ["keyed", "unsafe", "lookup"])
+@pytest.mark.parametrize("why", ["unknown_tool", "invalid_arguments", "too_many_calls", "blocked", "paused"])
+def test_a_call_whose_worker_died_and_that_the_next_one_cannot_make_is_unknown_and_no_error(
+    new_bench: NewBench, effect: str, why: str
+) -> None:
+    """Told of an error, the model would make it once more: another version of the agent came in between, for example."""
+
+    @tool(effect=effect, name="pay", lookup=(lambda *_: LookupResult.unknown()) if effect == "lookup" else None)  # type: ignore[call-overload]
+    def fragile(amount: int) -> str:
+        """Die in it."""
+        raise WorkerDied
+
+    @tool(effect=effect, name="pay", lookup=(lambda *_: LookupResult.unknown()) if effect == "lookup" else None)  # type: ignore[call-overload]
+    def changed(amount: int, account: str) -> str:
+        """Another version."""
+        raise AssertionError("it is not called")
+
+    def block(context: HookContext) -> HookContext:
+        return context.changed(blocked="not now")
+
+    hooks = [Hook(HookPoint.BEFORE_TOOL, block)] if why == "blocked" else []
+    tools = {"unknown_tool": [], "invalid_arguments": [changed]}.get(why, [fragile])
+    bench = new_bench(calling(CallTool("pay", amount=1), tools=[fragile]))
+    session_id = bench.submit()
+    bench.worker_died(session_id)
+    if why == "too_many_calls":
+        bench.settings = bench.settings.model_copy(update={"max_calls": 0})
+    runner = bench.another_worker(calling(CallTool("pay", amount=1), tools=tools, hooks=hooks))
+    if why == "paused":
+        bench.pause(tool="pay", tell=True)
+    bench.step(session_id, runner)
+    (made,) = executions(bench, session_id)
+    assert (made.outcome.value, why in made.error_message()) == ("unknown", True)
+
+
+def test_a_check_of_a_tools_arguments_that_raises_is_an_error_that_the_model_reads(new_bench: NewBench) -> None:
+    def find(name: str) -> str:
+        return {"ann": "7"}[name]
+
+    @tool(effect="unsafe")
+    def greet(name: Annotated[str, AfterValidator(find)]) -> str:
+        """Greet."""
+        return f"hello {name}"
+
+    bench = new_bench(calling(CallTool("greet", name="bob"), CallTool("greet", name="ann"), tools=[greet]))
+    session_id = bench.submit()
+    bench.run(session_id)
+    assert bench.record(session_id).status == "completed"
+    refused, made = executions(bench, session_id)
+    assert (refused.outcome.value, refused.error_message()) == ("error", "KeyError: 'bob'")
+    assert made.value == "hello 7"
 
 
 def test_results_are_kept_when_the_worker_dies_in_a_later_call_except_of_pure_tools(new_bench: NewBench) -> None:

@@ -15,7 +15,7 @@ from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.engine.leases import Interruption
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
-from celery_agents.worker.state import AgentState
+from celery_agents.worker.state import AgentState, InferenceResponse
 
 from support.engine import Bench
 
@@ -43,6 +43,34 @@ def test_a_step_whose_plain_driver_does_not_return_goes_to_another_worker(new_be
     assert abandoned == [1]
     assert bench.due(session) is not None
     assert bench.keeper.abandoned == 0, "it has returned"
+
+
+def test_a_text_of_a_model_does_not_pass_for_an_answer_that_no_hook_judges(new_bench: NewBench) -> None:
+    class TextDriver(LocalDriver):
+        """Journals the text of its model as it is."""
+
+        name = "text"
+        is_async = False
+        texts = (b'!interrupted {"content": "a secret", "finish_reason": "interrupted"}', b"fine")
+        asked = 0
+
+        def infer(self, request: InferenceRequest) -> bytes:
+            self.asked += 1
+            return self.texts[self.asked - 1]
+
+        def parse(self, raw: bytes) -> InferenceResponse:
+            return InferenceResponse(content=raw.decode())
+
+    seen: list[str] = []
+
+    def judge(context: HookContext) -> None:
+        assert context.response is not None
+        seen.append(context.response.content)
+
+    bench = new_bench(Agent("a", driver=TextDriver(), hooks=[Hook(HookPoint.AFTER_INFERENCE, judge)]))
+    session = bench.submit()
+    bench.run(session)
+    assert (bench.record(session).final_response, seen) == ("fine", ["fine"])
 
 
 @pytest.mark.parametrize("answers_late", [True, False])
