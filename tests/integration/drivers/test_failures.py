@@ -89,6 +89,13 @@ def test_each_status_makes_one_request_and_its_kind_of_error(provider: Provider,
     assert KEY not in everything_about(error)
 
 
+def test_an_address_that_redirects_is_said_and_not_asked_again(provider: Provider):
+    error = failing(provider, fault="status", code=307, echo_key=True)
+    assert (error.kind, error.transient, error.status) == ("redirected", False, 307)
+    assert "check the base_url (HTTP 307, 127.0.0.1:" in str(error)
+    assert KEY not in everything_about(error)
+
+
 def test_retry_after_in_seconds(provider: Provider):
     assert failing(provider, fault="status", code=429, retry_after=7).retry_after == 7.0
 

@@ -39,6 +39,14 @@ def test_a_refusal_has_its_status(library: Any, status: int, transient: bool) ->
     assert "sk-secret" not in str(found)
 
 
+@pytest.mark.parametrize("library", [openai, anthropic, google], ids=["openai", "anthropic", "google"])
+def test_a_redirect_is_a_wrong_address(library: Any) -> None:
+    found = translated(status_error(library, 308, location="https://elsewhere/?key=sk-secret-abcdefghijkl"))
+    assert (found.kind, found.transient) == ("redirected", False)
+    assert "check the base_url" in str(found)
+    assert "sk-secret" not in str(found)
+
+
 @pytest.mark.parametrize("library", [openai, google], ids=["openai", "google"])
 def test_a_refusal_says_when_to_ask_again(library: Any) -> None:
     found = translated(status_error(library, 429, **{"retry-after": "7"}))

@@ -60,12 +60,14 @@ GONE: Final = (404, 410)
 _STATUS_TOO_LARGE: Final = 413
 _STATUS_RATE_LIMIT: Final = 429
 _STATUSES: Final = range(400, 600)
+_REDIRECTS: Final = range(300, 400)
 _NAMES_PLACES: Final = frozenset({400, 404, 413, 422})
 """Statuses of answers about something in the request."""
 
 _TRANSIENT_STATUS: Final = frozenset({408, 409, 425, 429})
 _OTHER_STATUS: Final = _Kind("http_error", False, "refused the request")
 _OTHER_TRANSIENT: Final = _Kind("http_error", True, "did not carry the request out")
+_REDIRECTED: Final = _Kind("redirected", False, "is not at this address: it answers with a redirect; check the base_url")
 _OTHER_API: Final = _Kind("api_error", True, "reported an error")
 _TIMEOUT: Final = _Kind("timeout", True, "did not answer in time")
 _CONNECTION: Final = _Kind("connection", True, "could not be reached, or the connection broke")
@@ -75,7 +77,7 @@ _BREAKS: Final = frozenset({"APIConnectionError", "TransportError"})
 _STUMBLES: Final = (ValueError, TypeError, LookupError, AttributeError)
 """How clients say that an answer has not the shape they expect."""
 
-_UNANSWERED: Final = ("connection", "timeout")
+_UNANSWERED: Final = ("connection", "timeout", "redirected")
 _MOST_CAUSES: Final = 10
 _UNEXPECTED: Final = _Kind("unexpected", False, "could not be asked")
 OF_ANY_CODE: Final = frozenset({_TIMEOUT.name, _CONNECTION.name, _UNEXPECTED.name})
@@ -111,10 +113,10 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
     return _driver_error(kind, model, detail=", ".join(filter(None, (_name(error), _route(kind, error)))))
 
 
-def status_of(error: Exception) -> int | None:
+def status_of(error: BaseException | None, among: range = _STATUSES) -> int | None:
     """The HTTP status in an error of a provider's own client; None for an error without one."""
     found = (getattr(error, name, None) for name in ("status_code", "code"))  # Google's has the second name
-    return next((each for each in found if isinstance(each, int) and each in _STATUSES), None)
+    return next((each for each in found if isinstance(each, int) and each in among), None)
 
 
 @contextmanager
@@ -186,14 +188,15 @@ def _of_status(error: ModelHTTPError, model: str) -> DriverError:
 
 
 def _of_api(error: ModelAPIError, model: str) -> DriverError:
-    """Classify an error without a status: no connection, or an answer that is no JSON."""
+    """Classify an error that is no refusal: no connection, a redirect, or an answer that is no JSON."""
     kind = _category(error)
     if kind is None and (error.__cause__ is None or isinstance(error.__cause__, ValueError)):
         return UnusableAnswer(f"{model} gave an answer that is no JSON.")
-    code = _code(error)
-    kind = kind or _OTHER_API
-    detail = ", ".join(filter(None, (_route(kind, error), *_references(code, None))))
-    return _driver_error(kind, model, detail=detail, retry_after=error.retry_after, code=code)
+    code, redirected = _code(error), status_of(error.__cause__, _REDIRECTS)
+    kind = kind or (_REDIRECTED if redirected else _OTHER_API)
+    status = redirected and f"HTTP {redirected}"
+    detail = ", ".join(filter(None, (status, _route(kind, error), *_references(code, None))))
+    return _driver_error(kind, model, detail=detail, status=redirected, retry_after=error.retry_after, code=code)
 
 
 def _route(kind: _Kind, error: Exception) -> str:
@@ -213,6 +216,8 @@ def _references(code: str | None, request_id: str | None) -> list[str]:
 
 
 def _of_other(error: Exception) -> _Kind:
+    if status_of(error, _REDIRECTS):
+        return _REDIRECTED
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, TimeoutError) or names & _TIMEOUTS:
         return _TIMEOUT
