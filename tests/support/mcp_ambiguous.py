@@ -122,6 +122,8 @@ SILENT: dict[str, Way] = {
 
 FAILING: dict[str, Way] = {
     "an error of the protocol": lambda handler, asked: handler.fail(asked, -32603, "it is broken"),
+    "an error of its own": lambda handler, asked: handler.fail(asked, -32000, "Order 7 is not known"),
+    "another error of its own": lambda handler, asked: handler.fail(asked, -32001, "Session not found"),
     "HTTP 400": _say(400),
     "HTTP 403": _say(403),
     "HTTP 404": _say(404),

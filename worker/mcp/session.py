@@ -6,6 +6,7 @@ Imported inside functions only, because it needs the library `mcp`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
@@ -43,6 +44,8 @@ _MAX_KEY_CHARS: Final = 200
 _MAX_URL_CHARS: Final = 2_048
 _MAX_STATE_CHARS: Final = 64_000
 _MAX_TASK_ID_CHARS: Final = 1_000
+# In the library's errors of a connection; a server's own text with them leaves open whether a call was carried out.
+_OF_CONNECTION: Final = re.compile("connection|stream|timed out|timeout", re.IGNORECASE)
 
 
 class _TaskStarted(types.Result):
@@ -251,7 +254,7 @@ class ServerSession:
             sentence = too_large(self._server.max_message_bytes)
             if error.code == TOO_LARGE or sentence in error.message:
                 raise AnswerTooLarge(sentence) from error
-            if error.code in (LOST, types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT):
+            if error.code == LOST or _is_of_connection(error):
                 raise ConnectionLost(self._server.name, error.message) from error
             if error.code in (UNREADABLE, types.PARSE_ERROR):
                 raise AnswerUnreadable(_cut(error.message)) from error
@@ -299,9 +302,15 @@ def trouble_of(error: BaseException) -> str:
         return REFUSES
     if isinstance(error, MCPToolError):
         return UNUSABLE
-    if not isinstance(error, MCPError) or error.code in (NOT_SENT, LOST, NO_CREDENTIALS, types.CONNECTION_CLOSED):
+    if not isinstance(error, MCPError) or error.code in (NOT_SENT, LOST, NO_CREDENTIALS) or _is_of_connection(error):
         return AWAY
     return REFUSES if error.code in (DENIED, FORBIDDEN) else UNUSABLE
+
+
+def _is_of_connection(error: MCPError) -> bool:
+    """Whether the connection was closed, or the time was over: servers have both codes for errors of their own, too."""
+    codes = (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT)
+    return error.code in codes and _OF_CONNECTION.search(error.message) is not None
 
 
 def _remote_tool(tool: types.Tool) -> RemoteTool:
