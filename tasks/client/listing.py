@@ -219,6 +219,6 @@ def iterate_headers(
 
 
 def _write_cursor(found: list[Header]) -> str:
-    """The time and the id of the last session of the page whose time is known: that of an unreadable one may not be."""
-    last = next((header for header in reversed(found) if header.updated_ms), found[-1])
-    return f"{last.updated_ms}:{last.session_id}"
+    """The time and the id of the last session of the page; one that has changed meanwhile says when that was."""
+    updated_ms, session_id = min((header.updated_ms, header.session_id) for header in found)
+    return f"{updated_ms}:{session_id}"

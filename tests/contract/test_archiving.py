@@ -287,6 +287,17 @@ def test_a_listing_has_each_session_once_whenever_one_changes_its_place(
     assert read_on_the_way(lab, listed, is_moved=is_moved) == {}
 
 
+def test_an_unreadable_session_keeps_no_other_from_the_pages_before_the_archive_s(lab: ArchiveLab) -> None:
+    names = ["old", "middle", "new"]
+    for lab.bench.session in names:
+        lab.end()
+        time.sleep(0.002)
+    lab.bench.session = "old"
+    assert lab.move() is MoveOutcome.MOVED
+    lab.bench.database("HSET", lab.store.context.keys("new").session, "version", "x")
+    assert [each.session_id for each in read_page(lab.store, Filter(), 1, None)] == names[::-1]
+
+
 def test_a_session_that_goes_on_while_it_is_listed_comes_in_its_order(lab: ArchiveLab) -> None:
     name = lab.session
     for trips in range(100):

@@ -15,7 +15,7 @@ from celery_agents.worker.store import StepRef
 from celery_agents.worker.store.database import Command, Database
 from celery_agents.worker.store.sessions.past_reads import StepAddress
 
-from support.asking import a_request, ask, header
+from support.asking import a_request, ask, header, now_ms
 from support.store import Bench, step_transition
 
 pytestmark = pytest.mark.leaves_keys("executions wait, run and are parked")
@@ -147,6 +147,26 @@ def test_pages_end_between_the_children_that_one_step_has_made(database: Databas
     assert page.cursor is not None
     assert len(page.cursor) < 200
     assert sorted(header.session_id for header in page) == sorted([root, *family])
+
+
+def test_a_session_that_changes_while_its_page_is_read_does_not_bring_the_pages_before_it_again(bench: Bench) -> None:
+    everything = [header.session_id for header in iterate_headers(bench.store, Filter())]
+    keys = bench.store.context.keys(everything[3])
+
+    def change() -> None:
+        bench.database("HSET", keys.session, "updated", now_ms(bench) + 60_000)
+        bench.database("ZADD", keys.shard.sessions, now_ms(bench) + 60_000, everything[3])
+
+    bench.spy.before("headers", change)
+    assert [header.session_id for header in read_page(bench.store, Filter(), 4, None)] == everything
+
+
+def test_an_unreadable_session_is_listed_at_the_time_at_which_it_was_updated(bench: Bench) -> None:
+    everything = [(header.session_id, header.updated_ms) for header in iterate_headers(bench.store, Filter())]
+    bench.database("HSET", bench.store.context.keys(everything[5][0]).session, "version", "x")
+    assert [
+        (header.session_id, header.updated_ms) for header in read_page(bench.store, Filter(), 2, None)
+    ] == everything
 
 
 def test_a_summary_counts_tokens_of_all_kinds_and_damaged_ones_are_not_known(bench: Bench) -> None:

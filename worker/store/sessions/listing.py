@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ...errors import StateUnreadable
@@ -110,10 +110,16 @@ class ListVerbs(StorePart):
         entries, beyond = _read_index(context, index, _Bounds(newest_ms, oldest_ms, most), wanted)
         page, rest = _take(context, entries, wanted, limit)
         rest = rest or beyond
-        found = read_headers(context, [context.keys(each.name) for each in page if not each.is_damaged])
+        read = iter(read_headers(context, [context.keys(each.name) for each in page if not each.is_damaged]))
         no_id = StateUnreadable("the listing", "an entry is no session id")
-        unreadable = [_unreadable_header(each.name, b"", no_id) for each in page if each.is_damaged]
-        return [*(item for item in found if item is not None), *unreadable], rest[0].at_ms if rest else None
+        found = [_unreadable_header(each.name, b"", no_id) if each.is_damaged else next(read) for each in page]
+        headers = [
+            # The index knows when an unreadable one was updated.
+            header if header.updated_ms >= entry.at_ms else replace(header, updated_ms=entry.at_ms)
+            for entry, header in zip(page, found, strict=True)
+            if header is not None
+        ]
+        return headers, rest[0].at_ms if rest else None
 
     def find_matching(self, prefix: str, limit: int = 10) -> list[str]:
         """Find sessions whose id begins with this text, in sorted order; reads the listing's names in batches."""
