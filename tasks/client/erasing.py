@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from ...worker.archive.rows import Search
-from ...worker.errors import InvalidInput, SessionNotFound
+from ...worker.errors import InvalidInput, SessionNotFound, StateUnreadable
 from ...worker.store.labels import check_labels
 from .deleting import DeletingVerbs
 from .inputs import check_caller, check_seconds
@@ -71,16 +71,19 @@ class ErasingVerbs(DeletingVerbs):
             raise InvalidInput("label", label, "name at least one; without a label there is nothing to erase.")
         check_caller(by)
         check_seconds(timeout)
-        erased, left, empty_looks = dict[str, None](), dict[str, str](), 0
+        erased, left, tried, empty_looks = dict[str, None](), dict[str, str](), set[str](), 0
         while empty_looks < 2:  # the first may have missed a session that was restored while it looked
-            found = [each.session_id for each in iterate_all(self.store, Filter(labels=labels))]
-            ids = [each for name in found if name not in left for each in (name, *self._forks_of(name))]
+            listed = [each.session_id for each in iterate_all(self.store, Filter(labels=labels))]
+            unlisted = self.store.sessions.find_labelled(labels).difference(listed, tried)  # they cannot be read
+            tried |= unlisted
+            names = [name for name in (*listed, *unlisted) if name not in left]
+            ids = [each for name in names for each in (name, *self._forks_of(name))]
             empty_looks = 0 if ids else empty_looks + 1
             for name in reversed(ids):
                 members = [*self._members_below(name), name]
                 try:
                     self.delete(name, by=by, timeout=timeout)
-                except TimeoutError as error:
+                except (TimeoutError, StateUnreadable) as error:
                     left[name] = str(error)
                 except SessionNotFound:
                     continue  # it went with another one

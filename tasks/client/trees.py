@@ -80,13 +80,12 @@ class TreeVerbs(ClientConnection):
             has_ended = not self._is_active(root.path[-1])  # asked before the read, which then finds the last events
             found = self._read_events(followed)
             yield from found
-            if found:
-                continue
-            if has_ended:
+            if has_ended and not found:
                 return
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"session {root.path[-1]} has not ended in time; it goes on")
-            self.store.sessions.watch(root.path[-1], root.position, _BLOCK_MS)
+            if not found:
+                self.store.sessions.watch(root.path[-1], root.position, _BLOCK_MS)
 
     def _read_events(self, followed: dict[str, _Followed]) -> list[TreeEvent]:
         """The new events of these sessions; sessions that they start are followed from now on."""

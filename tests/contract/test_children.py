@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from celery_agents.tasks.client.trees import TreeVerbs
 from celery_agents.worker.engine import operation_transition, retry_transition, stop_transition
 from celery_agents.worker.errors import ActionRefused, ClaimLost
 from celery_agents.worker.state import MAX_DEPTH, ChildEnd
 from celery_agents.worker.store import ChildPlan, InboxKind, Operation, RefusedWait, StoredWait
+from celery_agents.worker.store.store import Store
 
 from support.asking import (
     commit_leg,
@@ -355,3 +357,24 @@ def test_an_end_that_meets_a_deleted_parent_leaves_nothing_of_it(bench: Bench) -
     assert bench.database("HGETALL", keys.session)[::2] == [b"created"]
     assert not any(bench.database("EXISTS", name) for name in (keys.ctl, keys.events, bench.journal(bench.ref())))
     assert bench.due() is None
+
+
+class Trees(TreeVerbs):
+    """The verbs of the client, on a store of the test."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shards_checked = True
+
+
+def test_a_tree_whose_events_never_stop_is_followed_until_its_time_is_over(bench: Bench) -> None:
+    bench.submit()
+    event = ("type", "retrying", "execution", bench.execution, "step", 1, "data", "{}")
+
+    def follow() -> None:
+        for number, _ in enumerate(Trees(bench.store).tree_events(bench.session, timeout=0.2)):
+            assert number < 10_000
+            bench.database("XADD", bench.store.context.keys(bench.session).events, "*", *event)
+
+    with pytest.raises(TimeoutError, match=f"session {bench.session} has not ended in time"):
+        follow()

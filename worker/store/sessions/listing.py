@@ -121,6 +121,18 @@ class ListVerbs(StorePart):
         ]
         return headers, rest[0].at_ms if rest else None
 
+    def find_labelled(self, labels: Mapping[str, str]) -> set[str]:
+        """Find the sessions that have all of these labels, one at least, also those whose headers cannot be read."""
+        ranges = [sessions_range(*label) for label in labels.items()]
+        listed = self._context.read_shards(
+            "list.labelled", lambda shard: [("ZRANGEBYLEX", shard.labels, *each) for each in ranges]
+        )
+        found: list[set[str]] = [
+            {fields.name(session_of(member)) for reply in replies for member in reply}
+            for replies in zip(*listed.values(), strict=True)
+        ]
+        return set.intersection(*found)
+
     def find_matching(self, prefix: str, limit: int = 10) -> list[str]:
         """Find sessions whose id begins with this text, in sorted order; reads the listing's names in batches."""
         found: set[str] = set()

@@ -1,0 +1,72 @@
+"""Erasing sessions that somebody has damaged: each is erased or named, and no other stays for its sake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_agents.tasks.client.erasing import ErasingVerbs
+from celery_agents.worker.store.keys import SessionKeys
+from celery_agents.worker.store.store import Store
+
+from support.store import Bench
+
+pytestmark = pytest.mark.leaves_keys("a key of another type stays, with what its session has")
+
+LABELS = {"user": "42"}
+Damage = Callable[[SessionKeys], tuple[Any, ...]]
+
+FIELDS: dict[str, Damage] = {
+    "version": lambda keys: ("HSET", keys.session, "version", "x"),
+    "status": lambda keys: ("HSET", keys.session, "status", b"\xff"),
+    "labels": lambda keys: ("HSET", keys.session, "labels", "{"),
+    "head": lambda keys: ("HSET", keys.session, "head", "{"),
+    "step": lambda keys: ("HSET", keys.ctl, "step", "x"),
+    "phase": lambda keys: ("HSET", keys.ctl, "phase", b"\xff"),
+}
+TYPES: dict[str, Damage] = {
+    "the session is a text": lambda keys: ("SET", keys.session, "x"),
+    "its control fields are a text": lambda keys: ("SET", keys.ctl, "x"),
+}
+
+
+class Erasing(ErasingVerbs):
+    """The verb of the client, on a store of the test."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shards_checked = True
+
+    def _publish(self, step: object) -> None: ...
+
+
+def erase_with_one_damaged(bench: Bench, damage: Damage, *, has_ended: bool) -> tuple[set[str], set[str]]:
+    """What an erasure has erased and named of three sessions, of which the second is damaged."""
+    names = ["first", "damaged", "last"]
+    for bench.session in names:
+        bench.execution = f"e-{bench.session}"
+        bench.submit(labels=LABELS)
+        if has_ended:
+            bench.commit(bench.claim(), final=True)
+    bench.database(*damage(bench.store.context.keys("damaged")))
+    found = Erasing(bench.store).erase(label=LABELS, timeout=0.2)
+    assert {header.session_id for header in bench.store.sessions.headers_of(names)} == set(found.left)
+    return set(found.sessions), set(found.left)
+
+
+@pytest.mark.parametrize("damage", FIELDS.values(), ids=FIELDS)
+def test_a_session_with_a_damaged_field_is_erased_when_it_has_ended(bench: Bench, damage: Damage) -> None:
+    assert erase_with_one_damaged(bench, damage, has_ended=True) == ({"first", "damaged", "last"}, set())
+
+
+@pytest.mark.parametrize("damage", FIELDS.values(), ids=FIELDS)
+def test_one_that_runs_and_cannot_be_stopped_is_named(bench: Bench, damage: Damage) -> None:
+    assert erase_with_one_damaged(bench, damage, has_ended=False) == ({"first", "last"}, {"damaged"})
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+@pytest.mark.parametrize("damage", TYPES.values(), ids=TYPES)
+def test_one_whose_key_is_of_another_type_is_named(bench: Bench, damage: Damage, has_ended: bool) -> None:
+    assert erase_with_one_damaged(bench, damage, has_ended=has_ended) == ({"first", "last"}, {"damaged"})
