@@ -141,19 +141,19 @@ class ForkingVerbs(ClientConnection):
             labels=None if labels is None else check_labels(labels),
         )  # fmt: skip
         wanted.check(self.settings.max_message_bytes)
-        key = None if idempotency_key is None else f"{source}:{idempotency_key}"
-        fork_id = ChildSessionId.of(f"{source.partition('.')[0]}.{derive_id(key, 'fork')}")
+        fork_id = ChildSessionId.of(f"{source.partition('.')[0]}.{derive_id(idempotency_key, f'fork:{source}')}")
+        key = "" if idempotency_key is None else f"{source}:{idempotency_key}"
         copy = Copy(
             change=wanted.of, share=self._share_of(wanted.labels),
             past=None if wanted.at is None else self.store.sessions.parts_at(source, wanted.at),
             queue="" if agent is None else self._queues.queue_of(agent),
-            fingerprint="" if key is None else canonical_digest(["fork", key, *wanted.facts()]),
+            fingerprint="" if not key else canonical_digest(["fork", key, *wanted.facts()]),
         )  # fmt: skip
         effects = tuple(self._effects_after(source, wanted.at))  # before, since the source may have gone behind it
         try:
             self._publish(self.store.sessions.fork(source, fork_id, copy, version=expected_version))
         except SessionConflict:
-            if key is not None and self._is_fork(fork_id, source):
+            if key and self._is_fork(fork_id, source):
                 raise IdempotencyMismatch(
                     f"idempotency_key {idempotency_key!r} was used for another fork of session {source}; take another"
                 ) from None

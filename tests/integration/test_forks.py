@@ -182,6 +182,8 @@ def test_forks_whose_worker_is_killed_make_each_effect_once(tmp_path: Path) -> N
         ({"agent": "no agent"}, "agent"),
         ({"system_prompt": 3}, "system_prompt: give a text"),
         ({"labels": {"": "x"}}, "labels"),
+        ({"idempotency_key": ""}, "idempotency_key: use a text of 1 to"),
+        ({"idempotency_key": 7}, "idempotency_key: use a text of 1 to .* 7"),
     ],
 )
 def test_what_cannot_be_forked_is_named_and_nothing_is_written(
