@@ -194,7 +194,7 @@ def _of_api(error: ModelAPIError, model: str) -> DriverError:
         return UnusableAnswer(f"{model} gave an answer that is no JSON.")
     code, redirected = _code(error), status_of(error.__cause__, _REDIRECTS)
     kind = kind or (_REDIRECTED if redirected else _OTHER_API)
-    status = redirected and f"HTTP {redirected}"
+    status = f"HTTP {redirected}" if redirected else ""
     detail = ", ".join(filter(None, (status, _route(kind, error), *_references(code, None))))
     return _driver_error(kind, model, detail=detail, status=redirected, retry_after=error.retry_after, code=code)
 

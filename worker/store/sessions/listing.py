@@ -127,11 +127,9 @@ class ListVerbs(StorePart):
         listed = self._context.read_shards(
             "list.labelled", lambda shard: [("ZRANGEBYLEX", shard.labels, *each) for each in ranges]
         )
-        found: list[set[str]] = [
-            {fields.name(session_of(member)) for reply in replies for member in reply}
-            for replies in zip(*listed.values(), strict=True)
-        ]
-        return set.intersection(*found)
+        members = [[each for found in replies for each in found] for replies in zip(*listed.values(), strict=True)]
+        first, *others = ({fields.name(session_of(each)) for each in of_label} for of_label in members)
+        return first.intersection(*others)
 
     def find_matching(self, prefix: str, limit: int = 10) -> list[str]:
         """Find sessions whose id begins with this text, in sorted order; reads the listing's names in batches."""
