@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from celery_agents.tasks.client.erasing import ErasingVerbs
 from celery_agents.tasks.client.listing import Filter, read_page
 from celery_agents.tasks.client.spending import SpendingVerbs
 from celery_agents.worker.archive.rows import RowState, Search
@@ -333,31 +332,6 @@ def test_costs_of_an_archived_fork_count_with_its_own_labels(lab: ArchiveLab) ->
         assert lab.move() is MoveOutcome.MOVED
     found = {each.name: each.executions for each in Costs(lab.store).costs(by="label:customer").sums}
     assert found == {"42": 1, "": 1}
-
-
-def test_a_session_that_is_restored_while_its_label_is_erased_is_erased_too(lab: ArchiveLab) -> None:
-    name = lab.session
-    for trips in range(100):
-        lab.bench.session = f"{name}-{trips}"
-        lab.end(labels={"customer": "42"})
-        assert lab.move() is MoveOutcome.MOVED
-        lab.bench.spy.after(trips, lambda: lab.store.archived and lab.store.archived.restore(lab.session))
-        Erasing(lab.store).erase(label={"customer": "42"})
-        was_restored, lab.bench.spy.after_trips = lab.bench.spy.after_trips is None, None
-        with pytest.raises(SessionNotFound):
-            lab.store.sessions.header(lab.session)
-        if not was_restored:
-            assert trips > 5
-            return
-    raise AssertionError("it has no end")
-
-
-class Erasing(ErasingVerbs):
-    """The verb of the client, on a store of the test."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._shards_checked = True
 
 
 class Costs(SpendingVerbs):

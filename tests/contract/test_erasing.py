@@ -1,4 +1,4 @@
-"""Erasing sessions that somebody has damaged: each is erased or named, and no other stays for its sake."""
+"""Erasing, whoever damages or restores sessions meanwhile: each is erased or named, and none stays for another."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from celery_agents.tasks.client.erasing import ErasingVerbs
+from celery_agents.worker.errors import SessionNotFound
+from celery_agents.worker.store.archiving.moving import MoveOutcome
 from celery_agents.worker.store.keys import SessionKeys
 from celery_agents.worker.store.store import Store
 
+from support.archive_lab import ArchiveLab
 from support.store import Bench
 
 pytestmark = pytest.mark.leaves_keys("a key of another type stays, with what its session has")
@@ -70,3 +73,20 @@ def test_one_that_runs_and_cannot_be_stopped_is_named(bench: Bench, damage: Dama
 @pytest.mark.parametrize("damage", TYPES.values(), ids=TYPES)
 def test_one_whose_key_is_of_another_type_is_named(bench: Bench, damage: Damage, has_ended: bool) -> None:
     assert erase_with_one_damaged(bench, damage, has_ended=has_ended) == ({"first", "last"}, {"damaged"})
+
+
+def test_a_session_that_is_restored_while_its_label_is_erased_is_erased_too(lab: ArchiveLab) -> None:
+    name = lab.session
+    for trips in range(100):
+        lab.bench.session = f"{name}-{trips}"
+        lab.end(labels={"customer": "42"})
+        assert lab.move() is MoveOutcome.MOVED
+        lab.bench.spy.after(trips, lambda: lab.store.archived and lab.store.archived.restore(lab.session))
+        Erasing(lab.store).erase(label={"customer": "42"})
+        was_restored, lab.bench.spy.after_trips = lab.bench.spy.after_trips is None, None
+        with pytest.raises(SessionNotFound):
+            lab.store.sessions.header(lab.session)
+        if not was_restored:
+            assert trips > 5
+            return
+    raise AssertionError("it has no end")
