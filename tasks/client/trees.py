@@ -138,8 +138,8 @@ class TreeVerbs(ClientConnection):
         for each in sessions:
             try:
                 changed = dry_run or act(each)
-            except (ActionRefused, SessionNotFound, StateUnreadable):
-                continue  # it has ended or expired since it was listed, or another key has taken its place
+            except (ActionRefused, SessionNotFound, StateUnreadable, TimeoutError):
+                continue  # it has ended or expired since it was listed, it cannot be read, or what runs below it goes on
             if changed:
                 yield each
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -90,3 +91,21 @@ def test_a_session_that_is_restored_while_its_label_is_erased_is_erased_too(lab:
             assert trips > 5
             return
     raise AssertionError("it has no end")
+
+
+class WithOneThatGoesOn(Erasing):
+    """The same, where what runs below one session does not end in time."""
+
+    def delete(self, session_id: str, **options: Any) -> bool:
+        if session_id == "goes-on":
+            raise TimeoutError("1 sessions of the tree have not ended yet")
+        return super().delete(session_id, **options)
+
+
+def test_a_session_below_which_something_goes_on_keeps_no_other_from_its_deletion(bench: Bench) -> None:
+    for bench.session in ("first", "goes-on", "last"):
+        bench.execution = f"e-{bench.session}"
+        bench.submit()
+        bench.commit(bench.claim(), final=True)
+    before = datetime.now(UTC) + timedelta(days=1)
+    assert list(WithOneThatGoesOn(bench.store).delete_all(before=before)) == ["last", "first"]
