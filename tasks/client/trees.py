@@ -139,7 +139,7 @@ class TreeVerbs(ClientConnection):
             try:
                 changed = dry_run or act(each)
             except (ActionRefused, SessionNotFound, StateUnreadable, TimeoutError):
-                continue  # it has ended or expired since it was listed, it cannot be read, or what runs below it goes on
+                continue  # it has ended or gone since it was listed, cannot be read, or what is below it runs on
             if changed:
                 yield each
 
