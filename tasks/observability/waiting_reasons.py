@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ...worker.errors import SessionNotFound
+from ...worker.errors import SessionNotFound, StateUnreadable
 from ...worker.flow.concurrency import is_concurrency
 from ...worker.flow.values import AT_PROVIDER
 from ...worker.state.execution.requests import MAX_REQUESTS_PER_STEP, RequestKind, RequestSummary
@@ -75,8 +75,8 @@ def waiting_reason(store: Store, header: Header, workers: Mapping[str, Mapping[s
 
     Args:
         workers: Facts of the live workers where they are known already. None: they are read.
-    Raises:
-        StateUnreadable: The stored data of the session are damaged.
+    Returns:
+        Where the stored data of the session are damaged, what is wrong with them.
     """
     if header.status not in _ACTIVE:
         return ""
@@ -92,6 +92,8 @@ def waiting_reason(store: Store, header: Header, workers: Mapping[str, Mapping[s
             session = _with_requests(store, session)
     except SessionNotFound:
         return ""
+    except StateUnreadable as error:
+        return str(error)
     return next((reason for rule in RULES if (reason := rule(session))), "")
 
 
@@ -105,10 +107,13 @@ def tree_reasons(store: Store, tree: TreeNode) -> dict[str, str]:
 
 
 def ending_reason(store: Store, header: Header) -> str:
-    """Say why a session failed or was stopped; "" for any other."""
+    """Say why a session failed or was stopped, or what is wrong with its stored data; "" for any other."""
     if header.status not in (SessionState.FAILED, SessionState.STOPPED):
         return ""
-    result = store.sessions.outcome(header.session_id, header.execution_id)
+    try:
+        result = store.sessions.outcome(header.session_id, header.execution_id)
+    except StateUnreadable as error:
+        return str(error)
     if result is None:
         return ""
     last_error = result.errors[-1] if result.errors and header.status is SessionState.FAILED else ""

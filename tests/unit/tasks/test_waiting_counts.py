@@ -273,3 +273,15 @@ def test_a_count_is_a_sentence() -> None:
     said = [ReasonCount(reason, count).sentence for reason in WaitingFor for count in (0, 1, 2)]
     assert said[:3] == ["0 run on a worker", "1 runs on a worker", "2 run on a worker"]
     assert len(set(said)) == 42
+
+
+@pytest.mark.parametrize("field", ["delays", "not_before", "step", "claim", "phase", "hold"])
+@pytest.mark.parametrize("value", ["x", b"\xff"])
+def test_damaged_facts_of_one_session_hide_no_other_and_are_its_reason(
+    bench: Bench, field: str, value: str | bytes
+) -> None:
+    first, damaged, last = parked(bench), bench.submit(), parked(bench)
+    bench.store.context.database.pipeline("test", [("HSET", bench.store.context.keys(damaged).ctl, field, value)])
+    reasons = [waiting_reason(bench.store, bench.store.sessions.header(each)) for each in (first, damaged, last)]
+    assert reasons[0] == reasons[2] != reasons[1]
+    assert count_waiting(bench.store).count(WaitingFor.PARKED) == 2
