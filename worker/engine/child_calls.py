@@ -6,7 +6,7 @@ These are functions of the run and its journal alone, so that every leg of a ste
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from ...config.settings import Settings
 from ..capability import compiler_of
+from ..concurrency.fibers import bounded
 from ..redaction import describe_exception, redact
 from ..state.agent_state import AgentState
 from ..state.conversation.compilers import ConversationWithCurrentToolTrace
@@ -60,10 +61,12 @@ def first_messages(run: Run, request: Request, prompt: str) -> list[Message]:
         # A capability may hide messages from the model, which those of a child must not read either.
         shown = compiler_of(ConversationWithCurrentToolTrace(), run.agent.capabilities).compile(run.state)
         return [*context_messages(shown, rule), Message.user(prompt)]
-    given = rule(run.state, prompt)
-    if isinstance(given, str):
-        return [Message.user(given)]
-    return [given] if isinstance(given, Message) else [*given] or [Message.user(prompt)]
+    given = bounded(rule, run.state, prompt)
+    listed = [given] if isinstance(given, str | Message) else [*given] or [prompt]
+    messages = [Message.user(each) if isinstance(each, str) else each for each in listed]
+    if isinstance(given, Mapping) or not all(isinstance(each, Message) for each in messages):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError("a function for context= gives a text, a Message, or a list of these")
+    return messages
 
 
 def context_messages(messages: Iterable[Message], rule: str) -> list[Message]:

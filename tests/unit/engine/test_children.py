@@ -52,6 +52,37 @@ def test_a_parent_waits_for_its_child_and_gets_its_answer(new_bench: NewBench) -
     assert kinds.count("child_started") == kinds.count("child_ended") == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "outcome"),
+    [
+        (["one", "two"], "ok"),
+        ([Message.user("one"), "two"], "ok"),
+        ({"role": "user", "content": "one"}, "error"),
+        ([5], "error"),
+        (None, "error"),
+        (SystemExit(3), "error"),
+    ],
+    ids=str,
+)
+def test_what_a_function_chooses_for_a_child_is_texts_and_messages_or_an_error_that_the_model_reads(
+    new_bench: NewBench, given: Any, outcome: str
+) -> None:
+    def choose(state: AgentState, prompt: str) -> Any:
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    worker = answering()
+    lead = delegating("lead", *asking("ask_worker", "a"), tools=[worker.as_tool(context=choose)])
+    bench, root = a_tree(new_bench, lead, worker)
+    run_tree(bench, root)
+    (made,) = calls_of(bench, root)
+    assert (bench.record(root).status, made.outcome) == (ExecutionStatus.COMPLETED, outcome)
+    if outcome == "ok":
+        (child,) = children_of(bench, root)
+        assert [each.content for each in bench.state(child).messages[:2]] == ["one", "two"]
+
+
 def test_the_parents_messages_stay_clean_of_the_childs(new_bench: NewBench) -> None:
     worker = answering()
     lead = delegating("lead", *asking("ask_worker", "a"), tools=[worker.as_tool()])
