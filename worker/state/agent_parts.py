@@ -75,7 +75,7 @@ class AgentWithParts(AgentView):
 
     def with_llm_config(self, config: LLMConfig | None, *, now: datetime | None = None) -> Self:
         """Set a model for this agent alone; None returns to the definition's model."""
-        return self._change(now, llm_config=config)
+        return self.model_copy(update={"llm_config": config})._change(now)
 
     # --- parts ------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from .execution.signals import StopSignal
 from .execution.steps import AgentStep
 from .execution.usage import InferenceUsage
 from .values.error_info import ErrorInfo
-from .values.field_types import check_amount, utcnow
+from .values.field_types import check_amount, check_kind, utcnow
 from .values.frozen import FrozenDict
 from .values.ids import AgentId, ExecutionId
 
@@ -238,7 +238,8 @@ class AgentState(AgentWithParts):
         """Fail the execution, with the error on the current step, which is archived, or the execution. Signals stay."""
         moment = now or utcnow()
         state = self._ensure_execution(moment)
-        execution = state._execution.with_error(error).with_current_step_completed(moment)
+        execution = state._execution.with_error(check_kind("error", error, ErrorInfo))
+        execution = execution.with_current_step_completed(moment)
         return state._change(moment, execution=execution.with_status(ExecutionStatus.FAILED, moment))
 
     def with_execution_completed(self, *, claim: str = "", now: datetime | None = None) -> AgentState:

@@ -332,6 +332,21 @@ def test_a_change_that_a_point_after_a_call_does_not_allow_is_dropped_and_said(
     assert f"hook wrong at {point}" in caplog.text
 
 
+@pytest.mark.parametrize("point", [HookPoint.AFTER_STEP, HookPoint.BEFORE_STEP])
+def test_a_hook_that_forgets_the_prompt_leaves_a_session_that_can_be_read(
+    new_bench: NewBench, point: HookPoint
+) -> None:
+    def forget(context: HookContext) -> HookContext:
+        prompt: Any = context.state.metadata.get("prompt")
+        return context.changed(state=context.state.with_system_prompt(prompt))
+
+    bench = new_bench(Agent("a", driver=lambda _: "done", hooks=[Hook(point, forget)]))
+    session = bench.submit()
+    bench.run(session)
+    assert bench.record(session).status == ("completed" if point is HookPoint.AFTER_STEP else "failed")
+    assert bench.state(session).system_prompt == ""
+
+
 @pytest.mark.parametrize(
     "make",
     [

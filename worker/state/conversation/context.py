@@ -114,8 +114,8 @@ class AgentContext(Value):
 
     def with_system_prompt(self, prompt: str) -> AgentContext:
         """Set the prompt."""
-        return self._with(system_prompt=prompt)
+        return self.model_copy(update={"system_prompt": prompt})
 
     def with_response_format(self, response_format: ResponseFormat | None) -> AgentContext:
         """Set the shape of the final answer."""
-        return self._with(response_format=response_format)
+        return self.model_copy(update={"response_format": response_format})

@@ -10,7 +10,7 @@ from pydantic.functional_validators import AfterValidator
 
 from ...errors import InvalidInput
 from ..execution.tool_calls import ToolCall
-from ..values.field_types import Count, Flag, FrozenMapField, Text
+from ..values.field_types import Count, Flag, FrozenMapField, Text, check_kind
 from ..values.frozen import FrozenDict, FrozenMap, Json
 from ..values.ids import ID_PATTERN
 from ..values.value import Value
@@ -79,16 +79,16 @@ class Message(Value):
 
     def with_content(self, content: str) -> Message:
         """The same with another text; the provider's data, which hold the former one, are dropped."""
-        return self._with(content=content, provider=None)
+        return self.model_copy(update={"content": content, "provider": None})
 
     def as_result(self, content: str) -> Message:
         """The result of the same call with another text, and no error."""
         kept = {name: self.metadata[name] for name in self.metadata if name not in ("was_blocked", "is_from_outside")}
-        return self._with(content=content, is_error=False, metadata=FrozenDict.of(kept))
+        return self.model_copy(update={"content": content, "is_error": False, "metadata": FrozenDict.of(kept)})
 
     def with_tool_calls(self, tool_calls: tuple[ToolCall, ...]) -> Message:
         """The same with other calls; the provider's data, which hold the former ones, are dropped."""
-        return self._with(tool_calls=tool_calls, provider=None)
+        return self.model_copy(update={"tool_calls": tool_calls, "provider": None})
 
 
 class Extent(NamedTuple):
@@ -171,7 +171,7 @@ class MessageStore(Value):
 
     def append(self, messages: Iterable[Message], section: str = DEFAULT) -> MessageStore:
         """The same store when there is nothing to append."""
-        added = tuple(messages)
+        added = tuple(check_kind("message", each, Message) for each in messages)
         return self._with_section(section, self.section(section).with_messages_added(added)) if added else self
 
     def replace(self, messages: Iterable[Message], section: str = DEFAULT) -> MessageStore:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from ..values.field_types import Flag, Text
+from ..values.field_types import Flag, Text, check_kind
 from ..values.frozen import FrozenDict
 from ..values.value import Value
 
@@ -101,7 +101,7 @@ class StopSignals(tuple[StopSignal, ...]):
 
     def with_signal(self, signal: StopSignal) -> StopSignals:
         """One more; nothing is replaced and nothing merged."""
-        return StopSignals((*self, signal))
+        return StopSignals((*self, check_kind("signal", signal, StopSignal)))
 
     def first(self) -> StopSignal | None:
         """The signal that came first; None without any."""

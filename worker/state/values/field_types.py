@@ -71,6 +71,17 @@ def check_amount(field: str, value: object, advice: str) -> float:
     raise InvalidInput(field, value, advice)
 
 
+def check_kind(field: str, value: object, kind: type[D]) -> D:
+    """The value, where it is of this kind: what a hook puts into a state is stored as it is.
+
+    Raises:
+        InvalidInput: It is not.
+    """
+    if isinstance(value, kind):
+        return value
+    raise InvalidInput(field, type(value), f"give a {kind.__name__}.")
+
+
 def default_from(factory: Callable[[], D]) -> D:
     """A field's default that is made for each value on its own, and is always stored.
 
