@@ -267,6 +267,8 @@ def _check_contract(hook: Hook, before: HookContext, after: HookContext) -> None
             raise HookContractError(f"{where} set {name} to a {type(value).__name__}; give a {kind.__name__}")
     if _execution_id(after.state) != _execution_id(before.state):
         raise HookContractError(f"{where} took another execution; change the state by its with_… methods")
+    if after.state is not before.state and not _continues(before.state, after.state):
+        raise HookContractError(f"{where} gave a state that was made of an earlier one; change that of the context")
     if after.state.status is not before.state.status:
         _check_status(where, before, after)
     if before.point is HookPoint.BEFORE_STEP and after.response is not None and after.response.has_tool_calls():
@@ -296,6 +298,26 @@ _KINDS: Final[Mapping[str, type]] = MappingProxyType(
         "error": ErrorInfo,
     }
 )
+
+
+def _continues(before: AgentState, after: AgentState) -> bool:
+    """Whether a state has all that another one has, but for lists that it replaces: else the stored one has gaps."""
+    sections, others = before.store.sections, after.store.sections
+    return (
+        before.step_count == after.step_count
+        and all(_has_items_of(others.get(name), each, "messages") for name, each in sections.items())
+        and all(_has_items_of(after.part_lists.get(name), each, "items") for name, each in before.part_lists.items())
+    )
+
+
+def _has_items_of(after: Any, before: Any, items: str) -> bool:
+    """Whether a list goes on behind the items of another one, or has replaced it."""
+    if after is before:
+        return True
+    if after is None or after.generation != before.generation:
+        return after is not None and after.generation > before.generation
+    known = getattr(before, items)
+    return getattr(after, items)[len(known) - 1 : len(known)] == known[-1:]
 
 
 def _execution_id(state: AgentState) -> str | None:
