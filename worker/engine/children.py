@@ -7,11 +7,12 @@ A child that was asked to stop answers with what it has obtained, like any other
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from ..errors import ActionRefused, SessionNotFound, StoreFull, StoreUnavailable
+from ..errors import ActionRefused, SessionNotFound, StateUnreadable, StoreFull, StoreUnavailable
 from ..moments import moment
 from ..redaction import describe_exception
 from ..state.agent_state import AgentState
@@ -33,6 +34,8 @@ from .request_closing import RequestCloser
 from .run import Run
 from .services import EngineServices
 from .transitions import FirstExecution, first_state, stop_transition
+
+log = logging.getLogger(__name__)
 
 _ENDED: Final = "the execution has ended"
 _LATE: Final = "the agent did not end in time"
@@ -164,6 +167,9 @@ class Children:
         except SessionNotFound:
             record = _without_end(request, "the session of the agent is gone", self._services.redis_ms(run))
             return self._closer.close_with(run, {request.id: record})
+        except StateUnreadable as error:  # as one of a newer version; it is closed after a lease
+            log.warning("child %s of session %s is not stopped: %s", order.session_id, run.ref.session_id, error)
+            return run
         run = self._stop_below(run, order.session_id)
         # A parent that is woken meanwhile is this very step, which runs.
         if stopped.publish is None or stopped.publish.session_id != order.session_id:
@@ -177,8 +183,8 @@ class Children:
             stop = partial(store.sessions.stop, header.session_id, None, stop_transition)
             try:
                 stopped = self._services.ask_store(run, stop, "a stop below a child")
-            except (ActionRefused, SessionNotFound):
-                continue  # it has ended or expired since it was listed
+            except (ActionRefused, SessionNotFound, StateUnreadable):
+                continue  # it has ended or expired since it was listed, or cannot be read
             publish = (*publish, stopped.publish) if stopped.publish is not None else publish
         return run.changed(publish=publish)
 

@@ -297,7 +297,10 @@ def parse_answer(run: Run, raw: bytes) -> InferenceResponse:
     try:
         if raw.startswith(_INTERRUPTED):
             return InferenceResponse.from_json(raw.removeprefix(_INTERRUPTED))
-        return run.agent.answering.parse(raw).with_unique_call_ids()
+        found = run.agent.answering.parse(raw).with_unique_call_ids()
+        if found.finish_reason is FinishReason.INTERRUPTED:  # by no message: hooks judge it, and it may be the last
+            return found.model_copy(update={"finish_reason": FinishReason.OTHER})
+        return found
     except UnusableAnswer:
         raise
     except Exception as error:  # a driver of the user's

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.engine import Waiting
+from celery_agents.worker.engine import Parked, Waiting
 from celery_agents.worker.errors import ActionRefused
 from celery_agents.worker.state import (
     AgentState,
@@ -473,3 +473,34 @@ def test_a_reducer_that_fails_fails_the_execution_with_its_name(new_bench: NewBe
     run_tree(bench, root)
     assert bench.record(root).status is ExecutionStatus.FAILED
     assert "merging sum failed" in bench.record(root).errors[-1]
+
+
+# --- a child that cannot be read ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["child", "grandchild"])
+@pytest.mark.parametrize("damage", ["damaged", "newer"])
+def test_a_session_below_that_cannot_be_read_does_not_keep_its_parent_from_ending(
+    new_bench: NewBench, place: str, damage: str
+) -> None:
+    """As in a deployment: the child was stored by a worker of a newer version, and an older one stops the parent."""
+    worker = answering()
+    middle = delegating("middle", *asking("ask_worker", "a"), tools=[worker.as_tool()])
+    lead = delegating("lead", *asking("ask_middle", "a"), tools=[middle.as_tool()])
+    bench, root = a_tree(new_bench, lead, middle, worker)
+    bench.step(root)
+    (unreadable,) = children_of(bench, root)
+    if place == "grandchild":
+        bench.step(unreadable)
+        (unreadable,) = {*children_of(bench, root)} - {unreadable}
+    database, keys = bench.store.context.database, bench.store.context.keys(unreadable)
+    (head,) = database.pipeline("test", [("HGET", keys.session, "head")])
+    changed = b"[]" if damage == "damaged" else head.replace(b'"schema_version":', b'"schema_version":9')
+    assert changed != head
+    database.pipeline("test", [("HSET", keys.session, "head", changed)])
+    bench.stop(root)
+    for _ in range(4):
+        if bench.due(root) is not None:
+            assert not isinstance(bench.step(root), Parked)
+        bench.clock.go_on(bench.settings.lease_seconds + 1)
+    assert bench.record(root).status is ExecutionStatus.STOPPED

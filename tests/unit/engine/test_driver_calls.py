@@ -15,7 +15,7 @@ from celery_agents.worker.engine import Done, RetryLater
 from celery_agents.worker.engine.leases import Interruption
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
-from celery_agents.worker.state import AgentState, InferenceResponse
+from celery_agents.worker.state import AgentState, FinishReason, InferenceResponse
 
 from support.engine import Bench
 
@@ -71,6 +71,22 @@ def test_a_text_of_a_model_does_not_pass_for_an_answer_that_no_hook_judges(new_b
     session = bench.submit()
     bench.run(session)
     assert (bench.record(session).final_response, seen) == ("fine", ["fine"])
+
+
+def test_an_answer_that_a_driver_calls_interrupted_is_judged_and_may_be_the_last(new_bench: NewBench) -> None:
+    seen: list[FinishReason] = []
+
+    def judge(context: HookContext) -> None:
+        assert context.response is not None
+        seen.append(context.response.finish_reason)
+
+    def driver(state: AgentState) -> InferenceResponse:
+        return InferenceResponse(content="cut", finish_reason=FinishReason.INTERRUPTED)
+
+    bench = new_bench(Agent("a", driver=driver, hooks=[Hook(HookPoint.AFTER_INFERENCE, judge)]))
+    session = bench.submit()
+    bench.run(session)
+    assert (bench.record(session).final_response, seen) == ("cut", [FinishReason.OTHER])
 
 
 @pytest.mark.parametrize("answers_late", [True, False])
