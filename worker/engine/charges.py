@@ -29,9 +29,11 @@ from .run_values import RejectedAnswer
 
 
 def journaled_answers(run: Run) -> Mapping[str, bytes]:
-    """The raw auxiliary answers of the step: those of earlier attempts, and those of this one."""
-    earlier = run.loaded.journal.auxiliary
-    return {**earlier, **run.memory.auxiliary} if earlier else run.memory.auxiliary
+    """The raw auxiliary answers of the step: those of earlier attempts, and those of this one.
+
+    A copy: calls that run side by side add to them.
+    """
+    return {**run.loaded.journal.auxiliary, **run.memory.auxiliary}
 
 
 def charge(run: Run, state: AgentState) -> AgentState:
