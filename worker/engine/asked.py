@@ -6,6 +6,7 @@ The usual messages are not described: the record of the step tells which ones we
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
@@ -13,7 +14,9 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
+from ..concurrency.fibers import bounded
 from ..known_secrets import redact_known, redact_known_in
+from ..redaction import describe_exception
 from ..state.conversation.compilers import ConversationWithCurrentToolTrace
 from ..state.past.chosen_messages import describe_chosen
 from ..store.asked import Asked
@@ -21,8 +24,12 @@ from ..tools.toolset import ToolSpec
 from .run import Run
 from .run_values import Question
 
+log = logging.getLogger(__name__)
+
 NOT_ASKED: Final = Asked(to_json({"not_asked": True}), {})
 """A step without a question to the model."""
+
+_UNKNOWN: Final = Asked(to_json({"unknown": True}), {})
 
 _NO_SETTINGS: Final[Mapping[str, Any]] = {}
 _MOST_CHOSEN: Final = 100_000
@@ -56,7 +63,15 @@ def describe_asked(run: Run) -> Asked:
 
 def describe_question(run: Run, question: Question) -> Asked:
     """Describe a question of a run, whether it is answered or not."""
-    chosen = _choose_messages(run, question)
+    try:
+        return _describe_with(run, question, bounded(_choose_messages, run, question))
+    except Exception as error:  # noqa: BLE001 - of a compiler of the user's, for a driver that reads no messages
+        described = describe_exception(error).message
+        log.warning("what session %s has asked its model cannot be described: %s", run.ref.session_id, described)
+        return _UNKNOWN
+
+
+def _describe_with(run: Run, question: Question, chosen: bytes | None) -> Asked:
     if chosen is None and question.sent is None and not question.is_of_another and _has_usual_settings(question):
         request = question.request
         return _describe_usual(request.state.system_prompt, _Tools(request.tools), run.agent.name, run.model)

@@ -9,6 +9,7 @@ from typing import Final
 
 from .. import crash_points
 from ..capability import Capability, CommittedStep
+from ..concurrency.fibers import bounded
 from ..errors import StoreFull, StoreUnavailable, VersionConflict
 from ..moments import moment
 from ..redaction import describe_exception
@@ -152,7 +153,7 @@ def _tell(capability: Capability, run: Run, state: AgentState, sessions: Session
         note_failed_sinks=partial(sessions.note_failed_sinks, ref.session_id, ref.execution_id),
     )
     try:
-        capability.committed(step)
+        bounded(capability.committed, step)
     except Exception as error:  # noqa: BLE001 - a capability of the user's
         described = describe_exception(error).message
         log.warning("capability %s missed the commit of step %s: %s", capability.name, ref.step, described)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ..concurrency.fibers import bounded
 from ..known_secrets import redact_known
 from ..redaction import describe_exception
 from ..state.agent_state import AgentState
@@ -52,9 +53,8 @@ def capability_events(run: Run, state: AgentState) -> list[NewEvent]:
     events: list[NewEvent] = []
     for capability in run.agent.event_sources:
         try:
-            reported = [
-                to_json_value(dict(each), limit_chars=None) for each in capability.events(run.loaded.state, state)
-            ]
+            found = bounded(capability.events, run.loaded.state, state)
+            reported = [to_json_value(dict(each), limit_chars=None) for each in found]
         except Exception as error:  # noqa: BLE001 - a capability of the user's
             described = describe_exception(error).message
             log.warning(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.agent import Agent
+from celery_agents.worker.capability import Capability
 from celery_agents.worker.drivers import CallTool, ScriptedDriver
 from celery_agents.worker.engine import Done, Parked
 from celery_agents.worker.errors import DriverError
@@ -200,3 +201,18 @@ def test_a_result_of_a_hook_that_cannot_be_cut_leaves_the_result_of_the_call(new
 def test_a_wait_that_is_no_number_is_refused_where_it_is_given() -> None:
     with pytest.raises(TypeError, match="give seconds as a number"):
         DriverError("rate_limit", transient=True, retry_after="5")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("verb", ["compile", "events", "committed"])
+def test_a_capability_that_raises_behind_the_answer_does_not_keep_the_step_from_its_commit(
+    new_bench: NewBench, error: BaseException, verb: str
+) -> None:
+    """The driver reads no messages; a function of the state is one."""
+    raised = raising(error)
+    capability = type("Failing", (Capability,), {verb: lambda self, *_: raised()})()
+    bench = new_bench(Agent("a", driver=lambda _: "done", capabilities=[capability]))
+    session = bench.submit()
+    (outcome,) = bench.run(session)
+    assert isinstance(outcome, Done)
+    assert bench.record(session).final_response == "done"
