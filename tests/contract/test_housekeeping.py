@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from typing import Any
 
@@ -21,6 +22,7 @@ from celery_agents.worker.store import (
 )
 from celery_agents.worker.store.database import Database
 from celery_agents.worker.store.keys import PERMANENT
+from celery_agents.worker.store.labels import labels_range
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
 from support.store import Bench, fleet_of, step_transition
@@ -53,6 +55,15 @@ def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_aw
     database.pipeline(
         "test", [("HDEL", fleet_of(database).agents, "broken"), ("HDEL", fleet_of(database).workers, worker)]
     )
+
+
+def test_a_worker_learns_whether_the_store_knew_of_it(database: Database) -> None:
+    store, worker = Bench(database).store, f"w{uuid.uuid4().hex[:8]}"
+    assert [store.registry.register(worker, {}, {}) for _ in range(2)] == [True, False]
+    store.registry.unregister(worker)  # or Redis has lost it
+    assert store.registry.register(worker, {}, {"agent": "hash"})
+    store.registry.unregister(worker)
+    database.pipeline("test", [("HDEL", fleet_of(database).agents, "agent")])
 
 
 # --- callbacks --------------------------------------------------------------------------------------------------------
@@ -262,6 +273,26 @@ def test_after_the_end_every_key_has_a_life_or_is_permanent(bench: Bench) -> Non
         inner.keys() if isinstance(inner, MemoryDatabase) else [name.decode() for name in bench.database("KEYS", "*")]
     )
     assert [n for n in names if bench.database("PTTL", n) == -1 and not PERMANENT.match(n)] == []
+
+
+def test_a_session_whose_keys_live_longer_than_its_end_was_noted_for_is_pruned_when_they_have_gone(
+    database: Database,
+) -> None:
+    """Its life begins with the commit, which may come long after the time that it has read."""
+    bench = Bench(database, retention_seconds=0.3)
+    bench.submit(labels={"customer": "42"})
+    claimed = bench.claim()
+    bench.spy.before(bench.commits_at, lambda: time.sleep(0.2))
+    bench.commit(claimed, final=True)
+    keys = bench.store.context.keys(bench.session)
+    indexes = [(keys.shard.sessions, "ZSCORE"), (keys.shard.ending, "ZSCORE")]
+    deadline = time.monotonic() + 5
+    while bench.database("EXISTS", keys.session) or bench.database("ZSCORE", keys.shard.ending, bench.session):
+        assert time.monotonic() < deadline
+        bench.store.housekeeping.prune()
+        time.sleep(0.01)
+    assert [bench.database(read, index, bench.session) for index, read in indexes] == [None, None]
+    assert bench.database("ZRANGEBYLEX", keys.shard.labels, *labels_range(bench.session)) == []
 
 
 def test_a_queue_in_the_store_s_redis_tells_its_length_and_what_leaves_next(bench: Bench) -> None:

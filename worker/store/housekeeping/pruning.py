@@ -63,7 +63,7 @@ def _forget_ended(context: StoreContext, shard: ShardKeys, now_ms: int) -> int:
             names = [fields.name(member) for member in due]
             _end_parked(context, names)
             keys = [shard.session(name).session for name in names]
-            total += context.database.script("prune.pass", "prune", (*indexes, *keys), due)
+            total += context.database.script("prune.pass", "prune", (*indexes, *keys), (now_ms, *due))
         if len(due) < limit:
             return total
 

@@ -20,6 +20,7 @@ _SWEPT_FIELDS: Final = (
     "legs", "held", "cancel", "lane",
 )  # fmt: skip
 _SLACK_MS: Final = 1000
+_NO_KEY: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +176,11 @@ def _offer(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
 
 
 def _prune(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
+    now_ms, *sids = args
     gone = 0
-    for sid, session in zip(args, keys[6:], strict=True):
-        if not run(("EXISTS", session)):
+    for sid, session in zip(sids, keys[6:], strict=True):
+        left = run(("PTTL", session))
+        if left == _NO_KEY:
             gone += 1
             for index in keys[1:5]:
                 run(("ZREM", index, sid))
@@ -186,6 +189,8 @@ def _prune(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
                 label = member.partition(b"\n")[2]
                 run(("ZREM", keys[5], member, b"=" + label + b"\n" + _bytes(sid)))
         run(("ZREM", keys[0], sid))
+        if left >= 0:
+            run(("ZADD", keys[0], int(now_ms) + left + 1, sid))
     return gone
 
 
