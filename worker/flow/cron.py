@@ -13,6 +13,7 @@ from ..errors import InvalidInput
 from .zones import read_zone
 
 _LOOKED_AHEAD: Final = 100
+_MINUTE, _HOUR = 60, 3600
 
 
 def iterate_slots(cron: str, zone: str, after: datetime) -> Iterator[datetime]:
@@ -48,10 +49,23 @@ def shortest_interval(cron: str, zone: str, after: datetime) -> timedelta:
     return min((later - sooner for sooner, later in pairwise(slots)), default=timedelta(days=1))
 
 
+class _Times(CronSim):
+    """The library's times, also where the clock is shifted by half an hour: by itself it goes by whole hours."""
+
+    def tick(self, seconds: int = 1) -> None:
+        """Go forward: by an hour no further than to the next full one, and by more than a minute to no later shift."""
+        before = self.dt
+        super().tick(seconds - before.minute * _MINUTE if seconds == _HOUR else seconds)
+        if seconds > _MINUTE and self.dt.utcoffset() != before.utcoffset():
+            self.dt = before
+            while self.dt.utcoffset() == before.utcoffset():
+                super().tick(_MINUTE)
+
+
 def _iterate(cron: str, after: datetime) -> Iterator[datetime]:
     try:
         # Times of a schedule have no fraction of a second, which the library would drop.
-        yield from CronSim(cron, after.replace(microsecond=0))
+        yield from _Times(cron, after.replace(microsecond=0))
     except CronSimError as error:
         fields = "minute, hour, day of the month, month and day of the week, with the second in front if there are six"
         advice = f"{str(error).lower()}; give {fields}, such as '0 2 * * *'."

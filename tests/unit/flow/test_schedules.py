@@ -50,6 +50,21 @@ def test_slots_follow_the_clock_of_their_zone(cron: str, after: str, expected: l
     assert slots(cron, "Europe/Berlin", after, len(expected)) == expected
 
 
+@pytest.mark.parametrize(
+    ("cron", "after", "expected"),
+    [
+        ("0 */6 * * *", "2024-04-06T14:00Z", ["04-06T19:30", "04-07T01:30", "04-07T07:30"]),
+        ("0 */6 * * *", "2024-10-05T14:00Z", ["10-05T19:00", "10-06T01:00", "10-06T07:00"]),
+        ("10 */2 * * *", "2024-04-06T14:00Z", ["04-06T15:40", "04-06T17:40"]),
+        ("40 * * * *", "2024-04-06T14:00Z", ["04-06T14:40", "04-06T15:10", "04-06T16:10"]),
+    ],
+)
+def test_no_slot_of_an_interval_is_lost_where_the_clock_is_shifted_by_half_an_hour(
+    cron: str, after: str, expected: list[str]
+) -> None:
+    assert slots(cron, "Australia/Lord_Howe", after, len(expected)) == expected
+
+
 def test_no_slot_comes_twice_or_goes_back_whatever_the_clock_does() -> None:
     for cron in ("*/7 * * * *", "15 1,2,3 * * *", "0 2 * * SUN", "59 23 L * *", "*/20 * * * * *"):
         for zone in ("Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "UTC"):
