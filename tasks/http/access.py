@@ -285,7 +285,10 @@ def read_tokens(text: str | None) -> tuple[tuple[bytes, Access], ...]:
             known = ", ".join(scope.value for scope in _SERVER_SCOPES)
             raise SettingsError(f"{place} needs scopes: write <token>:<scope>+<scope>, of {known}.") from None
         bound = _read_label(place, label, scopes) if is_bound else None
-        found.append((_digest(token), Access(scopes=scopes, label=bound)))
+        digest, access = _digest(token), Access(scopes=scopes, label=bound)
+        if dict(found).get(digest, access) != access:  # the first entry alone would hold
+            raise SettingsError(f"{place} has the token of another entry, which allows something else: give one entry.")
+        found.append((digest, access))
     return tuple(found)
 
 

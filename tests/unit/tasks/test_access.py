@@ -103,6 +103,8 @@ def test_where_there_are_tokens_each_request_needs_one(headers: dict[str, str]) 
         (f"{READER}:chat", "entry 1 needs scopes"),
         (f"{READER}:read:", "entry 1 needs a label: write"),
         (f"{READER}:read:customer", "entry 1 needs a label"),
+        (f"{READER}:read,{READER}:admin", "entry 2 has the token of another entry, which allows something else"),
+        (f"{READER}:read:customer=a,{READER}:read:customer=b", "entry 2 has the token of another entry"),
         (f"{READER}:read+admin:customer=acme", "has the scope admin, which concerns all sessions"),
     ],
 )
@@ -110,6 +112,10 @@ def test_a_setting_that_cannot_be_read_is_refused_without_its_tokens(text: str, 
     with pytest.raises(SettingsError, match=message) as wrong:
         read_tokens(text)
     assert READER not in str(wrong.value)
+
+
+def test_a_token_that_is_given_twice_with_the_same_rights_is_one_token() -> None:
+    assert read_tokens(f"{READER}:read,{READER}:read") == read_tokens(f"{READER}:read") * 2
 
 
 def test_a_token_of_a_label_reaches_its_sessions_and_nothing_that_concerns_all() -> None:
