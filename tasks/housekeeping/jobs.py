@@ -92,8 +92,8 @@ class Registration(HousekeepingJob):
         del shards
         runtime = self._runtime()
         facts = runtime.facts
-        runtime.store.registry.register(runtime.name, facts, runtime.agents.hashes)
-        if self._schedules is None:
+        is_new = runtime.store.registry.register(runtime.name, facts, runtime.agents.hashes)
+        if is_new or self._schedules is None:
             self._schedules = [each for agent in runtime.agents for each in agent.schedules]
         if self._schedules:
             runtime.schedules.deploy(self._schedules)

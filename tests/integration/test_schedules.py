@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -89,6 +90,19 @@ def test_an_agent_brings_its_schedules_and_their_slots_are_submitted(lab: Lab, c
     wait_until(lambda: deployed() == "Another report", "the new code counts", 30)
     for worker in (same, changed):
         worker.end()
+
+
+def test_a_redis_that_has_lost_the_schedules_of_agents_gets_them_back_from_their_workers(tmp_path: Path) -> None:
+    with Lab(tmp_path / "lab", agents="support.scheduled_agents") as lab:
+        lab.worker()
+
+        def names() -> list[str]:
+            return [each.schedule.name for each in lab.client.schedules.list()]
+
+        wait_until(lambda: names() == ["each-second", "yearly"], "the worker has stored them", 30)
+        assert lab.client.schedules.remove("yearly")
+        lab.redis.flushall()
+        wait_until(lambda: names() == ["each-second", "yearly"], "it has stored them again", 30)
 
 
 def test_a_schedule_is_set_edited_run_and_removed(client: AgentClient) -> None:

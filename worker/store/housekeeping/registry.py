@@ -33,7 +33,7 @@ _AGENT: Final[Mapping[str, Any]] = {"seen": 0, "hash": "", "queue": "", "budget"
 class WorkerRegistry(StorePart):
     """Workers that are alive and the agents they offer."""
 
-    def register(self, worker: str, facts: Mapping[str, Any], agents: Mapping[str, str]) -> None:
+    def register(self, worker: str, facts: Mapping[str, Any], agents: Mapping[str, str]) -> bool:
         """Store that a worker lives, what it can do and which agents it offers.
 
         Args:
@@ -45,6 +45,8 @@ class WorkerRegistry(StorePart):
                 `tools` what is odd about those of MCP servers, `models` and `groups` the ids of the models of its
                 agents, and their provider groups, `schedules` the names of those of its agents.
             agents: Definition hashes by name.
+        Returns:
+            Nothing was known of the worker: it begins, or the store has lost what it had.
         """
         seen = self._context.now_ms()
         entry = fields.to_json({**facts, "agents": agents, "seen": seen})
@@ -61,8 +63,9 @@ class WorkerRegistry(StorePart):
                 more = {"queue": queues[name]} if queues.get(name) else {}
                 more |= {"budget": budgets[name]} if budgets.get(name) else {}
                 commands[-1] += (name, fields.to_json({"hash": digest, "seen": seen, **more}))
-        stored, *_ = self._context.database.pipeline("register", commands)
+        stored, _, added, *_ = self._context.database.pipeline("register", commands)
         self._context.layout.note(stored)
+        return bool(added)
 
     def unregister(self, worker: str) -> None:
         """Remove the entry of a worker that has gone."""
