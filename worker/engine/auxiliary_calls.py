@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from functools import partial
 from typing import Final
@@ -57,6 +58,10 @@ class AuxiliaryCalls:
         if _KEY.fullmatch(key) is None:
             advice = "use 1 to 100 letters, digits, '_', '-' or '.', beginning with a letter or digit."
             raise InvalidInput("ask_model", key, advice)
+        with run.memory.asking.setdefault(key, threading.Lock()):  # who asks the same meanwhile gets the same answer
+            return self._ask(run, key, request)
+
+    def _ask(self, run: Run, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
         raw = journaled_answers(run).get(key)
         if raw is None:
             self._check_limits(run)

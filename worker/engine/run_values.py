@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -215,6 +216,7 @@ class AttemptMemory:
 
     Attributes:
         auxiliary: Raw answers of auxiliary calls that this attempt has journaled, by key.
+        asking: Held by whoever asks for the answer of a key.
         child_ends: The ends of the step's children that were parsed, by request id. An answer never changes.
         rejected: Answers of this step that were paid for and could not be used, those of earlier attempts included.
         jobs: Jobs of this step at a provider, those of earlier attempts included.
@@ -224,6 +226,7 @@ class AttemptMemory:
     """
 
     auxiliary: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    asking: dict[str, threading.Lock] = field(default_factory=dict[str, threading.Lock])
     child_ends: dict[str, ChildEnd | None] = field(default_factory=dict[str, "ChildEnd | None"])
     rejected: list[RejectedAnswer] = field(default_factory=list[RejectedAnswer])
     jobs: list[JournaledJob] = field(default_factory=list[JournaledJob])

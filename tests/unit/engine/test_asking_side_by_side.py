@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool, InferenceRequest, ScriptedDriver
-from celery_agents.worker.state import InferenceResponse
+from celery_agents.worker.drivers.function import LocalDriver
+from celery_agents.worker.state import InferenceResponse, ToolCall
 from celery_agents.worker.tools import ToolContext, tool
 
 from support.engine import Bench, executions
@@ -51,3 +53,32 @@ def test_an_answer_that_comes_while_another_call_counts_those_that_are_there_fai
     bench.run(session)
     assert [each.value for each in executions(bench, session)] == ["aux", "aux"]
     assert bench.execution(session).cost == 1.5
+
+
+def test_the_same_question_is_asked_once_and_each_gets_the_answer(new_bench: NewBench) -> None:
+    asked: list[str] = []
+
+    class Driver(LocalDriver):
+        name = "driver"
+        is_async = True
+
+        async def infer(self, request: InferenceRequest) -> bytes:
+            if not request.purpose:
+                calls = () if request.state.step_count else (ToolCall(id="1", name="eager"),)
+                return InferenceResponse(content="done", tool_calls=calls, cost=0.0).to_json()
+            asked.append(request.purpose)
+            await asyncio.sleep(0.05)
+            return InferenceResponse(content=f"answer {len(asked)}", cost=0.5).to_json()
+
+    @tool(effect="pure")
+    async def eager(ctx: ToolContext) -> list[str]:
+        """Ask the same three times at once."""
+        answers = await asyncio.gather(*(ctx.ask_model("a", "?") for _ in range(3)))
+        return [each.content for each in answers]
+
+    bench = new_bench(Agent("a", driver=Driver(), tools=[eager]))
+    session = bench.submit()
+    bench.run(session)
+    (made,) = executions(bench, session)
+    assert (made.value, asked) == (("answer 1",) * 3, ["t0.a"])
+    assert bench.execution(session).cost == 0.5
