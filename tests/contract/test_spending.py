@@ -47,6 +47,9 @@ def test_each_execution_is_counted_once_and_one_that_cannot_be_read_is_named(dat
     headers = [bench.store.sessions.header(each) for each in names]
     rest, unread = bench.store.sessions.costs(headers)
     assert (unread, [each.session_id for each in rest]) == (["s3"], [each for each in names if each != "s3"])
+    bench.database("SET", bench.store.context.keys("s4").session, "somebody else's", "PX", 60_000)
+    rest, unread = bench.store.sessions.costs(headers)
+    assert (unread, [each.session_id for each in rest]) == (["s3", "s4"], ["s0", "s1", "s2", "s5"])
 
 
 def test_steps_of_a_copy_count_for_the_session_that_they_come_from(database: Database) -> None:
