@@ -25,8 +25,9 @@ import threading
 import time
 from pathlib import Path
 
-from celery_agents import Agent, Hook, HookPoint, tool
+from celery_agents import Agent, Hook, HookPoint, ToolContext, tool
 from celery_agents.testing import CallTool, script
+from celery_agents.worker.drivers import FunctionDriver
 
 HERE = Path(__file__).parent
 
@@ -60,12 +61,27 @@ def slow_hook(context):
     time.sleep(1.0)
 
 
+@tool(effect="pure")
+async def ask(ctx: ToolContext) -> str:
+    """Ask the model, in a thread that waits for the loop."""
+    return (await ctx.ask_model("why", "Why?")).content
+
+
+async def look_up(state):
+    """Answer as a driver does whose connection is new: it looks its provider up in a thread of the loop."""
+    await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+    await asyncio.sleep(0.3)
+    last = state.messages[-1]
+    return CallTool("ask") if last.content == "go" else "done" if last.role == "tool" else "because"
+
+
 mixed = Agent(
     "mixed", driver=script(CallTool("plain", seconds=0.01), CallTool("nimble", seconds=0.01), "done"),
     tools=[plain, nimble],
 )
 patient = Agent("patient", driver=script(CallTool("plain", seconds=1.0), "done"), tools=[plain])
 hooked = Agent("hooked", driver=script("done"), hooks=[Hook(HookPoint.BEFORE_INFERENCE, slow_hook)])
+asking = Agent("asking", driver=FunctionDriver(look_up), tools=[ask])
 blocking = Agent("blocking", driver=script(CallTool("rude"), "done"), tools=[rude])
 '''
 
@@ -122,6 +138,16 @@ def test_plain_functions_and_hooks_that_block_keep_no_other_step_waiting(
     for job in jobs:
         assert job.result(timeout=30).status == "completed"
     assert time.monotonic() - before < 10, "30 seconds of blocking were waited for one after the other"
+
+
+@pytest.mark.parametrize("pool", ["greenlets", "threads"])
+def test_tools_that_ask_their_model_side_by_side_leave_the_loop_the_threads_that_it_needs(
+    worker: Callable[..., WorkerProcess], redis_url: str, pool: str
+) -> None:
+    worker(CELERY_AGENTS_POOL=pool, CELERY_AGENTS_CONCURRENCY="60")
+    client = AgentClient(redis_url)
+    jobs = [client.submit("asking", "go") for _ in range(60)]
+    assert [job.result(timeout=30).final_response for job in jobs] == ["done"] * 60
 
 
 def test_a_loop_that_is_blocked_is_shown_and_ends_its_worker_and_another_one_carries_on(

@@ -20,6 +20,10 @@ R = TypeVar("R")
 # On the loop's thread the first two would end the loop; the last one would be taken for the cancellation of the task.
 _ENDS: Final = (SystemExit, KeyboardInterrupt, BaseExceptionGroup, concurrent.futures.CancelledError)
 
+# For `asyncio.to_thread` in tools, behind which names of providers are looked up: asyncio's own number is that of the
+# processors and four.
+_THREADS: Final = 256
+
 
 class EventLoopThread:
     """An event loop in its own thread; starts at the first use, and again in a forked child."""
@@ -86,6 +90,7 @@ class EventLoopThread:
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(_THREADS))
                 self._pid = os.getpid()
                 self._thread = threading.Thread(
                     target=_serve, args=(self._loop,), name="celery-agents-loop", daemon=True

@@ -6,13 +6,14 @@ import asyncio
 import concurrent.futures
 import contextvars
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, to_thread
 
 from ...config.settings import Settings
 from . import fibers
 
+R = TypeVar("R")
 Future = concurrent.futures.Future[Any]
 
 
@@ -65,3 +66,16 @@ class ThreadLimit:
         if loop not in self._limiters:
             self._limiters[loop] = CapacityLimiter(self._most)
         return self._limiters[loop]
+
+
+# No more than there are calls, which the slots limit.
+_BLOCKED: Final = ThreadLimit(100_000)
+
+
+async def run_apart(call: Callable[[], R]) -> R:
+    """Run a function that waits for the loop in a thread of its own.
+
+    In the loop's executor, which has few threads, it would wait for itself: names are looked up there, also those of
+    the model that it asks.
+    """
+    return await to_thread.run_sync(call, limiter=_BLOCKED.of_this_loop(), abandon_on_cancel=True)

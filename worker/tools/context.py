@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from ..errors import ConfigurationError, ModelCallRefused
@@ -156,7 +156,9 @@ class ToolContext:
 
     async def ask_model(self, key: str, request: Any) -> InferenceResponse:
         """Ask the agent's model from an async tool; see `ask_model_sync`."""
-        return await asyncio.to_thread(self.ask_model_sync, key, request)
+        from ..concurrency.tool_threads import run_apart  # a process that runs no tools does not load it
+
+        return await run_apart(partial(self.ask_model_sync, key, request))
 
     def ask_model_sync(self, key: str, request: Any) -> InferenceResponse:
         """Ask the agent's model from a plain tool, and wait for the answer.
