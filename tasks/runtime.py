@@ -26,6 +26,7 @@ from ..worker.flow.concurrency import is_concurrency
 from ..worker.known_secrets import remember_secrets
 from ..worker.mcp.connections import ServerConnections
 from ..worker.mcp.server import require_servers
+from ..worker.redaction import describe_exception
 from ..worker.store.housekeeping.registry import offered_queues, worker_name
 from ..worker.store.keys import FLOW_CHANNEL, WAKE_CHANNEL
 from ..worker.store.records import StepRef
@@ -171,7 +172,10 @@ class Runtime:
         self.observers.close()
         ends = time.monotonic() + _LAST_SECONDS
         for capability in (each for agent in self.agents for each in agent.commit_listeners):
-            capability.close(max(0.0, ends - time.monotonic()))
+            try:
+                fibers.bounded(capability.close, max(0.0, ends - time.monotonic()))
+            except Exception as error:  # noqa: BLE001 - a capability of the user's; the others are to end, too
+                log.warning("capability %s was not closed: %s", capability.name, describe_exception(error).message)
 
     def drain(self) -> None:
         """Let running steps finish; async calls that still run after the drain time are cancelled."""

@@ -136,7 +136,13 @@ class WorkerBootstep(bootsteps.StartStopStep):
             consumer.open()
 
     def _begin(self, parent: Any) -> None:
-        """Let steps run: the store answers."""
+        """Let steps run: the store answers.
+
+        Raises:
+            ConfigurationError: The port of the metrics is taken; nothing has begun.
+        """
+        if (metrics := self._runtime().observers.metrics) is not None:
+            self._closers.append(serve_metrics(metrics, self._runtime, self._settings))
         for consumer in self._runtime.consumers:
             if isinstance(consumer, StepConsumer) and isinstance(parent.pool, TaskPool):
                 self._runtime().runner.sticky.enable(consumer)
@@ -162,12 +168,12 @@ class WorkerBootstep(bootsteps.StartStopStep):
             while not closed.wait(_WAIT_FOR_REDIS_SECONDS):
                 try:
                     examine_store(self._runtime())
+                    self._begin(parent)
                 except StoreUnavailable as error:
                     log.debug("waiting for the store: %s", error)
                 except ConfigurationError as error:
                     log.error("agents stay off: %s", error)
                 else:
-                    self._begin(parent)
                     taken.consume(parent, names)
                     log.info("the store answers; queues of agents: %s", taken.describe())
                     return
@@ -199,8 +205,6 @@ class WorkerBootstep(bootsteps.StartStopStep):
         sweeper = Sweeper(runtime, lambda: queue_length(connection, queues, settings.broker))
         sweeper.start()
         self._closers.append(sweeper.close)
-        if (metrics := runtime().observers.metrics) is not None:
-            self._closers.append(serve_metrics(metrics, runtime, settings))
         exit_when_slots_are_lost(runtime, settings)
         if isinstance(pool, TaskPool):
             self._closers.append(LoopWatchdog(pool.loop, settings.loop_blocked_seconds).close)

@@ -355,9 +355,6 @@ def serve_metrics(metrics: Metrics, runtime: Callable[[], Runtime], settings: Se
         log.warning(
             "the prefork pool runs steps in child processes, whose metrics are not served; use the threads pool"
         )
-    gauges: Any = _GaugeCollector(runtime)
-    for collector in (gauges, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR):
-        metrics.registry.register(collector)
     try:
         server, thread = start_http_server(settings.metrics_port, settings.metrics_address, metrics.registry)
     except OSError as error:
@@ -365,6 +362,9 @@ def serve_metrics(metrics: Metrics, runtime: Callable[[], Runtime], settings: Se
             f"metrics cannot listen on {settings.metrics_address} port {settings.metrics_port}: {error.strerror}; "
             "choose another CELERY_AGENTS_METRICS_PORT, each worker of a machine its own"
         ) from error
+    gauges: Any = _GaugeCollector(runtime)
+    for collector in (gauges, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR):
+        metrics.registry.register(collector)
 
     def close() -> None:
         server.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -288,6 +289,30 @@ def test_a_store_that_is_away_stops_no_other_task_and_agents_run_when_it_is_ther
     (project.folder / "greeted").unlink()
     project.python("from proj.tasks import greet; greet.delay('again')")
     wait_until((project.folder / "greeted").exists, "the project's own task has run again", 10)
+    worker.terminate()
+    assert worker.wait(20) == 0
+
+
+def test_agents_whose_metrics_cannot_be_served_stay_off_until_they_can(
+    tmp_path: Path, redis_url: str, new_redis: Callable[..., RedisServer], running: Callable[..., Process]
+) -> None:
+    store = new_redis()
+    store.stop()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        env = {"PROJ_BROKER": redis_url, "CELERY_AGENTS_REDIS_URL": store.url()}
+        project = Project(tmp_path / "existing", EXISTING, {**env, "CELERY_AGENTS_METRICS_PORT": str(port)})
+        worker = running(_start_in_pool(project, "custom"))
+        worker.wait_for_text("agents wait for their store", 10)
+        store.start()
+        worker.wait_for_text("agents stay off: metrics cannot listen", 20)
+        client = AgentClient(store.url(), broker_url=redis_url)
+        with pytest.warns(UserWarning, match="no worker has registered"):
+            job = client.submit("clerk", "look it up")
+        project.python("from proj.tasks import greet; greet.delay('world')")
+        wait_until((project.folder / "greeted").exists, "the project's own task has run", 10)
+        assert not client.store.registry.workers()
+    assert job.result(timeout=20).final_response == "found: AGENTS"
     worker.terminate()
     assert worker.wait(20) == 0
 

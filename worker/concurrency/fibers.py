@@ -20,7 +20,7 @@ from greenlet import getcurrent, greenlet
 R = TypeVar("R")
 Future = concurrent.futures.Future[Any]
 
-_ENDS: Final = (SystemExit, GeneratorExit, asyncio.CancelledError, BaseExceptionGroup)
+_ENDS: Final = (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, BaseExceptionGroup)
 
 
 class ExitAttempt(Exception):
@@ -142,7 +142,8 @@ def bounded(call: Callable[..., R], /, *args: Any) -> R:
     try:
         return call(*args)
     except _ENDS as error:
-        if isinstance(error, ExceptionGroup):
+        is_persons = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+        if is_persons or isinstance(error, ExceptionGroup):
             raise
         raise ExitAttempt.of(error) from error
 

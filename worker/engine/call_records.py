@@ -11,7 +11,7 @@ from typing import Any, Final
 from ...config.settings import Settings
 from ..flow.concurrency import limits_of_tool
 from ..hooks import HookPoint
-from ..known_secrets import redact_known_in
+from ..known_secrets import redact_known, redact_known_in
 from ..moments import moment
 from ..state.execution.tool_calls import ToolCall, ToolExecution, ToolOutcome
 from ..state.values.error_info import ErrorInfo
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 MOST_REASON_CHARS: Final = 4_000
 """Of the reason by which a hook blocks a call, and of the error that a hook gives it."""
 _MARKER_CHARS: Final = 200
+_KIND_CHARS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,9 +218,16 @@ def _limit_value(tool: Tool | None, value: Any, settings: Settings) -> Any:
 
 
 def _limit_error(error: ErrorInfo | None) -> ErrorInfo | None:
-    if error is None or len(error.message) <= MOST_REASON_CHARS:
-        return error
-    return error.model_copy(update={"message": error.message[:MOST_REASON_CHARS]})
+    if error is None:
+        return None
+    details = to_json_value(dict(error.details), MOST_REASON_CHARS)
+    changes: dict[str, Any] = {
+        "kind": redact_known(error.kind)[:_KIND_CHARS],
+        "message": redact_known(error.message)[:MOST_REASON_CHARS],
+        "details": details if isinstance(details, Mapping) else {"beginning": details},
+    }
+    limited = error.model_copy(update=changes)
+    return error if limited == error else limited
 
 
 def record_known(run: Run, requested: RequestedCall, known: ToolExecution) -> CallRecord:

@@ -17,9 +17,9 @@ from functools import cached_property
 from typing import Any, Final
 
 from ..drivers.protocol import Delta
-from ..errors import CeleryAgentsError, InvalidInput
+from ..errors import InvalidInput
 from ..known_secrets import SecretStream, redact_known
-from ..redaction import whole_unicode
+from ..redaction import describe_exception, whole_unicode
 from ..store.event_records import EventType, NewEvent
 from ..store.live.streams import Attempt, NewDelta
 from ..store.records import Claimed
@@ -183,8 +183,8 @@ class LiveWriter:
             try:
                 for start in range(0, len(taken), _BATCH):
                     self._write(taken[start : start + _BATCH])
-            except CeleryAgentsError as error:
-                log.debug("live text was dropped: %s", error)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the text of other steps is to go on
+                log.debug("live text was dropped: %s", describe_exception(error).message)
                 self._closed.wait(_AFTER_FAILURE_SECONDS)
             pause = _pause_after(time.monotonic() - written_at)
 

@@ -95,6 +95,29 @@ def test_what_a_blocking_function_raises_is_raised_in_the_fiber(thread: FiberThr
     assert thread.run(body) is error
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_code_of_users_cannot_end_more_than_itself(thread: FiberThread, error: BaseException) -> None:
+    def ending() -> None:
+        raise error
+
+    def body() -> BaseException | None:
+        try:
+            fibers.run_users_code(ending)
+        except fibers.ExitAttempt as raised:
+            return raised.__cause__
+        return None
+
+    assert thread.run(body) is error
+
+
+def test_a_person_at_the_keyboard_can_end_the_code_of_users() -> None:
+    def ending() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fibers.bounded(ending)
+
+
 def test_a_result_that_is_late_is_a_timeout_and_can_be_had_later(thread: FiberThread) -> None:
     ended: Future[int] = Future()
 

@@ -88,6 +88,25 @@ def test_an_error_that_a_hook_has_made_is_cut(new_bench: NewBench) -> None:
     assert len(made.error.message) <= 4_000
 
 
+def test_an_error_that_a_hook_has_made_is_cut_in_kind_and_details_and_without_secrets(
+    new_bench: NewBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_TOKEN", "not-a-real-token")
+    current_matcher(fresh=True)
+
+    def fail(context: HookContext) -> HookContext:
+        assert context.tool_execution is not None
+        details = {"more": "d" * 1_000_000, "key": "not-a-real-token"}
+        error = ErrorInfo(kind="k" * 1_000_000, message="it is not-a-real-token", details=details)
+        made = changing(context.tool_execution, value=None, error=error, outcome=ToolOutcome.ERROR)
+        return context.changed(tool_execution=made)
+
+    made = the_call(ended(new_bench, Hook(HookPoint.AFTER_TOOL, fail)))
+    assert made.error is not None
+    assert len(made.error.to_json()) <= 10_000
+    assert "not-a-real" not in made.error.to_json().decode()
+
+
 def test_a_result_that_a_hook_knows_already_is_cut(new_bench: NewBench) -> None:
     def know(context: HookContext) -> HookContext:
         assert context.tool_call is not None

@@ -326,6 +326,19 @@ def test_a_redis_that_refuses_drops_and_the_writer_goes_on() -> None:
     assert writer.dropped == 2
 
 
+def test_a_write_that_breaks_otherwise_drops_and_the_writer_goes_on() -> None:
+    store = SlowLive()
+    store.let.set()
+    store.error = UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+    writer, attempt = LiveWriter(store), an_attempt()  # pyright: ignore[reportArgumentType]
+    writer.add(attempt, 1, "text", "lost")
+    wait_until(lambda: writer.dropped == 1, "it is counted")
+    store.error = None
+    writer.add(attempt, 1, "text", "kept")
+    wait_until(lambda: store.written, "it is written")
+    writer.close()
+
+
 def test_the_pieces_of_many_steps_go_together() -> None:
     store = SlowLive()
     writer = LiveWriter(store)  # pyright: ignore[reportArgumentType]
@@ -382,6 +395,24 @@ def test_half_a_character_does_not_end_the_writer_for_all(new_bench: NewBench) -
     session_id = watched(bench)
     bench.run(session_id)
     wait_for_text(bench, session_id, "half � two")
+
+
+class NamingHalves(ScriptedDriver):
+    """Emits one piece for a part whose name is no Unicode, and then an answer."""
+
+    def infer(self, request: InferenceRequest) -> bytes:
+        if request.emit is not None:
+            request.emit(Delta("hidden", part="\ud800"))
+            time.sleep(0.2)
+            request.emit(Delta("shown"))
+        return raw_answer("shown", InferenceRequest(request.state, "s", "e", request.step), "naming")
+
+
+def test_a_part_of_a_strange_name_does_not_end_the_writer_for_all(new_bench: NewBench) -> None:
+    bench = new_bench(Agent("a", driver=NamingHalves(["shown"])))
+    session_id = watched(bench)
+    bench.run(session_id)
+    wait_for_text(bench, session_id, "shown")
 
 
 class SlowStore:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from celery_agents.worker.errors import ConfigurationError, InvalidInput, StateTooNew, StateUnreadable
@@ -149,6 +152,40 @@ def test_wrong_fields_and_items_are_refused() -> None:
         Thoughts().append("text")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="derive from"):
         type("Loose", (ListPart,), {})
+
+
+class Anything(PartItem):
+    value: Any = None
+
+
+class Things(ListPart[Anything]):
+    part_name = "things"
+
+
+class Kept(StatePart):
+    part_name = "kept"
+    value: Any = None
+
+
+def nested(levels: int) -> list[Any]:
+    made: list[Any] = []
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, {"a": [math.nan]}, nested(120), nested(196), nested(220)])
+def test_values_that_could_not_be_read_again_as_they_are_are_refused(value: Any) -> None:
+    with pytest.raises((InvalidInput, ValueError)):
+        Things().append(Anything(value=value))
+    with pytest.raises((InvalidInput, ValueError)):
+        running().with_part(Kept(value=value))
+
+
+def test_values_that_nest_as_deep_as_json_values_may_come_back() -> None:
+    state = running().with_part(Things().append(Anything(value=nested(97)))).with_part(Kept(value=nested(97)))
+    for read in (_stored(state), AgentState.from_json(state.to_json())):
+        assert read.part(Things)[0].value == read.part(Kept).value == nested(97)
 
 
 def test_a_stored_part_that_does_not_fit_is_unreadable() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_args, get_origin, overload
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from ...errors import ConfigurationError, InvalidInput, StateUnreadable
+from ..values.frozen import FrozenDict
 from .state_part import PartItem, PartScope
 
 Item = TypeVar("Item", bound=PartItem)
@@ -99,4 +101,6 @@ def _item_json(part: ListPart[Any], item: object) -> bytes:
     if not isinstance(item, part.item_type):
         advice = f"give items of {part.item_type.__name__}."
         raise InvalidInput(f"{type(part).__name__}.append", type(item), advice)
-    return item.to_json()
+    raw = item.to_json()
+    FrozenDict(from_json(raw))  # a session with what is no JSON value could not be read again
+    return raw

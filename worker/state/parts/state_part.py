@@ -26,7 +26,7 @@ class PartScope(StrEnum):
 class PartValue(Value):
     """A value that is stored whole, fields at their default included: another default later changes nothing stored."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False, ser_json_inf_nan="constants")
 
     def to_json(self) -> bytes:
         """Compact JSON of every field."""
