@@ -105,7 +105,7 @@ ARROWS: Final[Mapping[str, str]] = {
         "config tasks.agent_modules tasks.broker_keys tasks.client tasks.consumer tasks.housekeeping "
         "tasks.observability "
         "tasks.publishing worker.concurrency worker.crash_points worker.engine "
-        "worker.errors worker.flow worker.known_secrets worker.mcp worker.store"
+        "worker.errors worker.flow worker.known_secrets worker.mcp worker.redaction worker.store"
     ),
     "tasks.step": (
         "config tasks.names tasks.runtime tasks.step_message worker.crash_points "
