@@ -13,6 +13,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
+from anyio import to_thread
+
 from . import fibers
 
 R = TypeVar("R")
@@ -20,9 +22,9 @@ R = TypeVar("R")
 # On the loop's thread the first two would end the loop; the last one would be taken for the cancellation of the task.
 _ENDS: Final = (SystemExit, KeyboardInterrupt, BaseExceptionGroup, concurrent.futures.CancelledError)
 
-# For `asyncio.to_thread` in tools, behind which names of providers are looked up: asyncio's own number is that of the
-# processors and four.
-_THREADS: Final = 256
+# For blocking functions in async tools, of which the steps of all slots have some. asyncio has as many threads as there
+# are processors, and four; names of providers are looked up in them, too. anyio, and with it pydantic-ai, has 40.
+_THREADS: Final = 1_000
 
 
 class EventLoopThread:
@@ -96,6 +98,7 @@ class EventLoopThread:
                     target=_serve, args=(self._loop,), name="celery-agents-loop", daemon=True
                 )
                 self._thread.start()
+                asyncio.run_coroutine_threadsafe(_widen_threads(), self._loop)
             return self._loop
 
 
@@ -167,6 +170,10 @@ class _CoroutineFuture(concurrent.futures.Future[R]):
         self._is_done, self._error = True, error
         for callback in self._callbacks:
             callback(self)
+
+
+async def _widen_threads() -> None:
+    to_thread.current_default_thread_limiter().total_tokens = _THREADS
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
+from typing import Any
+
+import pytest
+from anyio import to_thread
 
 from celery_agents.config.settings import Settings
 from celery_agents.worker.concurrency.event_loop import EventLoopThread
@@ -34,11 +39,12 @@ def test_functions_that_wait_for_the_loop_leave_its_own_threads_to_it() -> None:
     loop.close()
 
 
-def test_a_hundred_calls_in_threads_of_the_loop_run_at_the_same_time() -> None:
+@pytest.mark.parametrize("run", [asyncio.to_thread, to_thread.run_sync], ids=["asyncio", "anyio"])
+def test_a_hundred_blocking_functions_of_async_tools_run_at_the_same_time(run: Any) -> None:
     loop, together = EventLoopThread(), threading.Barrier(100)
 
     async def call() -> None:
-        await asyncio.gather(*(asyncio.to_thread(together.wait, 20) for _ in range(100)))
+        await asyncio.gather(*(run(partial(together.wait, 20)) for _ in range(100)))
 
     loop.submit(call, 30).result(30)
     loop.close()
