@@ -11,7 +11,7 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from ...worker.known_secrets import redact_known
+from ...worker.known_secrets import redact_known_json
 from .endpoints import Call
 from .memory import SMALL_BYTES
 from .problems import HttpProblem
@@ -67,8 +67,8 @@ async def while_sent(call: Call, write: Callable[[], str], size: int) -> AsyncGe
         HttpProblem: Too much is being sent to slow readers: the stream has to end, and its reader comes back.
     """
     if size <= SMALL_BYTES:
-        yield redact_known(write())
+        yield redact_known_json(write())
         return
     with call.reading.responses.hold(call.access) as held:
         call.reading.check_room(held, size)
-        yield await call.client.run(lambda _: redact_known(write()))
+        yield await call.client.run(lambda _: redact_known_json(write()))

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from ...config.settings import SettingsError
 from ...worker import errors
-from ...worker.known_secrets import redact_known
+from ...worker.known_secrets import redact_known_json
 from ...worker.requests.tokens import InvalidToken
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -104,7 +104,7 @@ def respond(problem: HttpProblem) -> Response:
         "detail": problem.detail,
         **problem.extra,
     }
-    text = redact_known(json.dumps(document, ensure_ascii=False, default=str))
+    text = redact_known_json(json.dumps(document, ensure_ascii=False, default=str))
     headers = {**problem.headers, "Cache-Control": "no-store"}
     return Response(text, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 

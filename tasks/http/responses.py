@@ -13,7 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ...worker.known_secrets import SecretStream, current_matcher
+from ...worker.known_secrets import SecretStream, current_matcher, redact_known_json
 from ..client.async_client import AsyncAgentClient
 from .access import Access
 from .memory import SMALL_BYTES, MemoryBudget
@@ -76,11 +76,11 @@ class JsonResponse(Response):
 def write_json(value: Any) -> list[bytes]:
     """Write a value as JSON without known secrets, in pieces: a thread that does it lets others run in between."""
     text, stream = json.dumps(value, ensure_ascii=False, default=_write_other), SecretStream(current_matcher())
-    pieces = [
-        stream.feed(text[start : start + _PIECE_CHARS]).encode(errors="replace")
-        for start in range(0, len(text), _PIECE_CHARS)
-    ]
-    return [*pieces, stream.flush().encode(errors="replace")]
+    pieces = [stream.feed(text[start : start + _PIECE_CHARS]) for start in range(0, len(text), _PIECE_CHARS)]
+    pieces.append(stream.flush())
+    if "".join(pieces) != text:
+        pieces = [redact_known_json(text)]
+    return [piece.encode(errors="replace") for piece in pieces]
 
 
 def _write_other(value: Any) -> Any:

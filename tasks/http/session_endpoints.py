@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from ... import __version__
 from ...worker.errors import SessionConflict
-from ...worker.known_secrets import redact_known
+from ...worker.known_secrets import redact_known_json
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.event_records import EXECUTION_ENDS, Event
 from ...worker.store.labels import read_pairs
@@ -178,7 +178,7 @@ async def _frames(call: Call, item: StreamItem | Gap | None) -> AsyncGenerator[S
         yield await _snapshot(call)
     elif item is not None and item.delta is not None:
         if call.access.has(Scope.READ) or is_chat_text(item.delta):
-            yield ServerSentEvent(redact_known(_text(delta_value(item.delta))), event="live", id=item.cursor)
+            yield ServerSentEvent(redact_known_json(_text(delta_value(item.delta))), event="live", id=item.cursor)
     elif item is not None and item.event is not None:
         value = {**_event_value(call, item.event), **({"text": item.text} if item.text else {})}
         async with while_sent(call, lambda: _text(value), len(item.text)) as text:
@@ -187,7 +187,7 @@ async def _frames(call: Call, item: StreamItem | Gap | None) -> AsyncGenerator[S
 
 async def _snapshot(call: Call) -> ServerSentEvent:
     value = await call.client.run(lambda client: _read_session(client, call))
-    return ServerSentEvent(redact_known(_text(value)), event="snapshot")
+    return ServerSentEvent(redact_known_json(_text(value)), event="snapshot")
 
 
 def _event_value(call: Call, event: Event) -> dict[str, Any]:

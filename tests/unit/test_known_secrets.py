@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import time
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -17,14 +18,19 @@ from hypothesis import strategies as st
 
 from celery_agents import MCPServer
 from celery_agents.config.settings import Settings
+from celery_agents.tasks.http.problems import HttpProblem, respond
+from celery_agents.tasks.http.responses import write_json
 from celery_agents.worker import known_secrets
+from celery_agents.worker.capabilities.tracing.trace import Trace, TraceStatus
 from celery_agents.worker.known_secrets import (
     SecretMatcher,
     SecretStream,
     current_matcher,
     redact_known,
+    redact_known_json,
     remember_secrets,
 )
+from celery_agents.worker.state.values.frozen import FrozenDict
 
 SECRET = 'p@ss/w"rd+é 1\n'
 NAMES = [
@@ -253,3 +259,26 @@ def test_a_long_text_takes_no_longer_where_many_secrets_are_known() -> None:
         matcher.redact(text)
         took[number] = time.process_time() - began
     assert took[400] < 5 * took[10] + 0.5, took
+
+
+def test_json_without_secrets_is_json_also_where_a_number_has_the_digits_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACME_TOKEN", "1234567890")
+    current_matcher(fresh=True)
+    value = {"1234567890": [1234567890, -5.1234567890, "it is 1234567890"], "other": True}
+    found = {"[redacted]": [1234567890, -5.1234567890, "it is [redacted]"], "other": True}
+    assert json.loads(redact_known_json(json.dumps(value))) == found
+    assert json.loads(b"".join(write_json(value))) == found
+    problem = HttpProblem(409, "refused", "1234567890 is taken", **value)
+    assert json.loads(bytes(respond(problem).body))["detail"] == "[redacted] is taken"
+
+
+def test_a_trace_with_a_number_that_has_the_digits_of_a_secret_is_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_TOKEN", "1234567890")
+    current_matcher(fresh=True)
+    made = Trace(
+        trace_id="0", thread_id="t", session_id="s", execution_id="e", agent="a", status=TraceStatus.SUCCESS,
+        started_at=datetime.now(UTC), payload=FrozenDict({"order": 1234567890, "said": "1234567890"}),
+    )  # fmt: skip
+    assert made.redacted().payload == {"order": 1234567890, "said": "[redacted]"}

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from ..concurrency.fibers import bounded
-from ..known_secrets import redact_known, redact_known_in
+from ..known_secrets import redact_known, redact_known_in, redact_known_json
 from ..redaction import describe_exception
 from ..state.conversation.compilers import ConversationWithCurrentToolTrace
 from ..state.past.chosen_messages import describe_chosen
@@ -105,7 +105,7 @@ def _describe(question: Question) -> tuple[dict[str, Any], list[tuple[str, bytes
     """The facts of a question, apart from its messages, and the texts that they name."""
     sent, request = question.sent, question.request
     if sent is not None:
-        prompt, tools = _digest_of_text(sent.prompt), _digest(redact_known(to_json(sent.tools).decode()).encode())
+        prompt, tools = _digest_of_text(sent.prompt), _digest(redact_known_json(to_json(sent.tools).decode()).encode())
         model, settings, shape = sent.model, sent.settings, sent.response_format
     else:
         prompt, tools = _digest_of_text(request.state.system_prompt), _digest_of_tools(_Tools(request.tools))
@@ -136,7 +136,7 @@ def _choose_messages(run: Run, question: Question) -> bytes | None:
         return None
     else:
         messages = request.messages
-    return redact_known(to_json(describe_chosen(messages, store, seen)).decode()).encode()
+    return redact_known_json(to_json(describe_chosen(messages, store, seen)).decode()).encode()
 
 
 @lru_cache(maxsize=256)
@@ -146,7 +146,7 @@ def _digest_of_text(text: str) -> tuple[str, bytes]:
 
 @lru_cache(maxsize=256)
 def _digest_of_tools(tools: _Tools) -> tuple[str, bytes]:
-    return _digest(redact_known(to_json([asdict(each) for each in tools.specs]).decode()).encode())
+    return _digest(redact_known_json(to_json([asdict(each) for each in tools.specs]).decode()).encode())
 
 
 def _digest(content: bytes) -> tuple[str, bytes]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ..drivers.protocol import Delta
 from ..errors import InvalidInput
-from ..known_secrets import SecretStream, redact_known
+from ..known_secrets import SecretStream, redact_known_json
 from ..redaction import describe_exception, whole_unicode
 from ..store.event_records import EventType, NewEvent
 from ..store.live.streams import Attempt, NewDelta
@@ -327,4 +327,4 @@ def _check_piece(value: Any) -> str | bytes:
         raise InvalidInput("value", value, "ctx.emit takes a text, or data of JSON.") from None
     if size > _MOST_BYTES:
         raise InvalidInput("value", value, f"ctx.emit takes at most {_MOST_BYTES} bytes; emit it in pieces.")
-    return given if isinstance(value, str) else redact_known(given).encode()
+    return given if isinstance(value, str) else redact_known_json(given).encode()

@@ -27,7 +27,7 @@ from ..drivers.pydantic_ai.models import ModelClients, Target, has_responses, un
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.windows import WINDOWS
 from ..errors import ConfigurationError
-from ..known_secrets import redact_known, redact_known_in
+from ..known_secrets import redact_known_json
 from ..state.conversation.context import LLMConfig
 from ..state.execution.inference import InferenceResponse
 from .begun import BegunCall, begun_call
@@ -242,9 +242,7 @@ def _kind_of_answered() -> Any:
 
 def as_json(kept: dict[str, Any]) -> bytes:
     """An answer as JSON, without secrets of this process: the agent's own code words rejections and outputs."""
-    raw = to_json(kept)
-    text = raw.decode()
-    return raw if redact_known(text) == text else to_json(redact_known_in(kept))
+    return redact_known_json(to_json(kept).decode()).encode()
 
 
 def windows_of_model(model: Any) -> Sequence[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Self
 
-from ...known_secrets import redact_known
+from ...known_secrets import redact_known_json
 from ...spans import derive_root_span_id, derive_trace_id
 from ...state.agent_state import AgentState
 from ...state.execution.children import ParentLink
@@ -103,7 +103,7 @@ class Trace(Value):
     def redacted(self) -> Self:
         """The same without the secrets that this process knows."""
         written = json.dumps(self.to_dict(), ensure_ascii=False)
-        found = redact_known(written)
+        found = redact_known_json(written)
         return self if found == written else type(self).from_dict(json.loads(found))
 
     def with_failures(self, failed: Mapping[str, str]) -> Self:
