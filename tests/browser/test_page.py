@@ -574,25 +574,3 @@ def check_what_opens(axe: Any, page: Page, session: str) -> None:
         assert violations(axe, page) == [], button
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_have_count(0)
-
-
-def test_a_token_of_a_session_sees_its_session_and_nothing_else(
-    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
-) -> None:
-    page = watched.page
-    job = completed(desk, "Where is order 4915?")
-    token = desk.client.session_token(job.session_id, ["chat"], subject="jo@example.com")
-    page.add_init_script(f"setInterval(() => window.again ||= /delivered/.test({WRITTEN}), 0)")
-    page.goto(f"{served.url}/sessions/{job.session_id}#token={token}")
-    said = page.get_by_role("log", name="Messages")
-    expect(said.get_by_text("It was delivered on the 23rd.")).to_be_visible()
-    page.wait_for_timeout(700)
-    assert not page.evaluate("window.again"), "what was said long ago was shown as being written"
-    assert "token" not in page.url
-    expect(page.get_by_role("navigation", name="Places")).to_have_count(0)
-    page.goto(f"{served.url}/sessions")
-    page.wait_for_url(f"{served.url}/sessions/{job.session_id}")
-    page.get_by_label("Message to support").fill("Thanks")
-    page.get_by_role("button", name="Send message").click()
-    expect(said.get_by_text("You are welcome.")).to_be_visible()
-    assert watched.complaints == [], "it asks for what it may not see"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 
 import pytest
-from browser.conftest import Watched, completed, lose_reply, submit, wait_for, wait_for_request
+from browser.conftest import WRITTEN, Watched, completed, lose_reply, submit, wait_for, wait_for_request
 from playwright.sync_api import Locator, Page, Route, expect
 
 from celery_agents import ExecutionBudget
@@ -417,3 +420,34 @@ def test_back_finds_the_list_as_it_was_left(desk: Lab, served: ServeProcess, wat
     page.get_by_role("navigation", name="Places").get_by_role("link", name="Sessions").click()
     expect(page.get_by_role("link", name="One that has come since")).to_be_in_viewport()
     assert watched.complaints == []
+
+
+@pytest.mark.parametrize("behind", [0, 4])
+def test_a_token_of_a_session_sees_its_session_and_nothing_else(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched, behind: int
+) -> None:
+    """Also where the server writes its Date seldom, as a busy uvicorn does."""
+    page = watched.page
+    job = completed(desk, "Where is order 4915?")
+    token = desk.client.session_token(job.session_id, ["chat"], subject="jo@example.com")
+
+    def put_back(route: Route) -> None:
+        response = route.fetch()
+        date = parsedate_to_datetime(response.headers["date"]) - timedelta(seconds=behind)
+        route.fulfill(response=response, headers={**response.headers, "date": format_datetime(date, usegmt=True)})
+
+    page.route(re.compile(rf"/v1/sessions/{job.session_id}(/messages.*|/requests.*)?$"), put_back)
+    page.add_init_script(f"setInterval(() => window.again ||= /delivered/.test({WRITTEN}), 0)")
+    page.goto(f"{served.url}/sessions/{job.session_id}#token={token}")
+    said = page.get_by_role("log", name="Messages")
+    expect(said.get_by_text("It was delivered on the 23rd.")).to_be_visible()
+    page.wait_for_timeout(700)
+    assert not page.evaluate("window.again"), "what was said long ago was shown as being written"
+    assert "token" not in page.url
+    expect(page.get_by_role("navigation", name="Places")).to_have_count(0)
+    page.goto(f"{served.url}/sessions")
+    page.wait_for_url(f"{served.url}/sessions/{job.session_id}")
+    page.get_by_label("Message to support").fill("Thanks")
+    page.get_by_role("button", name="Send message").click()
+    expect(said.get_by_text("You are welcome.")).to_be_visible()
+    assert watched.complaints == [], "it asks for what it may not see"

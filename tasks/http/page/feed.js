@@ -9,7 +9,6 @@ import { callsChildren, readSteps } from "./spans.js";
 
 const SOONEST_MS = 500;
 const LONGEST_MS = 15_000;
-const CLOCK_MS = 1000; // what the server's clock is known to
 const HEADER_MS = 5_000;
 const READ = ["messages", "timeline", "requests", "results", "line"];
 
@@ -101,11 +100,11 @@ export class Feed {
     if (type !== "live") this.refresh(...staleAfter(type));
   }
 
-  /** Whether a commit that is told was there before the conversation was read. */
+  /** Whether a commit that is told was there before the conversation was read. The server's clock may be late. */
   #isRead({ at, text, data }) {
     const later = Date.parse(at) - this.#followedAt;
     const isSaid = ({ role, content }) => role === "assistant" && content === (text ?? data?.text);
-    return later <= 0 || (later < CLOCK_MS && this.view.messages.some(isSaid));
+    return later <= 0 || (later < LONGEST_MS && this.view.messages.some(isSaid));
   }
 
   #poll() {
