@@ -169,8 +169,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.tool_schemas": "worker.state",
     "worker.tools": (
-        "worker.concurrency worker.errors worker.flow worker.known_secrets worker.lazy_names worker.redaction "
-        "worker.requests worker.state"
+        "worker.errors worker.flow worker.known_secrets worker.lazy_names worker.redaction worker.requests worker.state"
     ),
 }
 

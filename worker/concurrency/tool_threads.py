@@ -6,14 +6,13 @@ import asyncio
 import concurrent.futures
 import contextvars
 from collections.abc import Callable, Collection
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 
 from ...config.settings import Settings
 from . import fibers
 
-R = TypeVar("R")
 Future = concurrent.futures.Future[Any]
 
 
@@ -66,16 +65,3 @@ class ThreadLimit:
         if loop not in self._limiters:
             self._limiters[loop] = CapacityLimiter(self._most)
         return self._limiters[loop]
-
-
-# No more than there are calls, which the slots limit.
-_BLOCKED: Final = ThreadLimit(100_000)
-
-
-async def run_apart(call: Callable[[], R]) -> R:
-    """Run a function that waits for the loop in a thread of its own.
-
-    In the loop's executor, which has few threads, it would wait for itself: names are looked up there, also those of
-    the model that it asks.
-    """
-    return await to_thread.run_sync(call, limiter=_BLOCKED.of_this_loop(), abandon_on_cancel=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar, overload
 
 from ..errors import ConfigurationError, ModelCallRefused
@@ -156,9 +155,10 @@ class ToolContext:
 
     async def ask_model(self, key: str, request: Any) -> InferenceResponse:
         """Ask the agent's model from an async tool; see `ask_model_sync`."""
-        from ..concurrency.tool_threads import run_apart  # a process that runs no tools does not load it
+        from anyio import to_thread  # a process that runs no tools does not load it
 
-        return await run_apart(partial(self.ask_model_sync, key, request))
+        # Not in the loop's own threads: where all of them waited for the loop, it could look up no name of a provider.
+        return await to_thread.run_sync(self.ask_model_sync, key, request, abandon_on_cancel=True)
 
     def ask_model_sync(self, key: str, request: Any) -> InferenceResponse:
         """Ask the agent's model from a plain tool, and wait for the answer.

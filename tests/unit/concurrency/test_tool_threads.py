@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -12,7 +14,9 @@ from anyio import to_thread
 
 from celery_agents.config.settings import Settings
 from celery_agents.worker.concurrency.event_loop import EventLoopThread
-from celery_agents.worker.concurrency.tool_threads import ToolThreads, run_apart
+from celery_agents.worker.concurrency.tool_threads import ToolThreads
+from celery_agents.worker.state import InferenceResponse
+from celery_agents.worker.tools import ToolContext
 
 
 def test_all_slots_have_threads_for_all_their_tools() -> None:
@@ -24,16 +28,25 @@ def test_all_slots_have_threads_for_all_their_tools() -> None:
         assert {0 <= each.result(0) < 8 for each in done} == {True}
 
 
-def test_functions_that_wait_for_the_loop_leave_its_own_threads_to_it() -> None:
+def test_tools_that_ask_their_model_leave_the_loop_its_own_threads() -> None:
     loop, together = EventLoopThread(), threading.Barrier(300)
 
+    def ask(key: str, request: Any) -> InferenceResponse:
+        together.wait(20)
+        return InferenceResponse(content="because")
+
+    context = ToolContext(
+        session_id="s", execution_id="e", step=1, index=0, idempotency_key="k", deadline=datetime.now(UTC), ask=ask
+    )
+
     async def call() -> None:
-        await asyncio.gather(*(run_apart(lambda: together.wait(20)) for _ in range(299)), look_up())
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        await asyncio.gather(*(context.ask_model("why", "Why?") for _ in range(299)), look_up())
 
     async def look_up() -> None:
         await asyncio.sleep(0.5)  # the others have begun
         assert await asyncio.get_running_loop().getaddrinfo("localhost", 80)
-        await run_apart(lambda: together.wait(20))
+        await context.ask_model("why", "Why?")
 
     loop.submit(call, 30).result(30)
     loop.close()
