@@ -147,7 +147,7 @@ class ForkingVerbs(ClientConnection):
             change=wanted.of, share=self._share_of(wanted.labels),
             past=None if wanted.at is None else self.store.sessions.parts_at(source, wanted.at),
             queue="" if agent is None else self._queues.queue_of(agent),
-            fingerprint="" if not key else canonical_digest(["fork", key, *wanted.facts()]),
+            fingerprint=canonical_digest(["fork", key, *wanted.facts()]) if key else "",
         )  # fmt: skip
         effects = tuple(self._effects_after(source, wanted.at))  # before, since the source may have gone behind it
         try:
