@@ -159,16 +159,16 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
 
     def _read_act(
         self, act: Any, labels: Mapping[str, str | None] | None, reason: str, by: str | None
-    ) -> Callable[[str], object]:
+    ) -> Callable[[Header], object]:
         """The verb for each session; it returns False where nothing changed."""
         client = cast("AgentClient", self)  # whose other verbs it does
-        acts: dict[str, Callable[[str], object]] = {
-            "retry": lambda each: client.retry(each, by=by),
-            "stop": lambda each: client.stop(each, timeout=0, by=by),
-            "suspend": lambda each: client.suspend(each, reason=reason, by=by),
-            "resume": lambda each: client.resume(each, by=by),
-            "delete": lambda each: client.delete(each, by=by),
-            "label": lambda each: client.label(each, changes),
+        acts: dict[str, Callable[[Header], object]] = {
+            "retry": lambda each: client.retry(each.session_id, by=by),
+            "stop": lambda each: client.stop(each.session_id, timeout=0, by=by),
+            "suspend": lambda each: client.suspend(each.session_id, reason=reason, by=by),
+            "resume": lambda each: client.resume(each.session_id, by=by),
+            "delete": lambda each: self._delete_found(each, by),
+            "label": lambda each: client.label(each.session_id, changes),
         }
         if act not in acts:
             raise InvalidInput("act", act, f"there are {', '.join(acts)}.")
@@ -233,10 +233,10 @@ _CONCERNED: Final[Mapping[str, Callable[[Header], bool]]] = {
 """The sessions that an act can concern."""
 
 
-def _try(do: Callable[[str], object], header: Header) -> ActOutcome:
+def _try(do: Callable[[Header], object], header: Header) -> ActOutcome:
     outcome, reason = "done", ""
     try:
-        if do(header.session_id) is False:
+        if do(header) is False:
             outcome = "unchanged"
     except _REFUSALS as error:
         outcome, reason = "refused", str(error)

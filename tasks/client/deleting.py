@@ -74,6 +74,8 @@ class DeletingVerbs(TreeVerbs):
     ) -> Generator[str]:
         """Delete all sessions that ended before a time. Children go with the session that has started them.
 
+        One that has changed when its turn comes is left.
+
         Args:
             before: Only sessions that were changed last before this time.
             agent: Only this agent's.
@@ -94,13 +96,17 @@ class DeletingVerbs(TreeVerbs):
             raise InvalidInput("status", status, "these sessions run or wait; stop them, and delete them then.")
         check_caller(by)
         chosen = self._ended_before(before_ms, agent, status)
-        return self._act_on_each(chosen, lambda each: self.delete(each, by=by), dry_run)
+        return self._act_on_each(chosen, lambda each: self._delete_found(each, by), dry_run)
 
-    def _ended_before(self, before_ms: int, agent: str | None, status: str | None) -> Generator[str]:
+    def _delete_found(self, found: Header, by: str | None) -> bool:
+        """Delete a session as it was found, not one that has gone on since."""
+        return self.delete(found.session_id, expected_version=None if found.problem else found.version, by=by)
+
+    def _ended_before(self, before_ms: int, agent: str | None, status: str | None) -> Generator[Header]:
         wanted = Filter(status=status, agent=agent, newest_ms=before_ms - 1)
         for header in list(iterate_all(self.store, wanted)):
             if header.status not in ACTIVE and not self._is_child(header):
-                yield header.session_id
+                yield header
 
     def _is_child(self, header: Header) -> bool:
         """Whether it belongs to a session that has started it, and that is still there."""

@@ -11,6 +11,7 @@ from pydantic import Field
 from ...worker.errors import InvalidInput, SessionConflict
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.control import LONGEST_WAIT_MS
+from ...worker.store.session_records import Header
 from .inputs import check_agent_name, check_caller, check_listing, read_time_ms
 from .listing import Filter, iterate_headers
 from .trees import ACTIVE, TreeVerbs
@@ -124,8 +125,8 @@ class HoldingVerbs(TreeVerbs):
         """
         check_reason(reason)
         check_caller(by)
-        sessions = self._active_sessions(agent, status)
-        return self._act_on_each(sessions, lambda each: self.suspend(each, reason=reason, by=by), dry_run)
+        found = self._active_sessions(agent, status)
+        return self._act_on_each(found, lambda each: self.suspend(each.session_id, reason=reason, by=by), dry_run)
 
     def resume_all(
         self, *, agent: str | None = None, status: str | None = None, by: str | None = None, dry_run: bool = False
@@ -140,8 +141,8 @@ class HoldingVerbs(TreeVerbs):
             The id of each session that was held; it goes on when its id is yielded.
         """
         check_caller(by)
-        sessions = self._active_sessions(agent, status, held=True)
-        return self._act_on_each(sessions, lambda each: self.resume(each, by=by), dry_run)
+        found = self._active_sessions(agent, status, held=True)
+        return self._act_on_each(found, lambda each: self.resume(each.session_id, by=by), dry_run)
 
     def _check_end_of_hold(self, until: datetime | None) -> int | None:
         until_ms = read_time_ms("until", until)
@@ -161,15 +162,15 @@ class HoldingVerbs(TreeVerbs):
                 continue
             return True
 
-    def _active_sessions(self, agent: str | None, status: str | None, *, held: bool = False) -> list[str]:
-        """Ids of sessions that run or wait, and are held or not; the newest first."""
+    def _active_sessions(self, agent: str | None, status: str | None, *, held: bool = False) -> list[Header]:
+        """The sessions that run or wait, and are held or not; the newest first."""
         if agent is not None:
             check_agent_name(agent)
         check_listing(status, 1)
         if status is not None and status not in ACTIVE:
             raise InvalidInput("status", status, f"only sessions that are {', '.join(ACTIVE)} can be held.")
         return [
-            header.session_id
+            header
             for header in iterate_headers(self.store, Filter(status=status, agent=agent), index="active")
             if header.status in ACTIVE and (header.hold is not None) == held
         ]

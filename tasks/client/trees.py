@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...worker.engine.transitions import stop_transition
-from ...worker.errors import ActionRefused, SessionNotFound, StateUnreadable
+from ...worker.errors import ActionRefused, SessionConflict, SessionNotFound, StateUnreadable
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.children.trees import TreeNode
 from ...worker.store.event_records import Event, EventType
+from ...worker.store.session_records import Header
 from .connection import ClientConnection
 from .inputs import check_seconds
 
@@ -129,19 +130,19 @@ class TreeVerbs(ClientConnection):
                 continue  # it has ended or expired since it was listed
         return done
 
-    def _act_on_each(self, sessions: Iterable[str], act: Callable[[str], bool], dry_run: bool) -> Generator[str]:
+    def _act_on_each(self, found: Iterable[Header], act: Callable[[Header], bool], dry_run: bool) -> Generator[str]:
         """Act on each of these sessions when its id is asked for, and yield the ids of those that changed.
 
         Args:
             dry_run: Yield all ids, and act on none.
         """
-        for each in sessions:
+        for each in found:
             try:
                 changed = dry_run or act(each)
-            except (ActionRefused, SessionNotFound, StateUnreadable, TimeoutError):
-                continue  # it has ended or gone since it was listed, cannot be read, or what is below it runs on
+            except (ActionRefused, SessionConflict, SessionNotFound, StateUnreadable, TimeoutError):
+                continue  # it has changed or gone since it was listed, cannot be read, or what is below it runs on
             if changed:
-                yield each
+                yield each.session_id
 
     def _wait_for_ends(self, sessions: set[str], deadline: float | None) -> None:
         """Wait until none of these sessions has an execution that runs or waits.

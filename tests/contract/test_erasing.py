@@ -109,3 +109,16 @@ def test_a_session_below_which_something_goes_on_keeps_no_other_from_its_deletio
         bench.commit(bench.claim(), final=True)
     before = datetime.now(UTC) + timedelta(days=1)
     assert list(WithOneThatGoesOn(bench.store).delete_all(before=before)) == ["last", "first"]
+
+
+def test_one_that_goes_on_since_it_was_listed_is_not_deleted(bench: Bench) -> None:
+    for bench.session in ("first", "last"):
+        bench.execution = f"e-{bench.session}"
+        bench.submit()
+        bench.commit(bench.claim(), final=True)
+    deleted = Erasing(bench.store).delete_all(before=datetime.now(UTC) + timedelta(days=1))
+    assert next(deleted) == "last"
+    bench.session = "first"
+    going_on = bench.message("go on").execution_id
+    assert list(deleted) == []
+    assert bench.store.sessions.header("first").execution_id == going_on

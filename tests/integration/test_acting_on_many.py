@@ -68,6 +68,25 @@ def test_each_act_does_what_its_verb_does_to_those_that_it_concerns(lab: Lab) ->
     assert worker.alive
 
 
+def test_one_that_goes_on_since_it_was_found_is_not_deleted(lab: Lab) -> None:
+    lab.worker()
+    older, newer = (submit(lab, "ann", plan(answer=f"number {n}")) for n in range(2))
+    wait_for(lab, [older, newer], "completed")
+    going_on = plan([call("keyed", work="a", gate="later")])
+
+    def go_on(outcome: ActOutcome) -> None:
+        if outcome.outcome == "done":
+            other = older if outcome.session_id == newer else newer
+            lab.client.submit("planned", going_on, session_id=other)
+
+    report = lab.client.act_on_many("delete", label={"customer": "ann"}, progress=go_on)
+    assert [each.outcome for each in report.outcomes] == ["done", "refused"]
+    kept = report.outcomes[1].session_id
+    assert {each.session_id for each in lab.client.list()} == {kept}
+    lab.ledger.open("later")
+    wait_for(lab, [kept], "completed")
+
+
 @pytest.mark.parametrize(
     ("cost", "steps", "budget", "most"),
     [
