@@ -165,7 +165,7 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
         acts: dict[str, Callable[[Header], object]] = {
             "retry": lambda each: client.retry(each.session_id, by=by),
             "stop": lambda each: client.stop(each.session_id, timeout=0, by=by),
-            "suspend": lambda each: client.suspend(each.session_id, reason=reason, by=by),
+            "suspend": lambda each: self._hold(each.session_id, reason, by) == "changed",
             "resume": lambda each: client.resume(each.session_id, by=by),
             "delete": lambda each: self._delete_found(each, by),
             "label": lambda each: client.label(each.session_id, changes),

@@ -62,19 +62,27 @@ class HoldingVerbs(TreeVerbs):
         until_ms = self._check_end_of_hold(until)
         session = read_session_id(session_id)
 
-        def hold(each: str) -> str:
-            return self.store.sessions.suspend(each, reason=reason, by=by or "", until_ms=until_ms).outcome
-
-        outcome = hold(session)
+        outcome = self._hold(session, reason, by, until_ms, tree=tree)
         if outcome == "idle":
             if until is not None:
                 raise InvalidInput(
                     "until", until.isoformat(), "nothing of the session runs that could end; leave it out."
                 )
             return self._set_session_status(session, "suspended")
-        if tree:
-            self._walk(session, hold)
         return outcome == "changed"
+
+    def _hold(
+        self, session: str, reason: str, by: str | None, until_ms: int | None = None, *, tree: bool = True
+    ) -> str:
+        """Hold what runs or waits of a session, and of those below it; "idle" when nothing does."""
+
+        def hold(each: str) -> str:
+            return self.store.sessions.suspend(each, reason=reason, by=by or "", until_ms=until_ms).outcome
+
+        outcome = hold(session)
+        if tree and outcome != "idle":
+            self._walk(session, hold)
+        return outcome
 
     @verb(
         "POST", "/v1/sessions/{session_id}/resume", "resume_session", scope=Scope.STOP,
@@ -126,7 +134,7 @@ class HoldingVerbs(TreeVerbs):
         check_reason(reason)
         check_caller(by)
         found = self._active_sessions(agent, status)
-        return self._act_on_each(found, lambda each: self.suspend(each.session_id, reason=reason, by=by), dry_run)
+        return self._act_on_each(found, lambda each: self._hold(each.session_id, reason, by) == "changed", dry_run)
 
     def resume_all(
         self, *, agent: str | None = None, status: str | None = None, by: str | None = None, dry_run: bool = False
