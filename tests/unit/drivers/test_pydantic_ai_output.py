@@ -1,19 +1,30 @@
 """Structured output."""
 
+import re
 from dataclasses import replace
-from typing import Any
+from datetime import date
+from typing import Any, Generic, Literal, TypeVar
 
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel, field_validator
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart
 from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.usage import RequestUsage
 
 from celery_agents.worker.drivers import PydanticAIDriver
+from celery_agents.worker.drivers.pydantic_ai.acceptable import AcceptableRequest, make_acceptable
 from celery_agents.worker.drivers.pydantic_ai.answers import Answer
 from celery_agents.worker.drivers.pydantic_ai.output import OutputShape, OutputType, shape_of_format
+from celery_agents.worker.drivers.pydantic_ai.provider_rules import rules_of
 from celery_agents.worker.errors import ConfigurationError, UnusableAnswer
 from celery_agents.worker.state import AgentStep, InferenceResponse, ResponseFormat, ResponseFormatType
+
+from support.strict_schemas import anthropic_refusal, openai_refusal
 
 
 class City(BaseModel):
@@ -153,3 +164,109 @@ def test_the_providers_own_means_come_before_a_tool():
     assert [each.name for each in by_tool.output_tools] == ["final_result"]
     in_words = replace(CITY, any_object=True).add_to(ModelRequestParameters(), WithMeans(True))
     assert in_words.output_mode == "prompted"
+
+
+# --- types that providers cannot guarantee, and types that know more than their schema ---------------------------
+
+T = TypeVar("T")
+LETTERS = r"^\p{L}+$"
+
+
+class Page(BaseModel, Generic[T]):
+    items: list[T]
+
+
+class Counts(BaseModel):
+    counts: dict[str, int]
+
+
+class Anything(BaseModel):
+    value: Any
+
+
+class Node(BaseModel):
+    value: int
+    below: list["Node"] = []
+
+
+class Tree(RootModel[list["Tree"]]):
+    pass
+
+
+class Day(BaseModel):
+    model_config = ConfigDict(strict=True)
+    day: date
+    span: tuple[int, int]
+
+
+class Word(BaseModel):
+    word: str = Field(pattern=LETTERS)
+
+
+class Careless(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def look_up(cls, name: str) -> str:
+        return {"Brno": "Brno"}[name]
+
+
+OPENAI = OpenAIChatModel("gpt-5-mini", provider=OpenAIProvider(api_key="not-a-key"))
+CLAUDE = AnthropicModel("claude-sonnet-4-5", provider=AnthropicProvider(api_key="not-a-key"))
+THINKING: Any = {"anthropic_thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 9000}
+ODD = [Counts, Anything, Node, Tree, Day, Word, JsonValue, Literal[1, "a"], dict[str, int], list[Any]]
+
+
+@pytest.mark.parametrize("kind", [City, Page[int], list[int], set[int], *ODD])
+@pytest.mark.parametrize(("model", "settings"), [(OPENAI, None), (CLAUDE, None), (CLAUDE, THINKING)])
+def test_no_type_of_an_output_makes_a_provider_refuse_the_request(kind: Any, model: Any, settings: Any) -> None:
+    asked = OutputType(kind).shape.add_to(ModelRequestParameters(), model, settings)
+    made = make_acceptable(AcceptableRequest([], settings, asked), rules_of(model)).parameters
+    sent = model.prepare_request(settings, made)[1]
+    schemas = [(each.parameters_json_schema, bool(each.strict)) for each in sent.output_tools]
+    if sent.output_mode == "native":
+        schemas = [(sent.output_object.json_schema, bool(sent.output_object.strict))]
+        assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", sent.output_object.name)
+        assert kind not in ODD
+    assert schemas or settings is THINKING
+    for schema, is_strict in schemas:
+        refused = openai_refusal(schema, strict=is_strict) if model is OPENAI else anthropic_refusal(schema)
+        assert refused is None, schema
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "output"),
+    [
+        (Day, '{"day": "2026-01-02", "span": [1, 2]}', {"day": "2026-01-02", "span": (1, 2)}),
+        (Word, '{"word": "d\u011bt"}', {"word": "d\u011bt"}),
+        (Tree, '{"response": [[], []]}', ((), ())),
+        (Node, '{"value": 1, "below": [{"value": 2}]}', {"value": 1, "below": ({"value": 2},)}),
+    ],
+)
+def test_an_output_that_fits_its_type_is_taken(kind: Any, text: str, output: Any) -> None:
+    driver = PydanticAIDriver("openai:gpt-5-mini", output_type=kind)
+    response = ModelResponse(parts=[TextPart(text)], finish_reason="stop")
+    assert driver.parse(Answer(response, "m", None, OutputType(kind).shape).to_raw()).output == output
+
+
+@pytest.mark.parametrize(("kind", "text"), [(Word, '{"word": "1"}'), (Careless, '{"name": "x"}')])
+def test_an_output_that_the_type_itself_refuses_is_charged(kind: Any, text: str) -> None:
+    driver = PydanticAIDriver("openai:gpt-5-mini", output_type=kind)
+    response = ModelResponse(parts=[TextPart(text)], finish_reason="stop", usage=RequestUsage(input_tokens=7))
+    with pytest.raises(UnusableAnswer) as caught:
+        driver.parse(Answer(response, "m", 0.5, OutputType(kind).shape).to_raw())
+    assert (caught.value.usage.input, caught.value.cost, caught.value.text) == (7, 0.5, text)
+
+
+def test_a_schema_of_a_session_is_refused_where_it_is_none_and_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    wrong = ResponseFormat(type=ResponseFormatType.JSON_SCHEMA, json_schema={"type": "strnig"})
+    with pytest.raises(ConfigurationError, match=r"response_format\.json_schema is no JSON Schema: 'strnig'"):
+        shape_of_format(wrong)
+    monkeypatch.setattr("urllib.request.urlopen", asked.append)
+    elsewhere = {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}}
+    shape = shape_of_format(ResponseFormat(type=ResponseFormatType.JSON_SCHEMA, json_schema=elsewhere))
+    with pytest.raises(UnusableAnswer, match="schema of the output cannot be applied"):
+        read(TextPart('{"a": 1}'), shape=shape)
+    assert asked == []

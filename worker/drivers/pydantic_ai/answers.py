@@ -122,7 +122,7 @@ class Answer:
 
     def _with_output(self, text: str, check: Callable[[Json], None] | None) -> InferenceResponse:
         assert self.shape is not None
-        output: Json = self.shape.read(text)
+        output: Json = self.shape.read(text, is_checked_next=check is not None)
         if check is not None:
             check(output)
         is_text = not self.response.tool_calls and not self.shape.wrapped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from ...errors import ConfigurationError, InvalidInput, MissingExtra, UnusableAnswer
 from ...flow.values import ModelEndpoint
+from ...redaction import describe_exception
 from ...state.conversation.context import LLMConfig
 from ...state.execution.inference import InferenceResponse
 from ...state.values.frozen import thaw
@@ -157,13 +159,17 @@ class PydanticAIDriver(AnswersWithinWindow):
         own = self._output_type
         is_own = own is not None and answer.shape is not None and answer.shape.schema == own.shape.schema
         try:
-            try:
-                return answer.read(own.check if own is not None and is_own else None)
-            except UnusableAnswer as error:
-                raise answer.charge(error) from None
+            return answer.read(own.check if own is not None and is_own else None)
+        except UnusableAnswer as problem:
+            error = problem
         except (InvalidInput, ValidationError):
             # Negative counts, numbers of a thousand digits, objects a thousand deep.
-            raise UnusableAnswer(f"{self.name} gave an answer with values that cannot be stored.") from None
+            error = UnusableAnswer(f"{self.name} gave an answer with values that cannot be stored.")
+        except Exception as problem:  # noqa: BLE001 - of a validator of the user's type
+            error = UnusableAnswer(f"{self.name}: its output type raised {describe_exception(problem).kind}.")
+        with contextlib.suppress(InvalidInput, ValidationError):
+            error = answer.charge(error)
+        raise error from None
 
     def check(self) -> None:
         """Make a client and throw it away; see `Driver.check`."""
@@ -201,10 +207,10 @@ class PydanticAIDriver(AnswersWithinWindow):
         model = await self._clients.get(target)
         shape = self._shape(request)
         parameters = _parameters(request)
-        if shape is not None:
-            parameters = shape.add_to(parameters, model)
-        messages = model_messages(request.messages, marks_errors=model.system in _MARKS_ERRORS)
         settings: Any = request_settings(model, self._merged_settings(request.settings), request.timeout)
+        if shape is not None:
+            parameters = shape.add_to(parameters, model, settings)
+        messages = model_messages(request.messages, marks_errors=model.system in _MARKS_ERRORS)
         sent = make_acceptable(AcceptableRequest(messages, settings, parameters), rules_of(model))
         prepared = replace(sent, messages=model.prepare_messages(sent.messages, sent.parameters))
         return Question(model, prepared, shape)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from ...errors import ConfigurationError, MissingExtra, UnusableAnswer
 from ...state.conversation.context import ResponseFormat, ResponseFormatType
 from ...state.values.frozen import FrozenDict, Json, freeze, thaw
+from ...tool_schemas.checking import problem_as_schema
+from .provider_rules import NameRule
+from .sent_schemas import fit_schemas, is_guaranteed
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
 
 OUTPUT_TOOL: Final = "final_result"
 """The tool by which a model gives a structured output, where its provider has no better way."""
@@ -23,6 +27,8 @@ OUTPUT_TOOL: Final = "final_result"
 _ANY_OBJECT: Final = {"type": "object", "additionalProperties": True}
 _ANSWER_AGAIN: Final = "Correct this and give the whole answer again, in the form that was asked for."
 _DETAIL_CHARS: Final = 500
+# "'response_format.json_schema.name': string does not match pattern '^[a-zA-Z0-9_-]+$'", at most 64 (OpenAI)
+_NAMES: Final = NameRule(64)
 _JOURNALED: Final = ("schema", "name", "any_object", "wrapped")
 _DESCRIPTION: Final = "The final answer. Use it once everything else is done."
 
@@ -34,7 +40,7 @@ class OutputShape:
     Attributes:
         schema: Its JSON Schema; an object schema.
         name: What providers call it.
-        strict: The provider must guarantee it; None leaves that to pydantic-ai.
+        strict: The provider is to guarantee it, where it can; None leaves that to pydantic-ai.
         any_object: Any JSON object fits.
         wrapped: The answer is the member `response` of the object: its type is not an object, which providers ask for.
     """
@@ -45,11 +51,13 @@ class OutputShape:
     any_object: bool = False
     wrapped: bool = False
 
-    def add_to(self, parameters: ModelRequestParameters, model: Model) -> ModelRequestParameters:
+    def add_to(
+        self, parameters: ModelRequestParameters, model: Model, settings: ModelSettings | None = None
+    ) -> ModelRequestParameters:
         """The request's parameters with this shape asked for.
 
-        By the provider's own means where it has them (`response_format` with OpenAI), otherwise by a tool that takes
-        the answer, or by asking in words: what pydantic-ai finds best for the model.
+        By the provider's own means where it has them (`response_format` with OpenAI) and can guarantee the schema,
+        otherwise by a tool that takes the answer, or by asking in words: what pydantic-ai finds best for the model.
         """
         from dataclasses import replace
 
@@ -57,20 +65,21 @@ class OutputShape:
         from pydantic_ai.tools import ToolDefinition
 
         schema = thaw(self.schema)
-        shape = OutputObjectDefinition(json_schema=schema, name=self.name or None, strict=self.strict)
+        guaranteed = is_guaranteed(schema)
+        strict = self.strict if guaranteed else None
+        name = _NAMES.fit(self.name) if self.name else None
+        shape = OutputObjectDefinition(json_schema=schema, name=name, strict=strict)
+        in_words = replace(parameters, output_mode="prompted", output_object=shape)
         if self.any_object:
-            return replace(parameters, output_mode="prompted", output_object=shape)
-        if _has_own_means(model, with_tools=bool(parameters.function_tools)):
+            return in_words
+        if guaranteed and _has_own_means(model, with_tools=bool(parameters.function_tools)):
             return replace(parameters, output_mode="native", output_object=shape)
         tool = ToolDefinition(
-            name=OUTPUT_TOOL,
-            parameters_json_schema=schema,
-            description=_DESCRIPTION,
-            kind="output",
-            strict=self.strict,
+            name=OUTPUT_TOOL, parameters_json_schema=schema, description=_DESCRIPTION, kind="output", strict=strict
         )
         asked = replace(parameters, output_mode="auto", output_object=shape, output_tools=[tool])
-        return replace(asked, allow_text_output=False)
+        asked = replace(asked, allow_text_output=False)
+        return asked if guaranteed or _is_asked_by_tool(asked, model, settings) else in_words
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON, to be journaled with the answer."""
@@ -83,9 +92,11 @@ class OutputShape:
         fields["schema"] = FrozenDict(fields["schema"])
         return cls(**fields)
 
-    def read(self, text: str) -> Json:
+    def read(self, text: str, *, is_checked_next: bool = False) -> Json:
         """The output in a text.
 
+        Args:
+            is_checked_next: The type that the schema is of checks the output next, and reads its own patterns.
         Raises:
             UnusableAnswer: It is no JSON, or does not fit the schema; the text says where.
         """
@@ -93,27 +104,32 @@ class OutputShape:
             value = from_json(_without_fence(text), allow_inf_nan=False)
         except ValueError as problem:
             raise _does_not_fit("The model's structured output is not JSON.", str(problem)) from None
-        self._check(value)
-        return freeze(value["response"] if self.wrapped else value, "output")
-
-    def _check(self, value: Any) -> None:
         if self.any_object:
             if not isinstance(value, dict):
                 raise _does_not_fit("The model's structured output is not a JSON object.")
-            return
-        problem = next(iter(self._validator.iter_errors(value)), None)
-        if problem is not None:
+        elif (problem := self._find_problem(value, is_checked_next=is_checked_next)) is not None:
             said = f"The model's structured output does not fit its schema at {problem.json_path}."
             raise _does_not_fit(said, problem.message)
+        return freeze(value["response"] if self.wrapped else value, "output")
 
-    @cached_property
-    def _validator(self) -> Any:
+    def _find_problem(self, value: Any, *, is_checked_next: bool) -> Any:
         try:
-            from jsonschema.validators import validator_for
+            from jsonschema.validators import extend, validator_for
+            from referencing import Registry
         except ImportError:
             raise MissingExtra("llm", "checking structured output") from None
         schema = thaw(self.schema)
-        return validator_for(schema)(schema)
+        kind = validator_for(schema)
+        if is_checked_next:
+            kind = extend(kind, {"pattern": None, "patternProperties": None})
+        try:
+            # An empty registry: the library's own would fetch a schema that this one refers to, from wherever it says.
+            return next(kind(schema, registry=cast("Any", Registry)()).iter_errors(value), None)
+        except Exception as problem:  # of the library: references that lead nowhere, patterns of other languages
+            if is_checked_next:
+                return None
+            said = f"The schema of the output cannot be applied: {type(problem).__name__}."
+            raise UnusableAnswer(said) from problem
 
 
 class OutputType:
@@ -140,7 +156,7 @@ class OutputType:
             UnusableAnswer: It does not fit; the text says where.
         """
         try:
-            self._adapter.validate_python(thaw(output))
+            self._adapter.validate_json(to_json(thaw(output)))  # a strict model takes a date from JSON alone
         except ValidationError as problem:
             first = problem.errors(include_input=False, include_url=False, include_context=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "the whole"
@@ -159,8 +175,11 @@ def _does_not_fit(said: str, detail: str = "") -> UnusableAnswer:
 
 
 def _shape_of(schema: dict[str, Any], name: str) -> OutputShape:
-    if schema.get("type") == "object" or "$ref" in schema:
-        return OutputShape(FrozenDict(schema), name)
+    target = schema
+    while (reference := target.get("$ref")) is not None:  # of a type that holds itself
+        target = schema["$defs"][reference.removeprefix("#/$defs/")]
+    if target.get("type") == "object":
+        return OutputShape(FrozenDict({**target, **{name: schema[name] for name in schema if name != "$ref"}}), name)
     definitions = schema.pop("$defs", None)
     wrapped: dict[str, Any] = {"type": "object", "properties": {"response": schema}, "required": ["response"]}
     if definitions:
@@ -180,7 +199,23 @@ def shape_of_format(response_format: ResponseFormat) -> OutputShape | None:
         return OutputShape(FrozenDict(_ANY_OBJECT), response_format.name, any_object=True)
     if response_format.json_schema is None:
         raise ConfigurationError("response_format: its type is json_schema and there is no json_schema; give one")
+    problem = _problem_of(response_format.json_schema)
+    if problem is not None:
+        raise ConfigurationError(f"response_format.json_schema is no JSON Schema: {problem}")
     return OutputShape(response_format.json_schema, response_format.name, response_format.strict or None)
+
+
+@lru_cache(maxsize=200)
+def _problem_of(schema: FrozenDict) -> str | None:
+    return problem_as_schema(thaw(schema))
+
+
+def _is_asked_by_tool(asked: ModelRequestParameters, model: Model, settings: ModelSettings | None) -> bool:
+    """Whether pydantic-ai asks by the tool: where that would keep a model from thinking, it does not."""
+    try:
+        return model.prepare_request(settings, fit_schemas(asked))[1].output_mode == "tool"
+    except Exception:  # noqa: BLE001 - of the provider's library, about a schema that it cannot guarantee
+        return False
 
 
 def _has_own_means(model: Model, *, with_tools: bool) -> bool:

@@ -29,6 +29,12 @@ _STRICT: Final = frozenset(
 """The rules that OpenAI takes in a strict schema (its guide to structured outputs, "Supported schemas"), without
 `default`, for which pydantic-ai leaves strictness out."""
 
+_OPEN: Final = frozenset(
+    {"allOf", "not", "if", "dependentSchemas", "dependentRequired", "patternProperties", "propertyNames", "prefixItems"}
+    | {"contains", "unevaluatedProperties", "unevaluatedItems", "contentSchema"}
+)
+"""Rules that no provider can guarantee, or that it would not look into."""
+
 
 def fit_schemas(parameters: ModelRequestParameters) -> ModelRequestParameters:
     """The same parameters with schemas that providers take; the same object where all of them are."""
@@ -85,3 +91,36 @@ def _is_strict(schema: Mapping[str, Any], *, is_root: bool = True) -> bool:
     if isinstance(schema.get("additionalProperties"), dict):
         return False  # it looks into those of an object, and leaves their rules where the type is another
     return all(isinstance(each, dict) and _is_strict(cast("Any", each), is_root=False) for each in parts)
+
+
+def is_guaranteed(schema: Mapping[str, Any]) -> bool:
+    """Whether every provider with structured output of its own takes a schema as it is, and can keep all of it.
+
+    They refuse parts without a type and schemas that hold themselves, and let no object have members that are not
+    listed: of a `dict` field, Anthropic would make one that is always empty.
+    """
+    try:
+        return _is_guaranteed(json.dumps(schema))
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+@lru_cache(maxsize=2_000)
+def _is_guaranteed(written: str) -> bool:
+    given: Any = json.loads(written)
+    return _fitted(written)[0] == MendedSchema(given) and _is_closed(given, given.get("$defs", {}), ())
+
+
+def _is_closed(schema: Mapping[str, Any], definitions: Mapping[str, Any], above: tuple[str, ...]) -> bool:
+    """Whether each part of a schema has one type, and each object its members listed."""
+    reference = schema.get("$ref")
+    if reference is not None:
+        name = reference.removeprefix("#/$defs/")
+        return name not in above and _is_closed(definitions[name], definitions, (*above, name))
+    kind, ways = schema.get("type"), [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    if not _OPEN.isdisjoint(schema) or not (isinstance(kind, str) or ways):
+        return False
+    if kind == "object" and ("properties" not in schema or schema.get("additionalProperties") not in (None, False)):
+        return False
+    parts = [*ways, *schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
+    return all(_is_closed(each, definitions, above) for each in parts)

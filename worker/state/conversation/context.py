@@ -34,7 +34,7 @@ class ResponseFormat(Value):
         type: Any text, any JSON object, or JSON that fits `json_schema`.
         json_schema: JSON Schema of the answer; None unless the type asks for it.
         name: What providers call the shape.
-        strict: The provider must guarantee the schema.
+        strict: The provider is to guarantee the schema, where it can; each answer is checked in any case.
     """
 
     type: ResponseFormatType = ResponseFormatType.TEXT
