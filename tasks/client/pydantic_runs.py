@@ -22,7 +22,7 @@ from pydantic_ai.exceptions import (
     UsageLimitExceeded,
 )
 from pydantic_ai.run import AgentRunResult
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from ...worker.errors import ConfigurationError, InvalidInput
 from ...worker.pydantic_agents.conversation import (
@@ -304,7 +304,7 @@ def _dumped_deps(agent: Agent[Any, Any], deps: Any) -> Any:
     wanted: Any = agent.deps_type
     try:
         dumped = TypeAdapter(wanted).dump_python(deps, mode="json")
-        TypeAdapter(wanted).validate_python(dumped)
+        TypeAdapter(wanted).validate_json(to_json(dumped))
     except Exception as error:  # noqa: BLE001 - of the type, which may be anything
         advice = (
             f"a worker cannot make {getattr(wanted, '__name__', wanted)} of its JSON ({type(error).__name__}); give "

@@ -10,7 +10,7 @@ from enum import Enum
 from types import NoneType
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ThinkingPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -46,6 +46,21 @@ class Invoice(BaseModel):
     total: Decimal
     due: date
     places: list[Point] = []
+
+
+class Told(BaseModel):
+    """A class whose JSON is for others: an alias to read by, one to write by, and a field that is computed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    due: date = Field(validation_alias="dueDate")
+    total: int = Field(serialization_alias="sum", default=1)
+
+    @computed_field
+    @property
+    def is_small(self) -> bool:
+        """Whether it is small."""
+        return self.total < 10
 
 
 class Address(TypedDict):
@@ -123,6 +138,7 @@ a_typed_dict = agent("a_typed_dict", Address, {"city": "Bern", "code": 3000})
 a_pair = agent("a_pair", Pair, {"response": [1, "a"]})
 a_colour = agent("a_colour", Colour, {"response": "blue"})
 nested = agent("nested", Invoice, {"total": "12.50", "due": "2026-03-04", "places": [{"x": 1, "y": 2}]})
+told = agent("told", Told, {"dueDate": "2026-03-04", "total": 5})
 numbers = agent("numbers", dict[int, Decimal], {"response": {"1": "0.10"}})
 a_function = agent("a_function", to_vector, {"x": 5, "y": 6})
 of_a_function = agent("of_a_function", [Point, to_vector], output({"x": 1, "y": 2}, "final_result_to_vector"))
@@ -151,6 +167,7 @@ EXPECTED: dict[str, Any] = {
     "a_pair": Pair(1, "a"),
     "a_colour": Colour.BLUE,
     "nested": Invoice(total=Decimal("12.50"), due=date(2026, 3, 4), places=[Point(1, 2)]),
+    "told": Told(dueDate=date(2026, 3, 4), total=5),
     "numbers": {1: Decimal("0.10")},
     "a_function": Vector(5, 6),
     "of_a_function": Vector(1, 2),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import TypeAdapter
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from ..drivers.answers import answer_too_large
 from ..drivers.pricing import estimate, is_priced
@@ -439,7 +439,7 @@ def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping
             return options.deps(given)
         if DEPS not in given and not hasattr(wanted, "model_validate"):
             return None
-        return TypeAdapter(wanted).validate_python(given.get(DEPS))
+        return TypeAdapter(wanted).validate_json(to_json(given.get(DEPS)))
     except Exception as error:
         said = f"agent {agent.name!r}: its dependencies cannot be made of the metadata: {type(error).__name__}: {error}"
         raise DriverError("dependencies", said[:500], transient=False) from error

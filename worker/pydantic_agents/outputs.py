@@ -18,6 +18,7 @@ from ..state.values.frozen import Json, freeze, thaw
 OUTPUT: Final = "output"
 """The entry of an answer that holds the output, as JSON."""
 
+_NAMED: Final = "output_by_name"
 _CLASS: Final = "output_class"
 _TOOL: Final = "output_tool"
 
@@ -37,10 +38,13 @@ def dump_output(agent: str | None, output: Any, tool: str | None) -> dict[str, A
     """
     try:
         dumped = to_jsonable_python(output)
+        # By which it is read back: an alias, or a field that is computed, can be for those who read the JSON alone.
+        named = to_jsonable_python(output, by_alias=False, round_trip=True)
     except (PydanticSerializationError, ValueError) as error:
         said = f"agent {agent!r}: its output, of {type(output).__name__}, has no form as JSON: {error}"
         raise DriverError("output", said[:500], transient=False) from None
-    return {OUTPUT: dumped, _CLASS: type(output).__qualname__, _TOOL: tool}
+    kept = {OUTPUT: dumped, _CLASS: type(output).__qualname__, _TOOL: tool}
+    return kept if named == dumped else {**kept, _NAMED: named}
 
 
 def text_of_output(output: Any) -> str:
@@ -65,12 +69,12 @@ def read_output(output_type: Any, kept: Mapping[str, Any], given: Json) -> Any:
     Raises:
         UnreadableOutput: It does not fit; the text names the types.
     """
-    value = thaw(kept[OUTPUT]) if OUTPUT in kept else thaw(given)
+    value = thaw(kept.get(_NAMED, kept.get(OUTPUT, given)))
     kinds = list(_kinds_of(output_type))
     named = [kind for kind in kinds if _class_name(kind) == kept.get(_CLASS)] or kinds
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(cast("Any", Union)[tuple(named)])
-        return adapter.validate_python(value)
+        return adapter.validate_json(to_json(value), by_alias=_NAMED not in kept, by_name=True)
     except ValidationError as error:
         names = " or ".join(str(_class_name(kind)) for kind in named)
         first = error.errors(include_url=False, include_input=False)[0]

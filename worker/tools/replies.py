@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from ..errors import ConfigurationError
 from ..requests.schemas import schema_of
@@ -101,7 +102,7 @@ class Replies:
             raise AnswerRefused(reply.refusal)
         if schema is None or isinstance(schema, Mapping):
             return thaw(reply.value)
-        return TypeAdapter(schema).validate_python(thaw(reply.value))
+        return TypeAdapter(schema).validate_json(to_json(thaw(reply.value)))
 
     def completion_token(self) -> str:
         """The token with which a service completes the call.

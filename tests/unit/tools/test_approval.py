@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ConfigDict
 
 from celery_agents.worker.capabilities import Approvals, AskUser, Rule
 from celery_agents.worker.errors import ConfigurationError, InvalidInput
+from celery_agents.worker.requests.schemas import schema_of
 from celery_agents.worker.state import Deny
+from celery_agents.worker.state.execution.requests import RequestKind
 from celery_agents.worker.tools import (
     Allow,
     Ask,
@@ -19,6 +22,7 @@ from celery_agents.worker.tools import (
     NeedsTime,
     PassOn,
     Replies,
+    Reply,
     ToolContext,
     UserQuestions,
     UseValue,
@@ -108,6 +112,18 @@ def test_a_tool_can_be_called_by_itself_with_a_context_that_has_no_replies() -> 
     for beyond in (timedelta.max, timedelta.min):
         with pytest.raises(InvalidInput, match="before the year 10 000"):
             NeedsTime(beyond)
+
+
+class Visit(BaseModel):
+    model_config = ConfigDict(strict=True)
+    day: date
+    guests: tuple[str, ...]
+
+
+def test_an_answer_is_read_as_the_json_that_it_is() -> None:
+    given = {"day": "2026-01-02", "guests": ["Ann"]}
+    reply = Reply(kind=RequestKind.QUESTION, value=given, at=datetime.now(UTC), schema=schema_of(Visit))
+    assert Replies((reply,)).answer(Visit) == Visit(day=date(2026, 1, 2), guests=("Ann",))
 
 
 def test_waits_that_are_over_pass_in_their_order() -> None:
