@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ..errors import ConfigurationError, InvalidInput
 from ..state.values.frozen import Json, freeze, thaw
@@ -68,20 +69,34 @@ def misfit(errors: Sequence[Any], field: str) -> InvalidInput:
 
 
 def _errors(schema: Mapping[str, Any], value: Any) -> list[Any]:
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator, validators
     from referencing import Registry
 
+    kind: Any = validators.extend(Draft202012Validator, {"pattern": _find_mismatch})
     # An empty registry: the library's own would fetch a schema that this one refers to, from wherever it says.
-    validator = cast("Any", Draft202012Validator(thaw(cast("Json", schema)), registry=Registry()))
+    validator = kind(thaw(cast("Json", schema)), registry=cast("Any", Registry)())
     return sorted(validator.iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])
 
 
+def _find_mismatch(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    """The rule `pattern`, in pydantic's language, in which types have theirs; in Python's where it is none of it."""
+    from jsonschema import Draft202012Validator, ValidationError
+
+    try:
+        check = SchemaValidator(core_schema.str_schema(pattern=pattern))
+    except SchemaError:
+        yield from Draft202012Validator.VALIDATORS["pattern"](validator, pattern, instance, schema) or ()
+        return
+    if isinstance(instance, str) and not check.isinstance_python(instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
 def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    from jsonschema import Draft202012Validator, SchemaError
+    from jsonschema import Draft202012Validator, exceptions
 
     try:
         Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
+    except exceptions.SchemaError as error:
         raise ConfigurationError(f"schema: it is no JSON Schema: {error.message:.200}") from error
     return schema
 

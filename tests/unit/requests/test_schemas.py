@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from celery_agents.worker.errors import ConfigurationError, InvalidInput
 from celery_agents.worker.requests.schemas import check_schema, schema_of
@@ -79,3 +79,21 @@ def test_an_error_names_three_fields_at_most_in_their_order() -> None:
         "Got 'a'.",
     ]
     assert str(caught.value) == " ".join(told)
+
+
+class Person(BaseModel):
+    name: str = Field(pattern=r"^\p{Lu}\p{L}*$")
+    code: str = Field(default="", pattern=r"^(a+)+$")
+
+
+def test_a_pattern_is_read_as_the_type_reads_it_and_takes_no_time() -> None:
+    schema = schema_of(Person)
+    assert check_schema({"name": "\u00c4nn"}, schema, "answer") == {"name": "\u00c4nn"}
+    with pytest.raises(InvalidInput, match=r"answer\.name: it breaks pattern"):
+        check_schema({"name": "ann"}, schema, "answer")
+    with pytest.raises(InvalidInput, match=r"answer\.code: it breaks pattern"):
+        check_schema({"name": "Ann", "code": "a" * 50 + "!"}, schema, "answer")
+    ahead = {"type": "string", "pattern": "^(?!secret)"}  # pydantic's language has none
+    assert check_schema("open", ahead, "answer") == "open"
+    with pytest.raises(InvalidInput, match="answer: it breaks pattern"):
+        check_schema("secret", ahead, "answer")
