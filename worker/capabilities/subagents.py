@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from ..capability import Capability, call_hooks
+from ..drivers.pydantic_ai.models import Target
 from ..errors import ConfigurationError, InvalidInput
+from ..state.conversation.context import LLMConfig
 from ..state.execution.budget import ExecutionBudget
 from ..state.execution.children import ChildFailure, JoinRule
 from ..tools.agent_tool import DelegatedTool
@@ -46,7 +48,7 @@ class Subagent:
         system_prompt: Its instructions.
         tools: Names of the parent's tools that it may use. None: all. Empty: none.
         deny: Names that are taken away from those.
-        model: Its model; None: the parent's.
+        model: Its model; None: the parent's. The parent's `base_url` holds for models of the same provider.
         budget: Its limits, capped by what the parent has left.
     """
 
@@ -200,12 +202,18 @@ def _derive(parent: Agent, wanted: Subagent) -> Agent:
         )
     names = parent.toolset.names() if wanted.tools is None else wanted.tools
     takes_parents = wanted.model is None
+    # Another provider is asked at its own address: the parent's would get its key.
+    asked = (
+        Target(parent.models[0], parent.base_url).overridden_by(LLMConfig(model=wanted.model)) if parent.model else None
+    )
     return type(parent)(
         name=wanted.name,
         model=wanted.model or parent.model,
         driver=parent.driver if takes_parents else None,
-        base_url=parent.base_url if parent.model else None,
+        base_url=asked.base_url if asked is not None else None,
         model_settings=parent.model_settings if parent.model else None,
+        price=parent.price if takes_parents else None,
+        provider_group=parent.provider_group,
         description=wanted.description,
         system_prompt=wanted.system_prompt,
         tools=[parent.toolset[name] for name in names if name not in wanted.deny],

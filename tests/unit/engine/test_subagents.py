@@ -13,7 +13,7 @@ from celery_agents.worker.capabilities.approvals import Approvals, Rule
 from celery_agents.worker.capabilities.guardrails import Guardrail, Guardrails, RegexRule
 from celery_agents.worker.capabilities.subagents import Subagent, Subagents
 from celery_agents.worker.capability import Capability
-from celery_agents.worker.drivers import CallTool
+from celery_agents.worker.drivers import CallTool, TokenPrice
 from celery_agents.worker.errors import ConfigurationError
 from celery_agents.worker.guards import PROCEED, GuardView, Verdict
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
@@ -265,3 +265,18 @@ def test_a_tool_that_the_parent_lacks_is_named_the_first_of_several() -> None:
 def test_subagents_are_given_each_name_once(names: tuple[str, ...], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         Subagents([Subagent(name) for name in names])
+
+
+def test_a_subagent_asks_as_its_parent_does_and_another_provider_at_its_own_address() -> None:
+    url, price = "http://127.0.0.1:9/v1", TokenPrice(input=1.0, output=2.0)
+    wanted = [
+        Subagent("same"),
+        Subagent("small", model="openai:small"),
+        Subagent("claude", model="anthropic:claude-haiku-4-5"),
+    ]
+    team = Subagents(wanted)
+    boss = Agent("boss", model="openai:mine", base_url=url, price=price, provider_group="batch", capabilities=[team])
+    same, small, claude = team.derive(boss)
+    assert [each.base_url for each in (same, small, claude)] == [url, url, None]
+    assert (same.price, small.price) == (price, None)
+    assert {each.provider_group for each in (same, small, claude)} == {"batch"}
