@@ -13,13 +13,21 @@ import pytest
 
 from celery_agents import Tracing
 from celery_agents.worker.agent import Agent
-from celery_agents.worker.capabilities import CallbackSink, FileSink, HttpSink, Trace, TraceEvent, TraceStatus
+from celery_agents.worker.capabilities import (
+    CallbackSink,
+    FileSink,
+    HttpSink,
+    Reasoning,
+    Trace,
+    TraceEvent,
+    TraceStatus,
+)
 from celery_agents.worker.capabilities.tracing import delivery
 from celery_agents.worker.capabilities.tracing.sinks import PostRefused
 from celery_agents.worker.capabilities.tracing.trace import make_trace
 from celery_agents.worker.drivers import CallTool
 from celery_agents.worker.errors import ConfigurationError
-from celery_agents.worker.state import AgentState
+from celery_agents.worker.state import AgentState, ToolCall
 from celery_agents.worker.store.records import StepRef
 from celery_agents.worker.tools import tool
 
@@ -323,3 +331,21 @@ def test_what_cannot_work_is_refused_where_it_is_defined(make: Any, words: str) 
     with pytest.raises(ConfigurationError) as refused:
         make()
     assert words in str(refused.value)
+
+
+def test_arguments_as_deep_as_a_model_may_nest_them_are_in_the_trace() -> None:
+    deep = '{"what": ' + "[" * 99 + "1" + "]" * 99 + "}"
+    sink = Memory()
+
+    def driver(state: AgentState) -> Any:
+        return "done" if state.step_count else ToolCall.from_text("c1", "look", deep)
+
+    agent = Agent("deep", driver=driver, tools=[look], capabilities=[Reasoning(), tracing := Tracing([sink])])
+    bench = Bench(agent)
+    try:
+        assert bench.ran().status == "completed"
+        tracing.close(5)
+        assert [len(trace.events) for _, trace, _ in sink.told] == [3]
+        assert len(bench.state("s1").run.reasoning_steps) == 2
+    finally:
+        bench.close()

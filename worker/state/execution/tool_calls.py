@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 from ...errors import InvalidInput
 from ..values.error_info import ErrorInfo
 from ..values.field_types import Checked, Count, Flag, JsonField, Text, UtcDatetime, default_from
-from ..values.frozen import FrozenDict, Json, check_text, freeze
+from ..values.frozen import MAX_DEPTH, FrozenDict, Json, check_text, freeze
 from ..values.ids import ToolExecutionId
 from ..values.value import Value
 from .answers import RequestResolution
@@ -30,9 +30,13 @@ def _args(value: Any) -> FrozenDict | str:
     raise InvalidInput("args", type(cast("object", value)), "give a dict, or the text the model wrote in its place.")
 
 
+_MOST_LEVELS: Final = 64
+"""Deeper arguments of a model stay text: traces and other records hold arguments some levels further down."""
+
+
 def _read_args(text: str) -> FrozenDict | str:
     try:
-        read = freeze(from_json(text or "{}", allow_inf_nan=False))
+        read = freeze(from_json(text or "{}", allow_inf_nan=False), "args", MAX_DEPTH - _MOST_LEVELS)
     except (ValueError, TypeError):  # TypeError: half a surrogate pair, which the field refuses by its name
         return text
     return read if isinstance(read, FrozenDict) else text
