@@ -72,7 +72,7 @@ def _errors(schema: Mapping[str, Any], value: Any) -> list[Any]:
     from jsonschema import Draft202012Validator, validators
     from referencing import Registry
 
-    kind: Any = validators.extend(Draft202012Validator, {"pattern": _find_mismatch})
+    kind = cast("Any", validators).extend(Draft202012Validator, {"pattern": _find_mismatch})
     # An empty registry: the library's own would fetch a schema that this one refers to, from wherever it says.
     validator = kind(thaw(cast("Json", schema)), registry=cast("Any", Registry)())
     return sorted(validator.iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])

@@ -114,14 +114,15 @@ class OutputShape:
 
     def _find_problem(self, value: Any, *, is_checked_next: bool) -> Any:
         try:
-            from jsonschema.validators import extend, validator_for
+            from jsonschema import validators
             from referencing import Registry
         except ImportError:
             raise MissingExtra("llm", "checking structured output") from None
         schema = thaw(self.schema)
-        kind = validator_for(schema)
+        known = cast("Any", validators)
+        kind = known.validator_for(schema)
         if is_checked_next:
-            kind = extend(kind, {"pattern": None, "patternProperties": None})
+            kind = known.extend(kind, {"pattern": None, "patternProperties": None})
         try:
             # An empty registry: the library's own would fetch a schema that this one refers to, from wherever it says.
             return next(kind(schema, registry=cast("Any", Registry)()).iter_errors(value), None)
