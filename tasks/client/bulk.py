@@ -164,7 +164,7 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
         client = cast("AgentClient", self)  # whose other verbs it does
         acts: dict[str, Callable[[Header], object]] = {
             "retry": lambda each: client.retry(each.session_id, by=by),
-            "stop": lambda each: client.stop(each.session_id, timeout=0, by=by),
+            "stop": lambda each: client.stop(each.session_id, execution_id=each.execution_id, timeout=0, by=by),
             "suspend": lambda each: self._hold(each.session_id, reason, by) == "changed",
             "resume": lambda each: client.resume(each.session_id, by=by),
             "delete": lambda each: self._delete_found(each, by),

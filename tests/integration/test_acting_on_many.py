@@ -87,6 +87,25 @@ def test_one_that_goes_on_since_it_was_found_is_not_deleted(lab: Lab) -> None:
     wait_for(lab, [kept], "completed")
 
 
+def test_one_that_has_begun_anew_since_it_was_found_is_not_stopped(lab: Lab) -> None:
+    lab.worker()
+    gates = {submit(lab, "ann", plan([call("keyed", work=gate, gate=gate)])): gate for gate in ("a", "b")}
+    wait_for(lab, list(gates), "in_progress")
+    begun: list[str] = []
+
+    def begin_the_other(outcome: ActOutcome) -> None:
+        if begun:
+            return
+        begun.extend({*gates} - {outcome.session_id})
+        lab.ledger.open(gates[begun[0]])
+        wait_for(lab, begun, "completed")
+        lab.client.submit("planned", plan([call("keyed", work="c", gate="later")]), session_id=begun[0])
+
+    lab.client.act_on_many("stop", label={"customer": "ann"}, progress=begin_the_other)
+    lab.ledger.open("later")
+    wait_for(lab, begun, "completed")
+
+
 @pytest.mark.parametrize(
     ("cost", "steps", "budget", "most"),
     [
