@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from ...worker.errors import ActionRefused, IdempotencyMismatch, SessionConflict, SessionNotFound
+from ...worker.errors import ActionRefused, CeleryAgentsError, IdempotencyMismatch
 from ...worker.state.codec.join import StateParts
 from ...worker.state.execution.status import ExecutionStatus
 from ...worker.state.execution.tool_calls import ToolOutcome
@@ -53,7 +53,8 @@ class Fork(ChildSessionId):
 
     Attributes:
         effects_after: The calls with effects that its source has made behind the step that the fork was made of: they
-            have happened, nothing undoes them, and the fork knows nothing of them. Empty without `at`.
+            have happened, nothing undoes them, and the fork knows nothing of them. Empty without `at`, and where the
+            same request finds its fork when the source does not have the step any more.
         notice: A sentence where no worker has registered the agent that goes on with it; "" otherwise.
     """
 
@@ -143,22 +144,22 @@ class ForkingVerbs(ClientConnection):
         wanted.check(self.settings.max_message_bytes)
         fork_id = ChildSessionId.of(f"{source.partition('.')[0]}.{derive_id(idempotency_key, f'fork:{source}')}")
         key = "" if idempotency_key is None else f"{source}:{idempotency_key}"
-        copy = Copy(
-            change=wanted.of, share=self._share_of(wanted.labels),
-            past=None if wanted.at is None else self.store.sessions.parts_at(source, wanted.at),
-            queue="" if agent is None else self._queues.queue_of(agent),
-            fingerprint=canonical_digest(["fork", key, *wanted.facts()]) if key else "",
-        )  # fmt: skip
-        effects = tuple(self._effects_after(source, wanted.at))  # before, since the source may have gone behind it
+        fingerprint = canonical_digest(["fork", key, *wanted.facts()]) if key else ""
+        queue = "" if agent is None else self._queues.queue_of(agent)
+        effects = tuple[CallEffect, ...]()
         try:
+            copy = Copy(
+                change=wanted.of, share=self._share_of(wanted.labels), queue=queue, fingerprint=fingerprint,
+                past=None if wanted.at is None else self.store.sessions.parts_at(source, wanted.at),
+            )  # fmt: skip
+            effects = tuple(self._effects_after(source, wanted.at))  # before, since the source may have gone behind it
             self._publish(self.store.sessions.fork(source, fork_id, copy, version=expected_version))
-        except SessionConflict:
-            if key and self._is_fork(fork_id, source):
-                raise IdempotencyMismatch(
-                    f"idempotency_key {idempotency_key!r} was used for another fork of session {source}; take another"
-                ) from None
-            raise
-        notice = "" if copy.queue is not None else self._queues.describe_unknown(str(agent))
+        except CeleryAgentsError:  # also of the same request that comes again, when the source has gone on or away
+            if not (made_by := self.store.sessions.made_by(fork_id) if key else ""):
+                raise
+            if made_by != fingerprint:
+                raise _used_before(idempotency_key, source) from None
+        notice = "" if queue is not None else self._queues.describe_unknown(str(agent))
         if notice:
             warnings.warn(notice, stacklevel=2)
         return Fork.with_facts(fork_id, effects, notice)
@@ -182,12 +183,6 @@ class ForkingVerbs(ClientConnection):
                         execution_id=execution_id, step=step.number, call_id=call.tool_call.id,
                         tool=call.tool_call.name, effect=effect, outcome=call.outcome.value,
                     )  # fmt: skip
-
-    def _is_fork(self, fork_id: str, source: str) -> bool:
-        try:
-            return self.store.sessions.header(fork_id).forked_from == source
-        except SessionNotFound:
-            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,3 +232,7 @@ def _going_on(parts: StateParts) -> StateParts:
     if state.execution.status is ExecutionStatus.WAITING:
         parts = parts.with_outline(state.with_execution_resumed())
     return go_on(parts, ExecutionId.generate(), utcnow())
+
+
+def _used_before(key: str | None, source: str) -> IdempotencyMismatch:
+    return IdempotencyMismatch(f"idempotency_key {key!r} was used for another fork of session {source}; take another")

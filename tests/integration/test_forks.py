@@ -219,6 +219,30 @@ def test_one_key_makes_one_fork_and_refuses_another(lab: Lab, source: Job) -> No
         lab.client.fork(source.session_id, at=3, go_on=True, idempotency_key="once")
 
 
+def test_the_same_request_finds_its_fork_when_the_source_has_gone_on_or_away(lab: Lab) -> None:
+    client = lab.client
+    source = client.submit("planned", plan([call("keyed", work="first", gate="first")]))
+    wait_until(lambda: client.header(source.session_id).status == "in_progress", "it runs", 30)
+    version = client.header(source.session_id).version
+    as_it_is: dict[str, Any] = {"go_on": True, "idempotency_key": "as it is", "expected_version": version}
+    fork = client.fork(source.session_id, **as_it_is)
+    lab.ledger.open("first")
+    source.result(timeout=60)
+    at_two: dict[str, Any] = {"at": 2, "idempotency_key": "at two"}
+    other = client.fork(source.session_id, **at_two)
+    client.submit("planned", plan(), session_id=source.session_id).result(timeout=60)
+    assert client.fork(source.session_id, **as_it_is) == fork
+    assert client.fork(source.session_id, **at_two) == other
+    with pytest.raises(IdempotencyMismatch, match="'at two' was used for another fork"):
+        client.fork(source.session_id, **{**at_two, "at": 9})
+    with pytest.raises(SessionConflict, match="names version"):
+        client.fork(source.session_id, go_on=True, expected_version=version)
+    client.job(fork).result(timeout=60)
+    client.delete(source.session_id)
+    assert client.fork(source.session_id, **as_it_is) == fork
+    assert client.fork(source.session_id, **at_two) == other
+
+
 def test_command_and_http_do_the_same(lab: Lab, source: Job, tmp_path: Path) -> None:
     called = lab.client.show(source.session_id).state.steps[0].tool_executions[0].tool_call.id
     arguments = ["fork", source.session_id, "--at", "1", "--go-on", "--redis-url", lab.store_url, "--json"]

@@ -113,6 +113,7 @@ class Points:
     DELETE_FULL: Final = "delete.full"
     DELETE_EXEC: Final = "delete.exec"
     SESSION_MARK: Final = "session.mark"
+    CREATE_KNOWN: Final = "create.known"
     CREATE_READ: Final = "create.read"
     CREATE_EXEC: Final = "create.exec"
     SAVE_READ: Final = "save.read"
@@ -236,7 +237,7 @@ OF_READERS: Final = (
 
 # Nothing that the simulation has to reach.
 ELSEWHERE: Final = (
-    Points.SESSION_MARK, Points.SAVE_STEPS, Points.DELETE_FULL, Points.STOP_CLEAR, *OF_DELETING,
+    Points.SESSION_MARK, Points.CREATE_KNOWN, Points.SAVE_STEPS, Points.DELETE_FULL, Points.STOP_CLEAR, *OF_DELETING,
     Points.SCRIPT_LOAD, Points.LOAD_READ, Points.LOAD_CHECK, Points.PARK_READ, Points.PARK_EXEC, Points.RETRY_UNPARK,
     Points.PARK_JOURNAL, Points.PARK_INDEX, Points.MOVE_ATTEMPT, Points.LABEL_READ, Points.LABEL_EXEC,
     Points.FLOW_NEXT, Points.FLOW_VIEW, Points.FLOW_CONCURRENCY, Points.FLOW_KNOWN, Points.HOLDERS_DEFINED, Points.HOLDERS_PRIMARY,

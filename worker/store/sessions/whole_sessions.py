@@ -140,6 +140,16 @@ class WholeSessionVerbs(StorePart):
         )
         return creation.scope.act_once(creation.run, "be created").publish
 
+    def made_by(self, session_id: str) -> str:
+        """The fingerprint of the request that has made a session; "" where there is no such session."""
+        keys = self._context.keys(session_id)
+        ((fingerprint, archived),) = self._context.database.pipeline(
+            "create.known", [("HMGET", keys.session, "fingerprint", ARCHIVED)]
+        )
+        if archived is not None:
+            return ArchiveMark.read(fields.text(archived)).fingerprint
+        return fields.text(fingerprint)
+
 
 @dataclass(slots=True)
 class _Creation:
