@@ -51,6 +51,30 @@ async def _call(described: MCPServer, given: ToolContext) -> Any:
         await connections.to(described, described.fixed_credentials).close()
 
 
+def test_tries_go_on_for_all_of_the_patience_whatever_clock_a_worker_has() -> None:
+    """Of two workers whose clocks are far apart, and with a patience that many short pauses do not fill."""
+    patience = timedelta(hours=6)
+    server = AmbiguousServer("done")
+    server.close()
+    described = MCPServer(server.url, name="crm", connect_timeout=SHORT, patience=patience)
+    now = began = datetime(2031, 1, 1, tzinfo=UTC)  # of Redis
+    memos: list[Memo] = []
+    while True:
+        given = ToolContext(
+            session_id="s", execution_id="e", step=1, index=0, idempotency_key=KEY, deadline=now + SHORT,
+            remaining=SHORT.total_seconds, replies=Replies(memos=tuple(memos)),
+        )  # fmt: skip
+        found = asyncio.run(_call(described, given))
+        if not isinstance(found, NeedsTime):
+            break
+        assert isinstance(found.until, timedelta)
+        memos.append(Memo(dict(found.memo or {})))
+        now += found.until
+    assert isinstance(found, MCPToolError)
+    assert patience <= now - began < patience + timedelta(minutes=1)
+    assert len(memos) < 16
+
+
 def call_to_the_end(server: AmbiguousServer, effect: str, *, dies: bool = False, **context: Any) -> Any:
     """A call with its later runs, each of which is later than the server's patience; with `dies` the server is gone
     after the first."""

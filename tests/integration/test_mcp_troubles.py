@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from celery_agents.worker.mcp import MCPServer, ServerConnections
-from celery_agents.worker.mcp.outages import ServerAway
+from celery_agents.worker.mcp.outages import ConnectionLost, ServerAway
+from celery_agents.worker.mcp.questions import RemoteCall
 
 from support.local_server import LocalServer, QuietHandler
 
@@ -98,3 +101,90 @@ def test_an_unknown_server_is_away(address: str, said: str) -> None:
 )
 def test_a_command_that_is_no_server_says_so(command: list[str], said: str) -> None:
     assert f"the MCP server 'crm' {said}" in trouble(MCPServer(command=command, name="crm", connect_timeout=SHORT))
+
+
+# Has one tool. Knows only the messages of the older protocol, and hangs when another one comes first, as servers of the
+# official library of 2025 do. A call starts a child that keeps its output open, and ends the server.
+OLDER = """
+import json, os, subprocess, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "server/discover":
+        time.sleep(60)
+    if asked["method"] == "tools/call":
+        subprocess.Popen(["sleep", "3"], stdin=subprocess.DEVNULL)
+        os._exit(1)
+    results = {
+        "initialize": {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}},
+        "tools/list": {"tools": [{"name": "put", "inputSchema": {"type": "object"}}]},
+    }
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]}), flush=True)
+"""
+
+
+def test_a_server_that_knows_the_older_protocol_only_is_used_and_is_started_again_when_it_has_died() -> None:
+    server = MCPServer(command=[sys.executable, "-S", "-c", OLDER], name="crm", connect_timeout=SHORT)
+    connections = ServerConnections()
+
+    async def put() -> None:
+        async with connections.to(server, server.fixed_credentials).use() as session:
+            assert session.tools.names() == ("put",)
+            await session.call(RemoteCall("put", {}, "key"))
+
+    async def use() -> None:
+        with pytest.raises(ServerAway, match="no answer in time"):
+            await put()
+        for _ in range(2):
+            await asyncio.sleep(1)
+            with pytest.raises(ConnectionLost):
+                async with asyncio.timeout(2):
+                    await put()
+            with pytest.raises(ServerAway, match="no answer in time"):
+                await put()
+        await connections.to(server, server.fixed_credentials).close()
+        await asyncio.sleep(2)  # the last child has ended
+
+    asyncio.run(use())
+
+
+class CutText(QuietHandler):
+    """A server whose tool gives a text that ends in half a character, as JavaScript cuts them."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        text = '"a\\ud83d\\ude00\\ud83d"'
+        result = {
+            "tools/list": f'{{"tools": [{{"name": "put", "description": {text}, "inputSchema": {{"type": "object"}}}}]}}',
+            "tools/call": f'{{"content": [{{"type": "text", "text": {text}}}]}}',
+        }.get(asked["method"])
+        said = f'"result": {result}' if result else '"error": {"code": -32601, "message": "Method not found"}'
+        if asked["method"] == "initialize":
+            about = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+            said = f'"result": {json.dumps(about)}'
+        is_stream = self.path == "/sse"
+        answer = f'{{"jsonrpc": "2.0", "id": {json.dumps(asked.get("id"))}, {said}}}'
+        body = (f"event: message\ndata: {answer}\n\n" if is_stream else answer).encode() if "id" in asked else b""
+        self.send_response(200 if body else 202)
+        self.send_header("Content-Type", "text/event-stream" if is_stream else "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.mark.parametrize("path", ["/json", "/sse"])
+def test_a_text_that_ends_in_half_a_character_is_read(path: str) -> None:
+    http = LocalServer(CutText)
+    server = MCPServer(http.url + path, name="crm", connect_timeout=SHORT)
+
+    async def use() -> None:
+        connection = ServerConnections().to(server, server.fixed_credentials)
+        async with connection.use() as session:
+            assert session.tools.tools[0].description == "a\U0001f600\ufffd"
+            assert await session.call(RemoteCall("put", {}, "key")) == "a\U0001f600\ufffd"
+        await connection.close()
+
+    try:
+        asyncio.run(use())
+    finally:
+        http.close()

@@ -130,9 +130,10 @@ class Connection:
         from .session import ServerSession
 
         session = ServerSession(self._server, self._on_changed)
+        is_older = bool(self._server.words and self._failures.count % 2)
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(self._server.connect_timeout.total_seconds()):
-                await stack.enter_async_context(session.connect(self._credentials, closing.set))
+                await stack.enter_async_context(session.connect(self._credentials, closing.set, is_older=is_older))
                 await session.refresh_tools()
             self._failures = _Failures()
             opened.set_result(session)

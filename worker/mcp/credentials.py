@@ -7,8 +7,10 @@ import hashlib
 import inspect
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, Final, Protocol, cast
 
 import anyio.to_thread
@@ -36,6 +38,7 @@ class Authentication(Protocol):
 # Functions of users that hang, such as for a vault, must not take the threads that others need.
 _THREADS: Final = ThreadLimit(32)
 _HTTP_LOGGERS: Final = ("httpx2", "httpx")
+_HEADER_NAME: Final = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LIBRARY_LOGGER: Final = "mcp.client.streamable_http"
 _LIBRARY_LINES: Final = LineLimit()
 
@@ -73,7 +76,8 @@ def is_function(given: Given) -> bool:
 def problem_of_auth(auth: Given) -> str | None:
     """Say why this cannot be the `auth` of a server; None where it can."""
     if isinstance(auth, str):
-        return None if _can_be_sent(auth) else "the token of auth= is empty, or has characters that no header can have"
+        problem = "the token of auth= is empty, or has characters that no header can have, as a blank at an end"
+        return None if _can_be_sent(auth) else problem
     if auth is None or is_function(auth):
         return None
     if not is_authentication(auth):
@@ -93,17 +97,21 @@ def problem_of_headers(headers: Given) -> str | None:
     """Say why these cannot be the `headers` of a server; None where they can."""
     if headers is None or is_function(headers) or _are_headers(headers):
         return None
-    return f"headers={type(headers).__name__} must be texts of plain ASCII by name, or a function that gives them"
+    wanted = "texts of plain ASCII by name, without blanks at their ends, or a function that gives them"
+    return f"headers={type(headers).__name__} must be {wanted}"
 
 
 def _are_headers(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
-    return all(isinstance(name, str) and _can_be_sent(each) for name, each in cast("Any", value).items())
+    return all(
+        isinstance(name, str) and _HEADER_NAME.fullmatch(name) and _can_be_sent(each)
+        for name, each in cast("Any", value).items()
+    )
 
 
 def _can_be_sent(value: Any) -> bool:
-    return isinstance(value, str) and value.isascii() and value.isprintable() and value != ""
+    return isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip() != ""
 
 
 def fixed_credentials(place: list[Any], auth: Given, headers: Given) -> Credentials:
@@ -182,13 +190,24 @@ def _problem_of_given(value: Any) -> str | None:
 
 
 def _key_of(place: list[Any], headers: Mapping[str, str], auth: Any) -> str:
-    """Stable across processes, which share lists of tools. Of an authentication its type and plain fields count."""
+    """Stable across processes, which share lists of tools.
+
+    Of an authentication its type and plain fields count; of one of OAuth also the id of its client, and the plain
+    fields of its storage: by these those of two customers differ.
+    """
     named = [*place, sorted(headers.items())]
     if auth is not None:
         fields: dict[str, Any] = getattr(auth, "__dict__", {})
-        plain = sorted([name, value] for name, value in fields.items() if isinstance(value, str))
-        named += [f"{type(auth).__module__}.{type(auth).__qualname__}", plain]
+        storage = getattr(fields.get("context"), "storage", fields.get("_storage"))
+        clients = sorted(str(each.client_id) for each in fields.values() if hasattr(each, "client_id"))
+        named += [f"{type(auth).__module__}.{type(auth).__qualname__}", _plain(auth, str), clients]
+        named += [_plain(storage, (str, int, PathLike))]
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _plain(value: Any, kinds: type | tuple[type, ...]) -> list[list[str]]:
+    fields: dict[str, Any] = getattr(value, "__dict__", {})
+    return sorted([name, str(each)] for name, each in fields.items() if isinstance(each, kinds))
 
 
 def secrets_of(auth: Given, headers: Given) -> list[str]:

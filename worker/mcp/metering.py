@@ -37,6 +37,14 @@ _QUESTIONS_AT_ONCE: Final = 32
 _END_BYTES: Final = 3
 _CANCELLED: Final = "notifications/cancelled"
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+# Behind an odd number of backslashes: the escape of a character in two halves, or of a half alone.
+_HALVES: Final = re.compile(
+    rb"(?<!\\)(\\+)u(?:[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|([dD][89a-fA-F][0-9a-fA-F]{2}))"
+)
+_BEGUN_ESCAPE: Final = re.compile(
+    rb"(?<!\\)\\+(?:u(?:[0-9a-fA-F]{0,3}|[dD][89aAbB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?))?\Z"
+)
+_ESCAPE_BYTES: Final = 12
 
 
 class Flooded(Exception):
@@ -48,6 +56,18 @@ class MessageTooLarge(httpx2.SSEError):
 
     It is an error of the kind that the library takes for the end of the request, and not for that of the connection.
     """
+
+
+def whole_characters(text: bytes) -> bytes:
+    """JSON in which half a character, as a text that was cut ends in, is U+FFFD: the library takes no such JSON."""
+    return _HALVES.sub(_replace_half, text) if b"\\ud" in text or b"\\uD" in text else text
+
+
+def _replace_half(found: re.Match[bytes]) -> bytes:
+    is_escape, half = len(found[1]) % 2, found[2]
+    if half is not None:
+        return found[1] + b"ufffd" if is_escape else found[0]
+    return found[0] if is_escape else found[0][:-5] + b"ufffd"
 
 
 def too_large(limit: int) -> str:
@@ -138,6 +158,7 @@ class MeteredBody(httpx2.AsyncByteStream):
         self._pace = pace
         self._is_stream = is_stream
         self._holds = False
+        self._begun = b""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size, before = 0, b""
@@ -151,13 +172,24 @@ class MeteredBody(httpx2.AsyncByteStream):
                 if self._is_stream and size > LARGE_BYTES and not self._holds:
                     await self._pace.large.acquire()
                     self._holds = True
-                yield chunk
+                if text := self._mend(chunk):
+                    yield text
                 if ends:  # the events that ended in the chunk have been handed over
                     size = len(before) + len(chunk) - ends[-1]
                     self._let_go()
                 before = chunk[-_END_BYTES:]
+            if self._begun:
+                yield whole_characters(self._begun)
         finally:
             self._let_go()
+
+    def _mend(self, chunk: bytes) -> bytes:
+        """A chunk as `whole_characters` has it, without the beginning of an escape, which goes with the next one."""
+        text = self._begun + chunk
+        begun = _BEGUN_ESCAPE.search(text) if b"\\" in text[-_ESCAPE_BYTES:] else None
+        end = len(text) if begun is None else begun.start()
+        self._begun = text[end:]
+        return whole_characters(text[:end])
 
     def _ends(self, before: bytes, chunk: bytes) -> list[int]:
         """The places at which events end in a chunk, counted from the bytes before it, where an end may begin."""

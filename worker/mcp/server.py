@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib import import_module
 from itertools import permutations
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from ...config.urls import is_web_address
 from ..errors import ConfigurationError, MissingExtra
@@ -134,6 +134,9 @@ class MCPServer:
             return
         if self.auth is not None or self.headers is not None:
             raise self._refusal("auth= and headers= belong to url=; give a command its credentials in env=")
+        env: Any = self.env
+        if not isinstance(env, Mapping) or {type(each) for pair in cast("Any", env).items() for each in pair} - {str}:
+            raise self._refusal("env= must be texts by name")
         words = (
             shlex.split(self.command) if isinstance(self.command, str) else [str(word) for word in self.command or ()]
         )

@@ -126,8 +126,14 @@ class ServerSession:
         self.list_ms = 0
 
     @asynccontextmanager
-    async def connect(self, credentials: Credentials, on_end: Callable[[], None]) -> AsyncGenerator[None]:
-        """Be connected to the server, in one task from the beginning to the end."""
+    async def connect(
+        self, credentials: Credentials, on_end: Callable[[], None], *, is_older: bool = False
+    ) -> AsyncGenerator[None]:
+        """Be connected to the server, in one task from the beginning to the end.
+
+        Args:
+            is_older: Begin as the protocol began before 2026: servers may hang or die of what it begins with now.
+        """
         from .transports import open_transport
 
         client = Client(
@@ -136,6 +142,7 @@ class ServerSession:
             extensions=[_TasksExtension()],
             message_handler=self._notice,
             cache=None,
+            mode="legacy" if is_older else "auto",
             client_info=types.Implementation(name="celery-agents", version="1"),
         )
         async with client:
@@ -369,7 +376,7 @@ def read_result(result: types.CallToolResult) -> Any:
     texts = [_as_text(each) for each in result.content]
     if result.is_error:
         raise ToolFailed(_cut("\n".join(texts).strip() or _describe_structured(result.structured_content)))
-    if result.structured_content is None:
+    if not result.structured_content and (texts or result.structured_content is None):
         return "\n".join(texts)
     value = _unwrap(result.structured_content)
     # Many small values take a hundred times the memory of their text; it is the text that is kept of so many.

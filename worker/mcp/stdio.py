@@ -6,7 +6,9 @@ messages, the order of the end (input closed, then signals to the process group)
 
 from __future__ import annotations
 
+import codecs
 import logging
+import os
 import re
 import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -20,11 +22,11 @@ from anyio.abc import ByteReceiveStream, Process
 from mcp.client.stdio import get_default_environment
 from mcp.os.posix.utilities import terminate_posix_process_tree
 from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from ..redaction import redact
 from .line_limit import LINES_A_SECOND, LineLimit
-from .metering import TOO_LARGE, Pace, too_large
+from .metering import TOO_LARGE, Pace, too_large, whole_characters
 from .server import MCPServer
 
 T = TypeVar("T")
@@ -40,6 +42,8 @@ _BROKEN: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.En
 # Where libraries write the id of the request that an answer belongs to: at the beginning, or at the end.
 _ID_AT_BEGIN: Final = re.compile(rb'^\s*\{"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\b')
 _ID_AT_END: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+_IS_ANSWER: Final = re.compile(rb'\s*\{\s*("(jsonrpc|id)"\s*:\s*("2\.0"|\d+)\s*,\s*)*"(result|error)"\s*:')
+_NO_MESSAGE: Final = "the answer is no message of the protocol"
 _END_BYTES: Final = 200
 # The rest of a line that is too long costs little, and other answers wait behind it.
 _THROW_AWAY_TIMES: Final = 256
@@ -64,6 +68,7 @@ async def open_stdio(server: MCPServer, pace: Pace) -> AsyncGenerator[tuple[Any,
         tasks.start_soon(_read_messages, _present(process.stdout), to_us, pace)
         tasks.start_soon(_write_messages, process, from_us, to_us, flushed)
         tasks.start_soon(_read_log, server.name, _present(process.stderr))
+        tasks.start_soon(_watch, process, to_us)
         try:
             yield incoming, outgoing
         finally:
@@ -123,22 +128,45 @@ async def _lines(output: ByteReceiveStream, pace: Pace) -> AsyncIterator[bytes |
             yield _LongLine(bytes(line[:_END_BYTES]), pace.limit)
 
 
+async def _watch(process: Process, to_us: Any) -> None:
+    """End the connection behind the end of the process, also where a child of it keeps its output open."""
+    if not hasattr(os, "pidfd_open"):
+        return
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(process.pid)
+        try:
+            await anyio.wait_readable(handle)
+        finally:
+            os.close(handle)
+    await anyio.sleep(_FLUSH_SECONDS)  # what it has written last is read
+    await to_us.aclose()
+
+
 def _read_message(line: bytes) -> Any:
-    try:
+    """The message in a line; the error for the request that it answers with something else; None for any other line."""
+    with suppress(ValueError):
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError:
-        log.debug("an MCP server has written a line to its output that is no message")
+    text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+    with suppress(ValueError):
+        return jsonrpc_message_adapter.validate_json(whole_characters(text.encode()), by_name=False)
+    log.debug("an MCP server has written a line to its output that is no message")
+    if not _IS_ANSWER.match(line):
         return None
+    return _error_for(line[:_END_BYTES], PARSE_ERROR, _NO_MESSAGE) or _error_for(
+        line[-_END_BYTES:], PARSE_ERROR, _NO_MESSAGE
+    )
 
 
 def _too_large_answer(line: _LongLine) -> JSONRPCError | None:
     """The error for the request that a line answers; None where the part does not say which."""
-    found = _ID_AT_BEGIN.search(line.part) or _ID_AT_END.search(line.part)
+    return _error_for(line.part, TOO_LARGE, too_large(line.limit))
+
+
+def _error_for(part: bytes, code: int, message: str) -> JSONRPCError | None:
+    found = _ID_AT_BEGIN.search(part) or _ID_AT_END.search(part)
     if found is None:
         return None
-    return JSONRPCError(
-        jsonrpc="2.0", id=int(found.group(1)), error=ErrorData(code=TOO_LARGE, message=too_large(line.limit))
-    )
+    return JSONRPCError(jsonrpc="2.0", id=int(found.group(1)), error=ErrorData(code=code, message=message))
 
 
 async def _write_messages(process: Process, from_us: Any, to_us: Any, flushed: anyio.Event) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from pydantic_core import from_json
@@ -228,14 +228,18 @@ class MCPTool:
 
     def _wait_for_server(self, ctx: ToolContext, away: ServerAway, *, may_have_run: bool) -> NoReturn:
         """Give the worker back until the next try; after the server's `patience` the model reads what is known."""
-        now = datetime.now(UTC)
-        task = _find_memo(ctx, "task")
+        now = ctx.deadline - timedelta(seconds=ctx.remaining_seconds())  # of Redis: other workers have other clocks
         earlier = _outage(ctx)
         since = datetime.fromisoformat(earlier[0]["away"]) if earlier else now
-        if now - since >= self.server.patience or len(ctx.replies.memos) >= (_MOST_POLLS if task else _MOST_TRIES):
+        tries = (_MOST_TRIES if _find_memo(ctx, "task") is None else _MOST_POLLS) - len(ctx.replies.memos)
+        left = self.server.patience - (now - since)
+        if left <= timedelta(0) or tries <= 0:
             text = f"{away} ({len(earlier) + 1} tries in {_describe(now - since)} failed)"
             raise OutcomeUnknown(text + _EARLIER_TRY) if may_have_run else MCPToolError(text)
-        pause = max(away.seconds, min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** len(earlier)))
+        pause = _FIRST_PAUSE_SECONDS * 2 ** len(earlier)
+        if pause > _LONGEST_PAUSE_SECONDS:  # the other tries last for all of the patience
+            pause = max(_LONGEST_PAUSE_SECONDS, left.total_seconds() / tries)
+        pause = max(away.seconds, pause)
         memo = {"away": since.isoformat(), **_task_memo(ctx), **({"sent": True} if may_have_run else {})}
         raise NeedsTime(timedelta(seconds=pause), why=f"{away!s:.400}", has_begun=may_have_run).with_memo(memo)
 

@@ -214,3 +214,28 @@ def test_only_the_newest_of_very_many_tokens_are_searched_for() -> None:
         credentials(server, token=f"token-number-{number:05d}")
     assert redact_known("token-number-00149") == "[redacted]"
     assert redact_known("token-number-00001") == "token-number-00001"
+
+
+class TokensOf(Tokens):
+    def __init__(self, customer: int) -> None:
+        self.customer = customer
+
+
+def test_authentications_of_two_customers_share_no_list() -> None:
+    def of_client(client: str) -> str:
+        auth = ClientCredentialsOAuthProvider(URL, Tokens(), client, "a-secret", issuer="https://auth.example")  # type: ignore[arg-type]
+        return MCPServer(URL, name="crm", auth=auth).fixed_credentials.key
+
+    def of_storage(customer: int) -> str:
+        about: Any = OAuthClientMetadata.model_validate({"redirect_uris": ["http://localhost/callback"]})
+        storage: Any = TokensOf(customer)
+        return MCPServer(URL, name="crm", auth=OAuthClientProvider(URL, about, storage)).fixed_credentials.key
+
+    assert of_client("acme") == of_client("acme") != of_client("umbrella")
+    assert of_storage(1) == of_storage(1) != of_storage(2)
+
+
+@pytest.mark.parametrize("headers", [{"": "x"}, {"a b": "x"}, {"ä": "x"}, {"a\nb": "x"}, {"a": "x "}])
+def test_headers_that_cannot_be_sent_are_refused_where_they_are_written(headers: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="headers=dict must be texts of plain ASCII by name"):
+        MCPServer(URL, name="crm", headers=headers)

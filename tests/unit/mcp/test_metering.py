@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -21,8 +23,9 @@ from celery_agents.worker.mcp.metering import (
     Pace,
     WatchedReader,
     WatchedWriter,
+    whole_characters,
 )
-from celery_agents.worker.mcp.stdio import _lines, _log_lines, _LongLine, _too_large_answer
+from celery_agents.worker.mcp.stdio import _lines, _log_lines, _LongLine, _read_message, _too_large_answer
 
 LIMIT = 100_000
 CACHE = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
@@ -236,6 +239,60 @@ def test_a_line_that_is_too_long_fails_the_request_that_it_answers() -> None:
     assert [None if each is None else each.id for each in answers] == [7, None, None, 8]
     assert last == b'{"id": 9}'
     assert _too_large_answer(_LongLine(b"xxx", LIMIT)) is None
+
+
+ANSWER = b'{"jsonrpc": "2.0", "id": 7, "result": {"x": "%s"}}'
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (ANSWER % rb"cut \ud83d", "cut \ufffd"),
+        (ANSWER % rb"\ud83d\ude00 \\ud83d \\\ude00", "\U0001f600 \\ud83d \\\ufffd"),
+        (ANSWER % b"no text \xff", "no text \ufffd"),
+        (codecs.BOM_UTF8 + ANSWER % b"first", "first"),
+    ],
+)
+def test_an_answer_with_half_a_character_or_with_bytes_that_are_none_is_read(line: bytes, told: str) -> None:
+    assert _read_message(line).result == {"x": told}
+
+
+@pytest.mark.parametrize(
+    ("line", "request_id"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"error":"it is broken"}', 7),
+        (b'{"jsonrpc":"2.0","id":7,"error":{"message":"no code"}}', 7),
+        (b'{"result":{"x":' + b"[" * 5_000 + b"]" * 5_000 + b'},"jsonrpc":"2.0","id":7}', 7),
+        (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":5}', None),
+        (b'{"level":"info","text":"called","id":7}', None),
+        (b"a line of a log", None),
+    ],
+)
+def test_an_answer_that_is_no_message_fails_its_request(line: bytes, request_id: int | None) -> None:
+    found = _read_message(line)
+    assert (found and found.id) == request_id
+
+
+PARTS = st.sampled_from(["\\", "\\\\", "u", "ud83d", "\\ud83d", "\\uDE00", "\\udbf", "f", "0", "n", '"', "\u00e4"])
+
+
+@given(st.lists(PARTS), st.integers(1, 7))
+def test_text_that_comes_in_pieces_is_mended_as_a_whole(parts: list[str], size: int) -> None:
+    text = "".join(parts).encode()
+
+    async def read(pace: Pace) -> bytes:
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        return b"".join([each async for each in MeteredBody(Source(*pieces), pace, is_stream=False)])
+
+    assert run(read) == whole_characters(text)
+
+
+@given(st.text(st.characters(codec="utf-8") | st.characters(categories=["Cs"])))
+def test_only_halves_of_characters_are_changed(text: str) -> None:
+    mended = json.loads(whole_characters(json.dumps(text).encode()))
+    assert mended == "".join(
+        "\ufffd" if "\ud800" <= each <= "\udfff" else each for each in json.loads(json.dumps(text))
+    )
 
 
 def test_a_servers_log_is_cut_into_short_lines() -> None:
