@@ -5,7 +5,7 @@ docs/code.md lists each place that asks (`Places that know the broker`); a check
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from .redis_urls import ONE_SERVER, SENTINELS, SentinelUrl, uses_cluster, uses_sentinels
 from .settings import Settings
@@ -38,4 +38,5 @@ def _database_of(url: str) -> tuple[str, str, int, str]:
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return ("unix", parts.path, 0, parts.query)
-    return (parts.scheme, parts.hostname or "localhost", parts.port or 6379, parts.path.strip("/") or "0")
+    (number,) = parse_qs(parts.query).get("db", [parts.path.strip("/")])[-1:]
+    return (parts.scheme, parts.hostname or "localhost", parts.port or 6379, number or "0")

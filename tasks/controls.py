@@ -31,6 +31,8 @@ _PAYLOAD_CHARS: Final = 2_000
 # A task that tries again sends its message to a broker that may fail over with the store at this moment. A message that
 # is not taken comes again after the visibility timeout only.
 _PUBLISH_RETRIES: Final = {"max_retries": 40, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1}
+# Half a day: a pause between two is 15 s on average. What is not in the store by then is nowhere any more.
+_MOST_RETRIES: Final = 2_880
 _AS_THEY_ARE: Final = (
     "Any",
     "str",
@@ -76,7 +78,7 @@ def register_controls(app: Celery, settings: Settings, client: LazyClient) -> No
         "on_bound": sent_to(settings.control_queue), "acks_late": True, "reject_on_worker_lost": True,
         "ignore_result": True, "bind": True,
         "autoretry_for": (StoreUnavailable, StoreFull), "retry_backoff": True, "retry_backoff_max": 30,
-        "max_retries": 20,
+        "max_retries": _MOST_RETRIES,
         "retry_kwargs": {"retry_policy": _PUBLISH_RETRIES},
         # Celery gives shared tasks to each app of the process, in any order: the settings are those of this app.
         "shared": False,

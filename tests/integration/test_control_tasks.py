@@ -16,6 +16,7 @@ from celery_agents.tasks.names import CONTROL
 from support.agents import call, plan
 from support.lab import Lab
 from support.redis_keys import session_key
+from support.redis_server import RedisServer
 from support.wait import wait_until
 from support.worker_process import WorkerProcess
 
@@ -83,6 +84,21 @@ def test_a_new_session_is_made_once_however_often_its_task_comes(lab: Lab) -> No
     wait_until(lambda: not lab.redis.llen(QUEUE) and not lab.redis.hlen(RECORDS), "both are taken", 30)
     assert lab.client.header("of-a-submitter").step == 1
     assert quarantined(lab) == []
+
+
+def test_a_task_is_kept_however_long_the_store_is_away(lab: Lab, tmp_path: Path) -> None:
+    """Here for its twentieth try, four minutes after its first one."""
+    store = RedisServer(tmp_path / "store").start()
+    try:
+        worker = lab.worker(url=store.url(), CELERY_AGENTS_BROKER_URL=lab.store_url)
+        store.stop()
+        kwargs = {"agent": "asking", "message": plan(answer="done"), "session_id": "late"}
+        create_app(lab.client.settings).send_task("celery_agents.submit", kwargs=kwargs, queue=QUEUE, retries=20)
+        wait_until(lambda: "StoreUnavailable" in worker.text(), "it is tried", 30, details=worker.tail)
+        store.start()
+        wait_until(lambda: store.client().exists(session_key("late")), "it is done", 60, details=worker.tail)
+    finally:
+        store.end()
 
 
 def test_a_worker_that_is_told_so_takes_every_control_task(lab: Lab) -> None:

@@ -16,6 +16,8 @@ from celery_agents.config.settings import Settings
         ("redis://store:6379/0", True),
         ("redis://:secret@store:6379", True),
         ("redis://store:6379/1", False),
+        ("redis://store:6379?db=0", True),
+        ("redis://store:6379/0?db=1", False),
         ("redis://store:6380/0", False),
         ("redis://other:6379/0", False),
         ("amqp://store:6379/0", False),

@@ -7,6 +7,7 @@ from redis import exceptions
 
 from celery_agents.worker.errors import StoreForbidden
 from celery_agents.worker.store.database import SlotAway, SlotMoved
+from celery_agents.worker.store.redis.database import raise_errors
 from celery_agents.worker.store.redis.outages import find_outage, find_slot, find_wrong_url
 
 
@@ -103,3 +104,10 @@ def test_an_answer_of_another_kind_of_server_names_the_url_that_leads_to_it(erro
 )
 def test_what_one_server_may_say_names_no_other_url(error: Exception) -> None:
     assert find_wrong_url(error) is None
+
+
+def test_a_command_that_is_not_there_is_forbidden_whatever_its_arguments_say() -> None:
+    """Redis repeats them, and a session may be named so."""
+    said = "unknown command 'EVALSHA', with args beginning with: 'abc' '1' 'ca:{1}:s:ROOM-1:ctl'"
+    with pytest.raises(StoreForbidden, match="has no such command"):
+        raise_errors([exceptions.ResponseError(said)])

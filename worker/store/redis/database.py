@@ -343,14 +343,14 @@ def raise_errors(replies: list[Reply]) -> list[Reply]:
 
 def _translate(error: Exception) -> Exception:
     text = str(error)
+    if text.lower().startswith(("unknown command", "unknown subcommand")):  # managed ones take commands away
+        return StoreForbidden(f"Redis has no such command: {text}")  # it repeats arguments, such as any session's id
     if "OOM" in text or text.startswith("command not allowed when used memory"):
         return StoreFull("Redis is at its memory limit and refuses writes; free memory or raise maxmemory")
     if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "NOPERM", "WRONGPASS")):
         return ConfigurationError(f"Redis refuses this user: {text}")
     if isinstance(error, NoPermissionError):
         return StoreForbidden(f"Redis refuses this user: {text}")
-    if text.lower().startswith(("unknown command", "unknown subcommand")):  # managed ones take commands away
-        return StoreForbidden(f"Redis has no such command: {text}")
     if "WRONGTYPE" in text:  # a script says first where it was
         return StateUnreadable(WRONG_TYPE, "a key of the session holds another type; somebody else wrote to it")
     return find_slot(error) or error
