@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Final
 
 from ...worker.concurrency.event_loop import EventLoopThread
@@ -23,6 +24,7 @@ _CHECK_SECONDS: Final = 1.0
 _WARN_SECONDS: Final = 3.0
 # The innermost calls of the stack.
 _FRAMES: Final = 8
+_LOG_SECONDS: Final = 2.0
 
 
 class LoopWatchdog:
@@ -57,17 +59,29 @@ class LoopWatchdog:
                 continue
             blocked += _CHECK_SECONDS
             if blocked >= self._limit:
-                log.error("the event loop has stood still for %.0f s; this worker ends\n%s", blocked, self._stack())
-                logging.shutdown()
+                text = f"the event loop has stood still for {blocked:.0f} s; this worker ends\n{self._stack()}"
+                _log_aside(logging.ERROR, text, logging.shutdown)
                 os._exit(1)
             if blocked >= _WARN_SECONDS and not warned:
                 warned = True
-                log.warning(
+                advice = (
                     "the event loop stands still, and with it every step of this worker; async drivers and tools must "
-                    "not block (make them plain functions, which get a thread)\n%s",
-                    self._stack(),
+                    "not block (make them plain functions, which get a thread)"
                 )
+                _log_aside(logging.WARNING, f"{advice}\n{self._stack()}")
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._loop.thread_id or 0)  # pyright: ignore[reportPrivateUsage]
         return "".join(traceback.format_stack(frame)[-_FRAMES:]) if frame is not None else ""
+
+
+def _log_aside(level: int, text: str, then: Callable[[], object] = lambda: None) -> None:
+    """Log, but wait no longer than a moment: the loop may stand still because nobody reads the log."""
+
+    def write() -> None:
+        log.log(level, "%s", text)
+        then()
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(_LOG_SECONDS)

@@ -22,6 +22,10 @@ from ...errors import ConfigurationError
 from .outages import RedisIsAway
 
 # redis-py's classes are not typed far enough for a strict check.
+# Each with the value that holds anyway, which a URL may say.
+_OWN_OPTIONS: Final = {
+    "protocol": "2", "encoding": "utf-8", "encoding_errors": "strict", "decode_responses": "", "parser_class": ""
+}  # fmt: skip
 _ConnectionPool: Final[Any] = ConnectionPool
 _Sentinel: Final[Any] = Sentinel
 # A host that is gone lets each look at its Sentinel take a second.
@@ -52,14 +56,30 @@ def make_pool(url: str, *, timeout_seconds: float, **options: Any) -> Any:
     }
     try:
         if uses_sentinels(url):
-            return _make_sentinel_pool(SentinelUrl.parse(url), options)
-        return _ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), **options)
-    except ValueError as error:
+            pool = _make_sentinel_pool(SentinelUrl.parse(url), options)
+        else:
+            _parse_url(url)
+            pool = _ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), **options)
+        pool.connection_class(**pool.connection_kwargs)  # looks at the options
+    except (ValueError, TypeError, RedisError) as error:
         raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
+    return pool
+
+
+def _parse_url(url: str) -> dict[str, Any]:
+    """redis-py's options of a URL.
+
+    Raises:
+        ValueError: It is none, or an option would change what Redis answers.
+    """
+    given: dict[str, Any] = _connection.parse_url(url)
+    if own := sorted(name for name in _OWN_OPTIONS & given.keys() if str(given[name]) != _OWN_OPTIONS[name]):
+        raise ValueError(f"leave out {', '.join(own)}: this package chooses the form of answers itself")
+    return given
 
 
 def _make_sentinel_pool(url: SentinelUrl, options: dict[str, Any]) -> Any:
-    given = _connection.parse_url(url.server)
+    given = _parse_url(url.server)
     given.pop("connection_class", None)
     return PrimaryPool(
         url.primary,
@@ -67,8 +87,7 @@ def _make_sentinel_pool(url: SentinelUrl, options: dict[str, Any]) -> Any:
         redis_connect_func=begin_verified,
         retry=Retry(NoBackoff(), 0),
         ssl=url.is_tls,
-        **given,
-        **options,
+        **{**options, **given},
     )
 
 

@@ -1,0 +1,32 @@
+"""Options in the URL of a Redis: those that the store needs otherwise are refused, and all are looked at beforehand."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_agents.worker.errors import ConfigurationError
+from celery_agents.worker.store.redis.pools import make_pool
+
+URLS = ["redis://host/0", "rediss://host/0", "redis+sentinel://one,two/mymaster/0"]
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("protocol=3", "leave out protocol"),
+        ("decode_responses=true", "leave out decode_responses"),
+        ("protocol=3&encoding=latin-1", "leave out encoding, protocol"),
+        ("no_such_option=1", "no_such_option"),
+        ("db=x", "Invalid value for 'db'"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_refused_before_anything_is_sent(url: str, option: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"redis_url cannot be read: .*{said}"):
+        make_pool(f"{url}?{option}", timeout_seconds=2)
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_other_options_are_those_of_the_connections(url: str) -> None:
+    pool = make_pool(f"{url}?socket_timeout=7&protocol=2", timeout_seconds=2, max_connections=5)
+    assert pool.connection_kwargs["socket_timeout"] == 7
