@@ -24,7 +24,7 @@ from .asked import describe_asked
 from .asked_calls import has_outside_result
 from .changed_budgets import adopt_budget, decide_again
 from .children import Children
-from .endings import user_stop_signal
+from .endings import OF_STORE, user_stop_signal
 from .guarding import run_before_hooks
 from .inference import Inference
 from .outcome import Done, Waiting
@@ -106,6 +106,8 @@ class StepCommitter:
             return run
         try:
             return self._inference.run_hooks_again(run_before_hooks(run))
+        except OF_STORE:
+            raise
         except Exception as error:  # noqa: BLE001 - a hook of the user's
             return run.failing(describe_exception(error), StopReason.ERROR_FORBADE)
 

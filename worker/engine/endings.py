@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from ..errors import PutOff
+from ..errors import ClaimLost, PutOff, StoreFull, StoreUnavailable
 from ..flow.values import AT_PROVIDER
 from ..guards import longest_wait, time_left, time_signals
 from ..hooks import HookContext, HookPoint
@@ -26,6 +26,9 @@ from .leases import Interruption
 from .outcome import RetryLater, TakenOver
 from .run import Run, milliseconds
 from .services import EngineServices
+
+OF_STORE: Final = (StoreUnavailable, StoreFull, ClaimLost)
+"""Errors that end an attempt and not the execution, also where they come through a hook that asks a model."""
 
 _GIVEN_BACK: Final = {
     Interruption.DRAIN: "this worker drains",

@@ -28,7 +28,15 @@ from .asking import ask_models, check_prices, doubled
 from .charges import charge_execution, check_budget, with_corrections
 from .child_calls import EndingRecord
 from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, interrupted_answer, parse_answer, read_paid
-from .endings import adopt_hook_context, delay_step, give_back, put_off, resolve_interruption, user_stop_signal
+from .endings import (
+    OF_STORE,
+    adopt_hook_context,
+    delay_step,
+    give_back,
+    put_off,
+    resolve_interruption,
+    user_stop_signal,
+)
 from .leases import CallInterrupted, Interruption
 from .outcome import TakenOver
 from .provider_jobs import ProviderJobs, window_of
@@ -72,7 +80,13 @@ class Inference:
         return self._run_after_hooks(run, response, may_wait=False).with_response(response)
 
     def resolve_hook_error(self, run: Run, error: Exception) -> Run:
-        """Give the run after a hook before the driver call raised. A refused or delayed model call is no failure."""
+        """Give the run after a hook before the driver call raised. A refused or delayed model call is no failure.
+
+        Raises:
+            StoreUnavailable, StoreFull, ClaimLost: It was raised by what the hook has asked of the store.
+        """
+        if isinstance(error, OF_STORE):
+            raise error
         if isinstance(error, ModelCallRefused):
             return run.stopping(*error.signals) if error.signals else self._resolve_interruption(run)
         if isinstance(error, DriverError) and error.transient:

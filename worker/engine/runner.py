@@ -11,7 +11,7 @@ from ...config.logs import log_as
 from .. import crash_points
 from ..agent import AgentRegistry
 from ..concurrency.shared_lock import LockHolder, SharedLock
-from ..errors import ClaimLost, StateUnreadable, StoreUnavailable
+from ..errors import ClaimLost, StateUnreadable
 from ..state.agent_fields import PACKED_SCHEMA_VERSION
 from ..store.records import NotClaimedReason, StepRef, Suspect
 from .claiming import StepClaimer
@@ -136,7 +136,7 @@ class StepRunner:
         """Give the agent the tools of its MCP servers; an outage delays the step as one of the provider does."""
         try:
             return self._remote_tools.adopt(run)
-        except (StateUnreadable, StoreUnavailable):
+        except StateUnreadable:
             raise
         except Exception as error:  # noqa: BLE001 - an outage, or a function of the user's
             return self._inference.resolve_hook_error(run, error)

@@ -39,7 +39,7 @@ from .call_records import (
 )
 from .children import Children
 from .delegating import Delegator, Handoffs
-from .endings import delay_step, give_back, put_off, resolve_interruption, user_stop_signal
+from .endings import OF_STORE, delay_step, give_back, put_off, resolve_interruption, user_stop_signal
 from .flow_texts import describe_pause
 from .request_closing import RequestCloser
 from .request_opening import RequestOpener
@@ -97,6 +97,8 @@ class ToolCalls:
         """The calls that are still to run; none where its execution has ended."""
         try:
             return self._planner.plan(run)
+        except OF_STORE:
+            raise
         except StopExecution as stop:
             return self._end(run.stopping(stop.signal)), []
         except Exception as error:  # noqa: BLE001 - a hook of the user's

@@ -14,7 +14,14 @@ from celery_agents.worker.agent import Agent
 from celery_agents.worker.capability import Capability
 from celery_agents.worker.drivers import AuxiliaryRequest, CallTool, InferenceRequest, ScriptedDriver
 from celery_agents.worker.engine import Done, RetryLater, TakenOver
-from celery_agents.worker.errors import DriverError, InvalidInput, ModelCallRefused, UnusableAnswer
+from celery_agents.worker.errors import (
+    DriverError,
+    InvalidInput,
+    ModelCallRefused,
+    StoreFull,
+    StoreUnavailable,
+    UnusableAnswer,
+)
 from celery_agents.worker.guards import PROCEED, Delay, Guard, GuardPoint, GuardView, Verdict
 from celery_agents.worker.hooks import Hook, HookContext, HookPoint
 from celery_agents.worker.state import (
@@ -127,6 +134,27 @@ def test_a_worker_that_dies_after_the_journal_write_costs_nothing_again(new_benc
     assert sorted(driver.asked) == ["", "sum"]
     assert bench.state(session_id).part(Summary).text == "short"
     assert bench.execution(session_id).usage.total == 11
+
+
+@pytest.mark.parametrize("error", [StoreFull("full"), StoreUnavailable("away")], ids=["full", "away"])
+@pytest.mark.parametrize("point", [HookPoint.BEFORE_EXECUTION, HookPoint.BEFORE_STEP, HookPoint.BEFORE_INFERENCE])
+def test_a_redis_that_does_not_take_the_answer_fails_no_execution(
+    new_bench: NewBench, point: HookPoint, error: Exception
+) -> None:
+    errors = [error]
+
+    def fail_once() -> None:
+        if errors:
+            raise errors.pop()
+
+    driver = CountingDriver([_paid("done")], sum=_paid("short"))
+    bench = new_bench(Agent("a", driver=driver, capabilities=[Summing(point, then=fail_once)]))
+    session_id = bench.submit()
+    with pytest.raises(type(error)):
+        bench.step(session_id)
+    bench.clock.go_on(bench.settings.lease_seconds + bench.settings.lease_grace_seconds + 0.1)
+    bench.run(session_id)
+    assert bench.execution(session_id).status is ExecutionStatus.COMPLETED
 
 
 @pytest.mark.parametrize("point", POINTS)

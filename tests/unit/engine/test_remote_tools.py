@@ -15,11 +15,15 @@ from celery_agents.worker.agent import Agent, AgentRegistry
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.drivers import ScriptedDriver
 from celery_agents.worker.engine import Done, EngineServices, Outcome, RetryLater, StepRunner
+from celery_agents.worker.errors import StoreFull
 from celery_agents.worker.guards import Delay, StopWith, Verdict
 from celery_agents.worker.mcp import MCPServer, RemoteTool, ToolList
 from celery_agents.worker.mcp.lists import ToolNotes
 from celery_agents.worker.mcp.outages import ServerAway
 from celery_agents.worker.state import StopReason, StopSignal
+from celery_agents.worker.store import Store
+from celery_agents.worker.store.clock import RedisClock
+from celery_agents.worker.store.context import Publisher
 
 from support.engine import Bench, WorkerDied, calls_of
 from support.smart import Asked
@@ -87,6 +91,28 @@ class Connection:
     @property
     def list_ms(self) -> int:
         return self._servers.list_ms
+
+
+class Full:
+    """The database of a bench that has no room for these round trips."""
+
+    def __init__(self, database: Any, *points: str) -> None:
+        self._database = database
+        self.points = points
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def pipeline(self, point: str, commands: Any) -> Any:
+        return self._run("pipeline", point, commands)
+
+    def transaction(self, point: str, commands: Any) -> Any:
+        return self._run("transaction", point, commands)
+
+    def _run(self, verb: str, point: str, commands: Any) -> Any:
+        if point in self.points:
+            raise StoreFull("Redis is at its memory limit")
+        return getattr(self._database, verb)(point, commands)
 
 
 class Lab:
@@ -317,3 +343,19 @@ def test_the_other_servers_are_there_when_one_has_no_credentials_for_a_session(n
     lab.bench.clock.go_on(30)
     assert isinstance(lab.step(session_id), Done)
     assert lab.offered == [["erp_book"]]
+
+
+@pytest.mark.parametrize("point", ["tools.save", "journal.tools"])
+def test_a_full_redis_fails_no_execution(new_bench: NewBench, point: str) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("search")))
+    bench = lab.bench
+    full = Full(bench.store.context.database, point)
+    clock = RedisClock(lambda: bench.clock.now_ms() / 1000)
+    bench.store = Store(full, bench.settings, clock=clock, publisher=Publisher())  # type: ignore[arg-type]
+    runner, session = lab.another_worker(lab.servers), bench.submit()
+    with pytest.raises(StoreFull):
+        lab.step(session, runner)
+    full.points = ()
+    bench.clock.go_on(bench.settings.lease_seconds + 1)
+    assert isinstance(lab.step(session, runner), Done)
+    assert bench.state(session).status == "completed"
