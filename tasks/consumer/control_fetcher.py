@@ -9,7 +9,6 @@ at what another program has written into the queue.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections import deque
@@ -21,7 +20,7 @@ from ...worker.store.database import Command, Reply
 from ...worker.store.redis.database import RedisDatabase
 from ...worker.unique import unique_hex
 from .garbage_collection import MessageGarbage
-from .queue_fetcher import BLOCK_SECONDS, FetchedElement, QueueFetcher
+from .queue_fetcher import BLOCK_SECONDS, FORBIDDEN, FetchedElement, QueueFetcher
 from .refusals import REDELIVERY, refusals
 
 log = logging.getLogger(__name__)
@@ -43,8 +42,6 @@ name, and the message.
 _HELD_BESIDE_BODY: Final = 4_000
 _MOST_UNREMOVED: Final = 1_000
 LOOK_SECONDS: Final = 5.0
-# What `exchange` returns for a command or a key that this user may not use, also within a script.
-_FORBIDDEN: Final = re.compile("no permissions|can't run this command|unknown command", re.IGNORECASE)
 # KEYS: hash and index of the records, then the lists of the queue. ARGV: the name of a new record, which changes with
 # each message, and the age in seconds from which a record is taken again; "" looks for none.
 _TAKE: Final = """
@@ -248,7 +245,7 @@ class ControlFetcher(QueueFetcher):
         key = next(iter(queues.values()))[0]
         (reply,) = self._database.exchange([("BLMOVE", key, key, "RIGHT", "RIGHT", BLOCK_SECONDS)])
         if isinstance(reply, Exception):
-            self._may_wait = _FORBIDDEN.search(str(reply)) is None
+            self._may_wait = FORBIDDEN.search(str(reply)) is None
             return None
         return reply is not None
 
@@ -263,7 +260,7 @@ class ControlFetcher(QueueFetcher):
         record, age = self._record, round(self._visibility_seconds) if looks else ""
         (reply,) = self._database.exchange([("EVAL", _TAKE, 2 + len(keys), *self._records.keys, *keys, record, age)])
         if isinstance(reply, Exception):
-            if _FORBIDDEN.search(str(reply)):
+            if FORBIDDEN.search(str(reply)):
                 log.warning("no script may run, so control messages of a killed worker are lost: %s", reply)
                 self._may_run_scripts = False
             elif "WRONGTYPE" not in str(reply):  # the BRPOP says it

@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final, NamedTuple
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 BLOCK_SECONDS: Final = 1
 """How long a fetch waits in Redis for a message."""
+
+FORBIDDEN: Final = re.compile("no permissions|can't run this command|unknown command", re.IGNORECASE)
+"""What `exchange` returns for a command or a key that this user may not use, also within a script."""
 
 # Slots that other tasks of the app had are noticed this late; the end of a step wakes the fetcher at once.
 _FULL_SECONDS: Final = 0.1
@@ -176,7 +180,7 @@ class QueueFetcher:
         if not isinstance(reply, Exception):
             for data in reply or ():
                 yield batch._replace(data=data)
-        elif "WRONGTYPE" not in str(reply):  # this Redis user may not
+        elif FORBIDDEN.search(str(reply)):
             log.warning("steps are fetched one by one: %s", reply)
             self._may_batch = False
 

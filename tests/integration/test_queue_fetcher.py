@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +14,11 @@ import redis
 
 from celery_agents.tasks.consumer.internals import plain_socket
 from celery_agents.tasks.consumer.queue_fetcher import FetchedElement, QueueFetcher
+from celery_agents.tasks.consumer.refusals import FETCH, refusals
 from celery_agents.worker.store.redis.database import connect_to_wait
 
 from support.fiber_thread import FiberThread
+from support.redis_server import RedisServer
 from support.wait import wait_until
 
 QUEUE, OTHER = "steps", "steps.gpu"
@@ -258,3 +262,36 @@ def test_what_is_not_delivered_because_of_an_error_goes_back(worker: Worker, red
     redis_client.lpush(QUEUE, "a", "b")
     worker.give_room(2)
     worker.takes("a", "b")
+
+
+def test_a_redis_that_was_busy_with_a_script_is_asked_for_several_messages_again(
+    new_worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    with RedisServer(tmp_path / "busy", config={"lua-time-limit": "50"}) as server:
+        worker, client = new_worker(server.url()), redis.Redis(port=server.port)
+        worker.give_room(1)
+        client.lpush(QUEUE, "first")
+        worker.takes("first")
+
+        other = server.client()
+
+        def keep_busy() -> None:
+            with contextlib.suppress(redis.RedisError):
+                other.eval("while true do end", 0)
+
+        threading.Thread(target=keep_busy, daemon=True).start()
+        wait_until(lambda: is_busy(client), "Redis is busy", LIMIT_SECONDS)
+        refused = refusals.counts.get(FETCH, 0)
+        worker.give_room(3)
+        wait_until(lambda: refusals.counts.get(FETCH, 0) > refused, "a fetch is refused", LIMIT_SECONDS)
+        client.script_kill()
+        client.lpush(QUEUE, "a", "b", "c")
+        worker.takes("first", "a", "b", "c")
+        assert max(map(len, worker.batches)) > 1
+
+
+def is_busy(client: redis.Redis) -> bool:
+    try:
+        return not client.ping()
+    except redis.ResponseError:
+        return True
