@@ -55,6 +55,7 @@ _SESSION: Final = "mcp-session-id"
 _KINDS: Final = {429: NOT_SENT, 401: DENIED, 403: FORBIDDEN, 408: LOST, **dict.fromkeys(range(500, 600), LOST)}
 # A response that is open for so long without a byte is given up; the timeout of a call is shorter.
 _READ_SECONDS: Final = 3600.0
+_IDLE_CONNECTIONS: Final = 20
 
 
 class _Compressed(httpx2.TransportError):
@@ -71,7 +72,10 @@ class _Client(httpx2.AsyncClient):
 
     def __init__(self, *, pace: Pace, on_forgotten: Callable[[], None], **options: Any) -> None:
         # The hook sees a response before an authentication reads its body.
-        super().__init__(event_hooks={"response": [self._meter]}, **options)
+        # All slots share it: how many calls a server gets at a time is for concurrency limits, not for a pool that lets
+        # the others wait until the server seems to be away.
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS)
+        super().__init__(event_hooks={"response": [self._meter]}, limits=limits, **options)
         self.headers["Accept-Encoding"] = "identity"  # a compressed message has no known size
         self._pace = pace
         self._on_forgotten = on_forgotten

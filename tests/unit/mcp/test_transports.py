@@ -165,3 +165,31 @@ def test_an_authentication_that_fails_is_an_error_of_the_request() -> None:
     answer = send(lambda _: pytest.fail("nothing is sent"), auth=Failing()).json()
     assert answer["error"]["code"] == NO_CREDENTIALS
     assert answer["error"]["message"] == "the authentication has failed: RuntimeError: the vault is locked"
+
+
+def test_calls_of_all_slots_are_at_their_server_at_the_same_time() -> None:
+    calls, arrived = 130, 0
+
+    async def ask() -> set[int]:
+        together = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal arrived
+            await reader.readuntil(b"\r\n\r\n")
+            arrived += 1
+            if arrived == calls:
+                together.set()
+            await together.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+            waits = httpx2.Timeout(30, pool=2)
+            async with _Client(
+                pace=Pace("crm", LIMIT), on_forgotten=lambda: None, timeout=waits, trust_env=False
+            ) as client:
+                found = await asyncio.gather(*(client.post(url, json={}) for _ in range(calls)))
+        return {each.status_code for each in found}
+
+    assert asyncio.run(ask()) == {200}
