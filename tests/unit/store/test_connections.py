@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from celery_agents.worker.errors import StoreUnavailable
 from celery_agents.worker.store.redis import connections as redis_connections
 from celery_agents.worker.store.redis.database import RedisDatabase, connect
 
@@ -35,4 +36,36 @@ def test_what_a_burst_needed_is_closed_after_a_while(redis_url: str, monkeypatch
     while open_connections(database, "burst") > 1 and time.monotonic() < deadline:
         time.sleep(0.02)  # it is used all the time, as by a worker that looks after its leases
     assert open_connections(database, "burst") == 1
+    database.close()
+
+
+def test_more_users_than_connections_take_turns(redis_url: str) -> None:
+    database = connect(redis_url, timeout_seconds=5, connections=2, name="crowd")
+    together, done = threading.Barrier(20), list[int]()
+
+    def one_of_many() -> None:
+        together.wait(5)
+        for _ in range(10):
+            with database.watch("test", ("x",), []):
+                time.sleep(0.001)
+        done.append(1)
+
+    threads = [threading.Thread(target=one_of_many) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 20
+    assert open_connections(database, "crowd") <= 2
+    database.close()
+
+
+def test_who_gets_no_connection_is_told_what_to_set(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_connections, "_LONGEST_WAIT_SECONDS", 0.2)
+    database = connect(redis_url, timeout_seconds=5, connections=1, name="narrow")
+    with (
+        database.watch("test", ("x",), []),
+        pytest.raises(StoreUnavailable, match="are in use; raise CELERY_AGENTS_REDIS_CONNECTIONS"),
+    ):
+        database.pipeline("test", [("PING",)])
     database.close()

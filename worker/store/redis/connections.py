@@ -3,20 +3,23 @@
 redis-py's pool checks a connection whenever it hands it out. Ours are used many times a second, so a dead one is
 noticed at its next use; whatever ended it has mostly ended the others too, so all idle ones are closed with it. Only a
 connection that was not used for a while is checked first: a client that acts once an hour must not fail at each
-restart of Redis. Connections that a burst of work opened are closed after a minute without use.
+restart of Redis. Connections that a burst of work opened are closed after a minute without use. Where there are as many
+as there may be, the next user waits for one.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.exceptions import RedisError
+from redis.exceptions import MaxConnectionsError, RedisError
 
 from ...concurrency import fibers
 from ..primaries import REPLICATION, replication_id
@@ -24,6 +27,9 @@ from .connection import MultiplexedConnection, PlainSocket, RedisConnection
 
 _TRUSTED_SECONDS: Final = 1.0
 _KEPT_SECONDS: Final = 60.0
+# For a connection that others use; a follower of a session has one for two seconds. Closed ones are looked for.
+_LONGEST_WAIT_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.1
 
 
 class RedisConnections:
@@ -45,6 +51,8 @@ class RedisConnections:
         self._plain_socket = plain_socket
         self._holds_loop = holds_loop
         self._idle: deque[tuple[RedisConnection, float]] = deque()
+        self._given = threading.Condition()
+        self._waiting = 0
         self._pid = os.getpid()
         self._multiplexed: MultiplexedConnection | None = None
         self._opening: concurrent.futures.Future[MultiplexedConnection | None] | None = None
@@ -58,20 +66,22 @@ class RedisConnections:
         Args:
             alone: Nothing else may use it meanwhile, as WATCH needs. Otherwise the fibers of a loop share one.
         Raises:
-            RedisError, OSError: Redis cannot be reached, or there are too many connections.
+            RedisError, OSError: Redis cannot be reached, or all connections were in use for too long.
         """
         if not alone and (fiber := fibers.current()) is not None and (shared := self._share(fiber)) is not None:
             return shared
         if self._pid != os.getpid():  # a forked child must not use its parent's connections
-            self._idle, self._pid = deque(), os.getpid()
+            self._idle, self._pid, self._given, self._waiting = deque(), os.getpid(), threading.Condition(), 0
         try:
+            if self._waiting:  # who gives one back and needs it again waits behind those who have none
+                return fibers.run_in_thread(self._open_or_wait)
             wire, given = self._idle.pop()
         except IndexError:
-            return fibers.run_in_thread(self._open)
+            return fibers.run_in_thread(self._open_or_wait)
         if time.monotonic() - given <= _TRUSTED_SECONDS or _is_open(wire):
             return wire
         self.discard(wire)
-        return fibers.run_in_thread(self._open)
+        return fibers.run_in_thread(self._open_or_wait)
 
     def give(self, wire: RedisConnection) -> None:
         """Give back a connection whose every reply was read."""
@@ -79,6 +89,9 @@ class RedisConnections:
             return
         now = time.monotonic()
         self._idle.append((wire, now))
+        if self._waiting:
+            with self._given:
+                self._given.notify()
         try:  # one at a time, and other threads take them meanwhile
             if now - self._idle[0][1] <= _KEPT_SECONDS:
                 return
@@ -112,6 +125,22 @@ class RedisConnections:
             shared.close(ConnectionLost("closed by its owner"))
         self._close_idle()
         self._pool.disconnect()
+
+    def _open_or_wait(self) -> RedisConnection:
+        """Open a connection, or get one that another user gives back where no more may be opened."""
+        ends = time.monotonic() + _LONGEST_WAIT_SECONDS
+        while True:
+            try:
+                return self._open()
+            except MaxConnectionsError:
+                if time.monotonic() >= ends:
+                    raise
+            with self._given:
+                self._waiting += 1
+                self._given.wait(_LOOK_SECONDS)
+                self._waiting -= 1
+            with contextlib.suppress(IndexError):
+                return self._idle.pop()[0]
 
     def _open(self) -> RedisConnection:
         wire = RedisConnection(self._connect())

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from redis.exceptions import (
     AuthenticationError,
+    MaxConnectionsError,
     MovedError,
     NoPermissionError,
     NoScriptError,
@@ -364,4 +365,9 @@ def _unavailable(error: Exception) -> Exception:
         return ConfigurationError(f"Redis refuses this user: {error}")
     if isinstance(error, (RedisIsAway, MasterNotFoundError)):
         return StoreUnavailable(f"Redis is away: {error}")
+    if isinstance(error, MaxConnectionsError):
+        return StoreUnavailable(
+            "all connections of this process to Redis are in use; raise CELERY_AGENTS_REDIS_CONNECTIONS, or wait in "
+            "fewer threads"
+        )
     return StoreUnavailable(f"no answer from Redis: {type(error).__name__}: {error}")
