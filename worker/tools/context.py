@@ -155,10 +155,12 @@ class ToolContext:
 
     async def ask_model(self, key: str, request: Any) -> InferenceResponse:
         """Ask the agent's model from an async tool; see `ask_model_sync`."""
-        from anyio import to_thread  # a process that runs no tools does not load it
+        from anyio import CapacityLimiter, to_thread  # a process that runs no tools does not load it
 
-        # Not in the loop's own threads: where all of them waited for the loop, it could look up no name of a provider.
-        return await to_thread.run_sync(self.ask_model_sync, key, request, abandon_on_cancel=True)
+        # Not in the loop's own threads, nor among anyio's limited ones: where all of them waited for an answer, a
+        # driver could look up no name of a provider, and run no function of its agent.
+        limiter = CapacityLimiter(1)
+        return await to_thread.run_sync(self.ask_model_sync, key, request, limiter=limiter, abandon_on_cancel=True)
 
     def ask_model_sync(self, key: str, request: Any) -> InferenceResponse:
         """Ask the agent's model from a plain tool, and wait for the answer.

@@ -41,11 +41,13 @@ def test_tools_that_ask_their_model_leave_the_loop_its_own_threads() -> None:
 
     async def call() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        to_thread.current_default_thread_limiter().total_tokens = 1
         await asyncio.gather(*(context.ask_model("why", "Why?") for _ in range(299)), look_up())
 
     async def look_up() -> None:
         await asyncio.sleep(0.5)  # the others have begun
         assert await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+        assert await to_thread.run_sync(lambda: True)
         await context.ask_model("why", "Why?")
 
     loop.submit(call, 30).result(30)
