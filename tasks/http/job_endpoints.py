@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
@@ -19,6 +18,8 @@ from .problems import HttpProblem
 
 if TYPE_CHECKING:
     from ..client.async_client import AsyncJob
+
+_PAUSE_SECONDS: Final = 0.1
 
 
 @endpoint("GET", "/v1/sessions/{session_id}/executions", Scope.READ, replies.ExecutionsReply)
@@ -62,26 +63,21 @@ async def stop_execution(call: Call) -> Response:
         "by": call.access.name_caller(body.by),
         "clear_queue": body.clear_queue,
     }
-    if call.access.is_visitor:
-        return await _stop_for_visitor(call, timeout, wanted)
-    try:
-        result = await call.client.stop(call.session_id, timeout=timeout, **wanted)
-    except TimeoutError:
-        return send({"stopped": False, "result": None}, 202)
-    value = None if result is None else result_value(result)
-    return send({"stopped": value is not None, "result": value}, 202 if timeout == 0 else 200)
-
-
-async def _stop_for_visitor(call: Call, seconds: float, wanted: Mapping[str, Any]) -> Response:
-    """Stop without a thread that waits for the end: as many visitors as there are threads would keep all others out."""
     header = await call.client.header(call.session_id)
-    execution_id = wanted["execution_id"] or header.execution_id
-    was_over = await call.client.run(lambda client: client.store.sessions.outcome(call.session_id, execution_id))
+    execution_id = body.execution_id or header.execution_id
+    was_over = not execution_id or await _read_end(call, call.session_id, execution_id) is not None
     async with call.line():
         await call.client.stop(call.session_id, timeout=0, **wanted)
-    if was_over is not None:
+    if was_over:
         return send({"stopped": False, "result": None})
-    result = await wait_for_end(call, call.session_id, execution_id, seconds)
+    # No thread waits for the end: as many callers as there are threads would keep all others out.
+    result = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            ended = await wait_for_end(call, call.session_id, execution_id, timeout)
+            while await call.client.run(lambda client: any(client.store.trees.active_below(call.session_id))):  # noqa: ASYNC110
+                await asyncio.sleep(_PAUSE_SECONDS)
+            result = ended
     return send({"stopped": result is not None, "result": _shown(call, result)}, 202 if result is None else 200)
 
 
@@ -115,12 +111,7 @@ async def wait_for_end(call: Call, session_id: str, execution_id: str, seconds: 
 
     Where no further stream may be open, it does not wait.
     """
-
-    async def read() -> dict[str, Any] | None:
-        found = await call.client.run(lambda client: client.store.sessions.outcome(session_id, execution_id))
-        return None if found is None else result_value(found)
-
-    result = await read()
+    result = await _read_end(call, session_id, execution_id)
     if result is not None or not seconds:
         return result
     following = call.hub.subscribe(session_id, None, for_visitor=call.access.is_visitor)
@@ -128,6 +119,13 @@ async def wait_for_end(call: Call, session_id: str, execution_id: str, seconds: 
         async with asyncio.timeout(seconds), following as items:
             async for item in items:
                 event = item.event if isinstance(item, StreamItem) else None
-                if event is not None and event.type in EXECUTION_ENDS and (result := await read()) is not None:
-                    return result
-    return await read()
+                if event is not None and event.type in EXECUTION_ENDS:
+                    result = await _read_end(call, session_id, execution_id)
+                    if result is not None:
+                        return result
+    return await _read_end(call, session_id, execution_id)
+
+
+async def _read_end(call: Call, session_id: str, execution_id: str) -> dict[str, Any] | None:
+    found = await call.client.run(lambda client: client.store.sessions.outcome(session_id, execution_id))
+    return None if found is None else result_value(found)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from support.agents import call
+from support.lab import Lab
 from support.serve_process import ServeProcess
 from support.wait import wait_until
 
@@ -63,3 +66,31 @@ def test_a_query_that_is_too_long_is_refused(process: ServeProcess) -> None:
         refused = http.get("/v1/sessions", params={"cursor": "x" * 20_000})
         assert refused.status_code == 414
         assert refused.json()["type"].endswith("uri-too-long")
+
+
+def test_stops_and_deletions_that_wait_for_their_ends_keep_nobody_out(tmp_path: Path) -> None:
+    with Lab(tmp_path / "lab") as lab:
+        worker = lab.worker()
+        jobs = [lab.submit([call("keyed_async", work=f"w{number}", gate="held")]) for number in range(80)]
+        wait_until(lambda: len(lab.ledger.entries()) == 160, "all calls have begun", 60)
+        worker.kill()
+        env = {"CELERY_AGENTS_HTTP_TOKEN_SECRETS": f"{TOKEN}:admin"}
+        with ServeProcess(tmp_path / "serve", lab.store_url, env) as served, served.http(TOKEN) as http:
+            replies = list[int]()
+
+            def end(number: int) -> None:
+                path = f"/v1/sessions/{jobs[number].session_id}"
+                with served.http(TOKEN) as own:
+                    found = own.delete(path) if number % 2 else own.post(f"{path}/stop", json={"timeout_seconds": 20})
+                    replies.append(found.status_code)
+
+            threads = [threading.Thread(target=end, args=(number,)) for number in range(80)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: all(lab.redis.hget(lab._keys(job.session_id).ctl, "cancel") for job in jobs), "told", 15)
+            assert http.get("/v1/agents").status_code == 200
+            assert not replies, "who only reads has waited for those who stop"
+            lab.worker()
+            for thread in threads:
+                thread.join()
+        assert set(replies) == {200, 204}
