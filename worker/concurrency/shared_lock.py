@@ -43,6 +43,7 @@ class SharedLock:
         self._lock = threading.Lock()
         self._sharing = 0
         self._is_closed = False
+        self._in_vain = 0
         self._waiting: list[Future[None]] = []
 
     @property
@@ -58,7 +59,12 @@ class SharedLock:
 
     @contextlib.contextmanager
     def exclusive(self, patience_seconds: float) -> Generator[LockHolder | None]:
-        """Hold the lock alone, once all other holders have left; None when that took too long."""
+        """Hold the lock alone, once all other holders have left; None when that took too long.
+
+        Args:
+            patience_seconds: For the first try; each one in vain doubles it. Under steady work somebody always takes
+                longer, and without that a suspect would never get the lock.
+        """
         holder = LockHolder(self, is_exclusive=True) if self._wait_until_empty(patience_seconds) else None
         try:
             yield holder
@@ -93,13 +99,15 @@ class SharedLock:
             if self._is_closed:
                 return False
             self._is_closed = True
-        ends = time.monotonic() + patience_seconds
+        ends = time.monotonic() + patience_seconds * 2**self._in_vain
         while (change := self._change_unless_empty()) is not None:
             left = ends - time.monotonic()
             if left <= 0:
+                self._in_vain += 1
                 self._reopen()
                 return False
             fibers.wait((change,), left)
+        self._in_vain = 0
         return True
 
     def _change_unless_empty(self) -> Future[None] | None:

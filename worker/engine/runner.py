@@ -69,19 +69,22 @@ class StepRunner:
             with self._lock.shared() as holder:
                 return self._run_claimed(run, holder)
         if self.draining:
-            return RetryLater(ref, 0.0, "this worker drains", publish=ref)
+            return self._give_back(ref)
         with self._lock.shared() as holder:
-            claimed = self._claimer.claim_step(ref, alone=False)
+            claimed = self._give_back(ref) if self.draining else self._claimer.claim_step(ref, alone=False)
             if isinstance(claimed, Run):
                 return self._run_claimed(claimed, holder)
         return self._run_alone(ref) if isinstance(claimed, Suspect) else claimed
+
+    def _give_back(self, ref: StepRef) -> Outcome:
+        return RetryLater(ref, 0.0, "this worker drains", publish=ref)
 
     def _run_alone(self, ref: StepRef) -> Outcome:
         """Run a suspect, which may have ended its process, while nothing else runs in this one, or leave it due."""
         with self._lock.exclusive(_PATIENCE_SECONDS) as holder:
             if holder is None:
                 return NothingToDo(ref, NotClaimedReason.BUSY)
-            claimed = self._claimer.claim_step(ref, alone=True)
+            claimed = self._give_back(ref) if self.draining else self._claimer.claim_step(ref, alone=True)
             if isinstance(claimed, Run):
                 return self._run_claimed(claimed, holder)
             return NothingToDo(ref, NotClaimedReason.BUSY) if isinstance(claimed, Suspect) else claimed

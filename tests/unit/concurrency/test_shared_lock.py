@@ -63,3 +63,26 @@ def test_a_suspect_that_was_given_up_lets_the_others_in() -> None:
         thread.join(5)
         with lock.exclusive(0.01) as next_suspect:
             assert next_suspect is not None
+
+
+def test_a_suspect_gets_the_lock_also_where_steps_begin_all_the_time() -> None:
+    lock, ended = SharedLock(), threading.Event()
+
+    def hold() -> None:
+        with lock.shared():
+            ended.wait(0.4)
+
+    def begin_steps() -> None:
+        while not ended.wait(0.1):
+            threading.Thread(target=hold).start()
+
+    feeder = threading.Thread(target=begin_steps)
+    feeder.start()
+    for _ in range(12):
+        ended.wait(0.5)
+        with lock.exclusive(0.01) as holder:
+            if holder is not None:
+                break
+    ended.set()
+    feeder.join()
+    assert holder is not None
