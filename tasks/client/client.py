@@ -17,6 +17,7 @@ from ...worker.errors import (
     InvalidInput,
     InvalidTransition,
     SessionNotFound,
+    StateUnreadable,
     StoreUnavailable,
 )
 from ...worker.state.conversation.context import LLMConfig
@@ -202,8 +203,8 @@ class AgentClient(
         for header in list(iterate_headers(self.store, Filter(status="failed", agent=agent, oldest_ms=oldest_ms))):
             try:
                 yield self._job(header) if dry_run else self.retry(header.session_id, by=by)
-            except (ActionRefused, SessionNotFound):
-                continue  # it was retried or has expired since it was listed
+            except (ActionRefused, SessionNotFound, StateUnreadable):
+                continue  # it was retried or has expired since it was listed, or cannot be read
 
     def write_metadata(self, session_id: str, key: str, value: Any) -> None:
         """Keep a JSON value with the session."""

@@ -126,8 +126,8 @@ class TreeVerbs(ClientConnection):
             done.add(header.session_id)
             try:
                 act(header.session_id)
-            except (SessionNotFound, ActionRefused):
-                continue  # it has ended or expired since it was listed
+            except (SessionNotFound, ActionRefused, StateUnreadable):
+                continue  # it has ended or expired since it was listed, or cannot be read, so that no worker goes on
         return done
 
     def _act_on_each(self, found: Iterable[Header], act: Callable[[Header], bool], dry_run: bool) -> Generator[str]:

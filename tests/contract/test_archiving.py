@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from celery_agents.tasks.client.listing import Filter, read_page
-from celery_agents.tasks.client.spending import SpendingVerbs
 from celery_agents.worker.archive.rows import RowState, Search
 from celery_agents.worker.engine import operation_transition, retry_transition
 from celery_agents.worker.errors import (
@@ -30,12 +29,12 @@ from celery_agents.worker.store.live.streams import StreamPosition
 from celery_agents.worker.store.requests.records import RequestFilter
 from celery_agents.worker.store.sessions.past_reads import StepAddress
 from celery_agents.worker.store.sessions.whole_sessions import Copy
-from celery_agents.worker.store.store import Store
 
 from support.archive_lab import ArchiveLab
 from support.points import Points
 from support.random_past import Past
 from support.store import Bench, an_operation
+from support.store_client import StoreClient
 from support.wait import wait_until
 
 pytestmark = pytest.mark.leaves_keys("sessions that ended stay until the archive has them")
@@ -264,7 +263,7 @@ def test_every_read_gives_what_it_gave_before_whenever_the_session_changes_its_p
 @pytest.mark.parametrize("is_moved", [False, True], ids=["restored", "moved"])
 def test_costs_count_each_session_once_whenever_one_changes_its_place(lab: ArchiveLab, is_moved: bool) -> None:
     lab.end(labels={"customer": "42"})
-    client = Costs(lab.store)
+    client = StoreClient(lab.store)
     assert client.costs().total.executions == 1
     for by in ("agent", "label:customer"):
         assert read_on_the_way(lab, lambda by=by: client.costs(by=by), is_moved=is_moved) == {}
@@ -330,16 +329,8 @@ def test_costs_of_an_archived_fork_count_with_its_own_labels(lab: ArchiveLab) ->
     for name in (source, fork):
         lab.bench.session = name
         assert lab.move() is MoveOutcome.MOVED
-    found = {each.name: each.executions for each in Costs(lab.store).costs(by="label:customer").sums}
+    found = {each.name: each.executions for each in StoreClient(lab.store).costs(by="label:customer").sums}
     assert found == {"42": 1, "": 1}
-
-
-class Costs(SpendingVerbs):
-    """The verb of the client, on a store of the test."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._shards_checked = True
 
 
 def test_a_message_to_an_archived_session_restores_it_and_starts_an_execution(lab: ArchiveLab) -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from celery_agents.tasks.client.trees import TreeVerbs
 from celery_agents.worker.engine import operation_transition, retry_transition, stop_transition
 from celery_agents.worker.errors import ActionRefused, ClaimLost
 from celery_agents.worker.state import MAX_DEPTH, ChildEnd
 from celery_agents.worker.store import ChildPlan, InboxKind, Operation, RefusedWait, StoredWait
-from celery_agents.worker.store.store import Store
 
 from support.asking import (
+    a_request,
+    ask,
     commit_leg,
     control,
     denial,
@@ -25,6 +25,7 @@ from support.asking import (
 )
 from support.child_sessions import as_child, child_request, end_child, new_child, wait_for_children
 from support.store import Bench
+from support.store_client import StoreClient
 
 pytestmark = pytest.mark.leaves_keys("executions wait")
 
@@ -359,22 +360,28 @@ def test_an_end_that_meets_a_deleted_parent_leaves_nothing_of_it(bench: Bench) -
     assert bench.due() is None
 
 
-class Trees(TreeVerbs):
-    """The verbs of the client, on a store of the test."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._shards_checked = True
-
-
 def test_a_tree_whose_events_never_stop_is_followed_until_its_time_is_over(bench: Bench) -> None:
     bench.submit()
     event = ("type", "retrying", "execution", bench.execution, "step", 1, "data", "{}")
 
     def follow() -> None:
-        for number, _ in enumerate(Trees(bench.store).tree_events(bench.session, timeout=0.2)):
+        for number, _ in enumerate(StoreClient(bench.store).tree_events(bench.session, timeout=0.2)):
             assert number < 10_000
             bench.database("XADD", bench.store.context.keys(bench.session).events, "*", *event)
 
     with pytest.raises(TimeoutError, match=f"session {bench.session} has not ended in time"):
         follow()
+
+
+@pytest.mark.parametrize("field", ["phase", "step", "execution", "cancel", "not_before", "held"])
+def test_a_damaged_session_keeps_no_other_of_its_tree_from_its_stop(bench: Bench, field: str) -> None:
+    requests = [child_request(bench, index) for index in range(3)]
+    wait_for_children(bench, bench.claim(), *requests)
+    for request in requests:
+        with as_child(bench, request):
+            ask(bench, a_request(bench))
+    names = [str(each.child.session_id) for each in requests if each.child]
+    bench.database("HSET", bench.store.context.keys(sorted(names)[1]).ctl, field, b"\xff")
+    StoreClient(bench.store).stop(bench.session, timeout=0)
+    stopped = [name for name in sorted(names) if bench.database("HGET", bench.store.context.keys(name).ctl, "cancel")]
+    assert {sorted(names)[0], sorted(names)[2]} <= {*stopped}

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from celery_agents.tasks.client.erasing import ErasingVerbs
 from celery_agents.worker.errors import SessionNotFound
 from celery_agents.worker.store.archiving.moving import MoveOutcome
 from celery_agents.worker.store.keys import SessionKeys
-from celery_agents.worker.store.store import Store
 
 from support.archive_lab import ArchiveLab
 from support.store import Bench
+from support.store_client import StoreClient
 
 pytestmark = pytest.mark.leaves_keys("a key of another type stays, with what its session has")
 
@@ -36,16 +35,6 @@ TYPES: dict[str, Damage] = {
 }
 
 
-class Erasing(ErasingVerbs):
-    """The verb of the client, on a store of the test."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._shards_checked = True
-
-    def _publish(self, step: object) -> None: ...
-
-
 def erase_with_one_damaged(bench: Bench, damage: Damage, *, has_ended: bool) -> tuple[set[str], set[str]]:
     """What an erasure has erased and named of three sessions, of which the second is damaged."""
     names = ["first", "damaged", "last"]
@@ -55,7 +44,7 @@ def erase_with_one_damaged(bench: Bench, damage: Damage, *, has_ended: bool) -> 
         if has_ended:
             bench.commit(bench.claim(), final=True)
     bench.database(*damage(bench.store.context.keys("damaged")))
-    found = Erasing(bench.store).erase(label=LABELS, timeout=0.2)
+    found = StoreClient(bench.store).erase(label=LABELS, timeout=0.2)
     assert {header.session_id for header in bench.store.sessions.headers_of(names)} == set(found.left)
     return set(found.sessions), set(found.left)
 
@@ -83,7 +72,7 @@ def test_a_session_that_is_restored_while_its_label_is_erased_is_erased_too(lab:
         lab.end(labels={"customer": "42"})
         assert lab.move() is MoveOutcome.MOVED
         lab.bench.spy.after(trips, lambda: lab.store.archived and lab.store.archived.restore(lab.session))
-        Erasing(lab.store).erase(label={"customer": "42"})
+        StoreClient(lab.store).erase(label={"customer": "42"})
         was_restored, lab.bench.spy.after_trips = lab.bench.spy.after_trips is None, None
         with pytest.raises(SessionNotFound):
             lab.store.sessions.header(lab.session)
@@ -93,7 +82,7 @@ def test_a_session_that_is_restored_while_its_label_is_erased_is_erased_too(lab:
     raise AssertionError("it has no end")
 
 
-class WithOneThatGoesOn(Erasing):
+class WithOneThatGoesOn(StoreClient):
     """The same, where what runs below one session does not end in time."""
 
     def delete(self, session_id: str, **options: Any) -> bool:
@@ -116,7 +105,7 @@ def test_one_that_goes_on_since_it_was_listed_is_not_deleted(bench: Bench) -> No
         bench.execution = f"e-{bench.session}"
         bench.submit()
         bench.commit(bench.claim(), final=True)
-    deleted = Erasing(bench.store).delete_all(before=datetime.now(UTC) + timedelta(days=1))
+    deleted = StoreClient(bench.store).delete_all(before=datetime.now(UTC) + timedelta(days=1))
     assert next(deleted) == "last"
     bench.session = "first"
     going_on = bench.message("go on").execution_id

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from celery_agents.tasks.client.holding import HoldingVerbs
 from celery_agents.worker.engine import FirstExecution, first_state, stop_transition
 from celery_agents.worker.errors import ActionRefused, InvalidInput, SessionNotFound
 from celery_agents.worker.moments import moment
 from celery_agents.worker.state import AgentState, ExecutionBudget, Message
 from celery_agents.worker.store import Claimed, Hold, NextState, NotClaimed, NotClaimedReason, QueueSnapshot
 from celery_agents.worker.store.control import LONGEST_WAIT_MS
-from celery_agents.worker.store.store import Store
 
 from support.asking import (
     HOUR_MS,
@@ -32,6 +30,7 @@ from support.asking import (
 )
 from support.points import Points
 from support.store import Bench
+from support.store_client import StoreClient
 
 pytestmark = pytest.mark.leaves_keys("sessions are held")
 
@@ -379,17 +378,9 @@ def test_a_later_start_can_be_stopped_held_and_resumed(bench: Bench) -> None:
     assert bench.due() is None
 
 
-class Holding(HoldingVerbs):
-    """The verbs of the client, on a store of the test."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._shards_checked = True
-
-
 def test_one_that_has_ended_since_it_was_listed_is_not_held_among_all(bench: Bench) -> None:
     bench.submit()
-    held = Holding(bench.store).suspend_all(reason="a freeze")
+    held = StoreClient(bench.store).suspend_all(reason="a freeze")
     bench.commit(bench.claim(), final=True)
     assert list(held) == []
     assert bench.store.sessions.header(bench.session).session_status == "active"

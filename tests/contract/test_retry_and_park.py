@@ -18,6 +18,7 @@ from celery_agents.worker.store import (
 from support.lost_writes import lost_afterwards
 from support.points import Points
 from support.store import Bench, an_operation, step_transition
+from support.store_client import StoreClient
 
 pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
 
@@ -148,3 +149,14 @@ def test_a_stale_park_changes_nothing(bench: Bench) -> None:
     before = bench.snapshot()
     bench.store.steps.park(bench.ref(1), "late")
     assert bench.snapshot() == before
+
+
+@pytest.mark.parametrize("field", ["head", "version", "labels", "definition", "status"])
+def test_one_that_cannot_be_read_keeps_no_other_from_its_retry(bench: Bench, field: str) -> None:
+    for bench.session in ("first", "damaged", "last"):
+        bench.execution = f"e-{bench.session}"
+        bench.submit()
+        bench.commit(bench.claim(), failed=True)
+    bench.database("HSET", bench.store.context.keys("damaged").session, field, b"\xff")
+    retried = [job.session_id for job in StoreClient(bench.store).retry_failed()]
+    assert [name for name in retried if name != "damaged"] == ["last", "first"]
