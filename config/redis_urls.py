@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from .urls import hide_password, split_url
+from .urls import hide_password, is_host, split_url
 
 ONE_SERVER: Final = ("redis://", "rediss://", "unix://")
 SENTINELS: Final = ("redis+sentinel://", "rediss+sentinel://")
@@ -69,16 +69,24 @@ def _check_hosts(url: str) -> None:
         ClusterUrl.parse(url)
     elif url.startswith("sentinel://"):
         raise ValueError(f"sentinel:// does not name the primary; write it like {EXAMPLE}")
-    elif not _has_usable_port(url):
-        raise ValueError(f"{hide_password(url)!r} has no usable port; write it like redis://host:6379/0")
+    elif (missing := _find_unusable(url)) is not None:
+        raise ValueError(f"{hide_password(url)!r} has no usable {missing}; write it like redis://host:6379/0")
+    elif url.startswith(("redis://", "rediss://")):
+        _check_database(split_url(url).path.strip("/"), "redis://host:6379/0")
 
 
-def _has_usable_port(url: str) -> bool:
-    """Whether the port is valid, or the scheme's default holds. Semicolons separate several hosts, as for AMQP."""
-    try:
-        return all(urlsplit(part).port != 0 for part in url.split(";"))
-    except ValueError:
-        return False
+def _find_unusable(url: str) -> str | None:
+    """Find what of an address is no host or no port. Semicolons separate several addresses, as for AMQP."""
+    for part in url.split(";"):
+        try:
+            host, port = urlsplit(part).hostname, urlsplit(part).port
+        except ValueError:
+            return "port"
+        if port == 0:
+            return "port"
+        if host is not None and not is_host(host):
+            return "host"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +120,7 @@ class SentinelUrl:
         name, _, database = parts.path.strip("/").partition("/")
         if not name:
             raise ValueError(f"the name of the primary is missing behind the Sentinels; write it like {EXAMPLE}")
-        if database and not database.isdigit():
-            raise ValueError(f"{database!r} is no number of a database; write it like {EXAMPLE}")
+        _check_database(database, EXAMPLE)
         query = dict(parse_qsl(parts.query))
         username, password = query.pop("sentinel_username", None), query.pop("sentinel_password", None)
         is_tls = parts.scheme.startswith("rediss")
@@ -170,6 +177,11 @@ class ClusterUrl:
         )
 
 
+def _check_database(text: str, example: str) -> None:
+    if text and not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is no number of a database; write it like {example}")
+
+
 def _read_hosts(text: str, what: str, port: int, example: str) -> tuple[tuple[str, int], ...]:
     """Read the hosts of a URL, separated by commas; `port` is that of a host without one."""
     return tuple(_read_host(host, what, port, example) for host in text.split(","))
@@ -181,6 +193,6 @@ def _read_host(text: str, what: str, port: int, example: str) -> tuple[str, int]
         host, given = parts.hostname, parts.port
     except ValueError:
         host, given = None, 0
-    if not host or given == 0:
+    if not host or given == 0 or not is_host(host):
         raise ValueError(f"{text!r} is no address of {what}; write it like {example}")
     return host, given or port

@@ -18,12 +18,16 @@ from .archive_urls import ArchiveUrl
 from .environment import PREFIX, describe_unknown, read_variables
 from .networks import AllowedNetworks
 from .redis_urls import CLUSTERS, ONE_SERVER, SENTINELS, canonical_url, check_url, uses_cluster
-from .urls import check_origins, hide_password
+from .urls import check_origins, hide_password, is_host
 
 _MOST: Final = 2**53
 """Redis and its scripts count exactly up to this."""
 _MOST_SECONDS: Final = 3_155_760_000
 """A hundred years, which timers of every platform can wait for."""
+
+_LEAST_SECONDS: Final = 0.001
+_GROWING: Final = ("due", "retry_delay", "retry_later", "job_poll")
+"""Times that begin at `…_seconds` and grow up to `…_max_seconds`."""
 
 _URLS: Final = ("redis_url", "broker_url", "archive_url")
 
@@ -331,9 +335,12 @@ class Settings(BaseSettings):
     @classmethod
     def _check_size(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse numbers that Redis, its scripts or a timer cannot hold."""
-        most = _MOST_SECONDS if (info.field_name or "").endswith("_seconds") else _MOST
+        is_time = (info.field_name or "").endswith("_seconds")
+        most = _MOST_SECONDS if is_time else _MOST
         if isinstance(value, int | float) and value > most:
             raise ValueError(f"give {most} at most")
+        if is_time and value and value < _LEAST_SECONDS:
+            raise ValueError(f"give {_LEAST_SECONDS} at least: Redis counts milliseconds")
         return value
 
     @field_validator("retention_seconds", mode="before")
@@ -385,7 +392,7 @@ class Settings(BaseSettings):
     @classmethod
     def _check_address(cls, value: str) -> str:
         host, _, port = value.rpartition(":")
-        if not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
+        if not (host and is_host(host) and port.isdecimal() and len(port) <= 5 and int(port) <= 65_535):
             raise ValueError(f"{value!r} is no address; write it like 127.0.0.1:8080 or [::]:8080")
         return value
 
@@ -435,8 +442,10 @@ class Settings(BaseSettings):
                 f"control_queue={self.control_queue!r} is a queue of steps, as queue={self.queue!r} names them; "
                 "give it a name of its own"
             )
-        if self.due_max_seconds < self.due_seconds:
-            raise ValueError(f"due_max_seconds={self.due_max_seconds} is less than due_seconds={self.due_seconds}")
+        for name in _GROWING:
+            first, most = getattr(self, f"{name}_seconds"), getattr(self, f"{name}_max_seconds")
+            if most < first:
+                raise ValueError(f"{name}_max_seconds={most} is less than {name}_seconds={first}; raise it, too")
         if self.suspect_attempts > self.attempts_limit:
             raise ValueError(
                 f"suspect_attempts={self.suspect_attempts} is more than attempts_limit={self.attempts_limit}; "

@@ -30,6 +30,15 @@ def split_url(url: str) -> SplitResult:
     return urlsplit(found[1] + seen[found.end() :])._replace(netloc=found[2])
 
 
+def is_host(name: str) -> bool:
+    """Whether a name can be looked up: no part of it is empty, longer than 63 bytes, or no Unicode."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
 def is_web_address(url: str) -> bool:
     """Whether a text is a URL of http or https with a host."""
     try:

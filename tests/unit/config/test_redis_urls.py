@@ -45,6 +45,13 @@ def test_a_sentinel_url_names_hosts_primary_database_and_both_kinds_of_credentia
         ("redis+cluster://a:x", "'a:x' is no address of a node"),
         ("redis+cluster://a,", "'' is no address of a node"),
         ("redis+cluster://a/3", "a cluster has the database 0 alone"),
+        ("redis://a..b", "has no usable host"),
+        (f"rediss://{'a' * 64}:6379", "has no usable host"),
+        ("redis+sentinel://a,b..c/m", "'b..c' is no address of a Sentinel"),
+        ("redis+cluster://a..b", "'a..b' is no address of a node"),
+        ("redis://a/shop", "'shop' is no number of a database"),
+        ("redis://a/0/1", "'0/1' is no number of a database"),
+        ("rediss://a/-1", "'-1' is no number of a database"),
     ],
 )
 def test_a_wrong_url_is_refused_with_the_setting_and_an_example_and_without_its_password(url: str, why: str) -> None:

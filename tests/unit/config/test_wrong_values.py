@@ -27,6 +27,21 @@ def test_a_number_that_redis_cannot_hold_is_refused(name: str) -> None:
         read(**{name: f"1{'0' * 20}"})
 
 
+@pytest.mark.parametrize("name", [name for name in _SECONDS if name.endswith("_seconds")])
+def test_a_time_that_redis_takes_for_none_or_for_ever_is_refused(name: str) -> None:
+    """PX 0 is an error, PEXPIRE 0 deletes, and WAIT waits for ever with a timeout of 0."""
+    with pytest.raises(SettingsError, match=f"CELERY_AGENTS_{name.upper()}='0.0004'"):
+        read(**{name: "0.0004"})
+
+
+@pytest.mark.parametrize("name", ["due", "retry_delay", "retry_later", "job_poll"])
+def test_a_first_time_above_the_longest_one_is_refused(name: str) -> None:
+    longest = getattr(read(), f"{name}_max_seconds")
+    with pytest.raises(SettingsError, match=f"{name}_max_seconds={longest} is less than {name}_seconds="):
+        read(**{f"{name}_seconds": f"{longest + 1}"})
+    assert read(**{f"{name}_seconds": f"{longest}"})
+
+
 def test_sessions_are_kept_for_ever_by_a_word_in_the_environment() -> None:
     assert read(retention_seconds="none").retention_seconds is None
     assert read().retention_seconds == 604_800
@@ -65,6 +80,12 @@ def test_a_url_of_postgresql_that_needs_escapes_is_refused_without_its_password(
 )
 def test_a_url_of_postgresql_as_libpq_reads_it_is_taken(url: str) -> None:
     assert read(archive_url=url).archive_url == url
+
+
+@pytest.mark.parametrize("address", ["8080", ":8080", "a..b:80", "127.0.0.1:²", "127.0.0.1:65536", f"a:{'9' * 5000}"])
+def test_an_address_that_nothing_can_listen_on_is_refused(address: str) -> None:
+    with pytest.raises(SettingsError, match=r"HTTP_ADDRESS.* is no address; write it like"):
+        read(http_address=address)
 
 
 @pytest.mark.parametrize("value", ["", "a b", "a,b"])

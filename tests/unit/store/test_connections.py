@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from celery_agents.worker.errors import StoreUnavailable
+from celery_agents.worker.errors import ConfigurationError, StoreUnavailable
 from celery_agents.worker.store.redis import connections as redis_connections
 from celery_agents.worker.store.redis.database import RedisDatabase, connect
 
@@ -69,3 +69,24 @@ def test_who_gets_no_connection_is_told_what_to_set(redis_url: str, monkeypatch:
     ):
         database.pipeline("test", [("PING",)])
     database.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h?decode_responses=true",
+        "redis://h?protocol=3",
+        "redis://h?encoding=utf-16",
+        "redis://h?ssl_cert_reqs=none",
+        "redis://h?no_such_option=1",
+        "redis+sentinel://h/main?decode_responses=true",
+    ],
+)
+def test_an_option_of_a_url_that_nothing_can_be_read_with_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=url.partition("?")[2].partition("=")[0]):
+        connect(url, timeout_seconds=5, connections=1, name="options")
+
+
+@pytest.mark.parametrize("url", ["redis://h?db=3&socket_timeout=2", "rediss://h?ssl_cert_reqs=none", "unix:///s?db=1"])
+def test_other_options_of_a_url_are_taken(url: str) -> None:
+    connect(url, timeout_seconds=5, connections=1, name="options").close()
