@@ -64,10 +64,13 @@ def import_app(name: str) -> Celery:
         ConfigurationError: It cannot be imported.
     """
     sys.path.append(str(Path.cwd()))
+    from celery import Celery
     from celery.app.utils import find_app
 
     try:
         found: Celery = find_app(name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigurationError(f"--app {name}: it cannot be imported: {one_line(str(error))}") from error
+    if not isinstance(found, Celery):  # pyright: ignore[reportUnnecessaryIsInstance] — it is whatever the name leads to
+        raise ConfigurationError(f"--app {name}: it is a {type(found).__name__}, and no Celery app")
     return found

@@ -127,7 +127,7 @@ def read_stdin() -> str:
     Raises:
         typer.BadParameter: It is closed, or no text.
     """
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] — it was closed before the start
+    if sys.__stdin__ is None:  # it was closed before the start
         raise typer.BadParameter("standard input is closed")
     return read_text(sys.stdin, "standard input")
 

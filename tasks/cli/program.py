@@ -131,6 +131,7 @@ def options(
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code; an expected error is a sentence, not a traceback."""
     warnings.showwarning = _print_warning
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show is shown escaped
@@ -151,12 +152,18 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(ExitCode.DONE)
 
 
+def _open_closed_streams() -> None:
+    """Let streams that were closed before the start lead nowhere; a connection would get their numbers otherwise."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open("/dev/null", mode))  # noqa: SIM115, PTH123 — it stays open until the process ends
+
+
 def _call_program(arguments: Sequence[str] | None) -> None:
     try:
         program(args=None if arguments is None else list(arguments), prog_name="celery-agents")
     finally:
-        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] — it was closed before the start
-            sys.stdout.flush()  # here, where a full disk is a sentence; at the interpreter's exit it is none
+        sys.stdout.flush()  # here, where a full disk is a sentence; at the interpreter's exit it is none
 
 
 def _print_error(text: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
+from pydantic_core import from_json
 
 from ...worker.moments import moment, unix_ms
 from ..client.json_values import answer_value, found_value
@@ -119,9 +119,9 @@ def approve(
     """
     from ...worker.state.execution.answers import Approve
 
+    given = Approve(None if args is None else _parse_json("--args", args))
     client = client_for(redis_url)
     found = _find(client, session, request, "approval")
-    given = Approve(None if args is None else _parse_json("--args", args))
     _give(client, found, given, {"by": by or login(), "note": note, "remember": remember, "seen": seen}, json=json)
 
 
@@ -250,7 +250,7 @@ def _give(client: AgentClient, found: FoundRequest, given: GivenAnswer, about: d
 
 def _parse_json(option: str, text: str) -> Any:
     try:
-        return json_module.loads(text)
+        return from_json(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option} is no JSON: {error}") from None
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..client.client import AgentClient
 
 _DELETE_SECONDS: Final = 30.0
+_MOST_DIGITS: Final = 9
 _BEFORE: Final = "it was deleted before"
 _BULK: Final = "--agent, --status and --dry-run go with --all, not with a SESSION"
 
@@ -156,11 +157,12 @@ def fork(
       celery-agents send "$(celery-agents fork 3f2a…)" "What if the order was lost?"
       celery-agents fork 3f2a… --at 7 --result call_x='{"lost": true}' --go-on
     """
+    edits = [*_read_texts(message or ()), *_read_results(result or ())]
     client = client_for(redis_url)
     made = client.fork(
         find_session(client, session),
         at=at,
-        edit=[*_read_texts(message or ()), *_read_results(result or ())],
+        edit=edits,
         go_on=go_on,
         agent=agent,
         system_prompt=prompt,
@@ -177,7 +179,7 @@ def fork(
 def _read_texts(given: Iterable[str]) -> Iterator[ReplaceMessage]:
     for each in given:
         number, equals, text = each.partition("=")
-        if not (equals and number.strip().isdecimal()):
+        if not (equals and number.strip().isdecimal() and len(number) <= _MOST_DIGITS):
             raise typer.BadParameter(f"write NUMBER=TEXT instead of {each!r}", param_hint="--message")
         yield ReplaceMessage(int(number), text)
 

@@ -15,7 +15,7 @@ from ...worker.store.keys import ShardKeys
 from ...worker.store.labels import check_labels
 from ...worker.store.store import SessionActions
 from .connection import ClientConnection
-from .inputs import read_time_ms
+from .inputs import check_agent_name, read_time_ms
 
 _ALL: Final = 1_000_000
 
@@ -95,6 +95,8 @@ class ArchivingVerbs(ClientConnection):
             ConfigurationError: There is no archive.
             ArchiveUnavailable: It does not answer.
         """
+        if agent is not None:
+            check_agent_name(agent)
         archived = self._archived()
         wanted = Search(
             agent=agent,

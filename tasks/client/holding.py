@@ -12,7 +12,7 @@ from ...worker.errors import InvalidInput, SessionConflict
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.control import LONGEST_WAIT_MS
 from ...worker.store.session_records import Header
-from .inputs import check_agent_name, check_caller, check_listing, read_time_ms
+from .inputs import check_caller, check_listing, read_time_ms
 from .listing import Filter, iterate_headers
 from .trees import ACTIVE, TreeVerbs
 from .verbs import BY, Scope, verb
@@ -172,8 +172,6 @@ class HoldingVerbs(TreeVerbs):
 
     def _active_sessions(self, agent: str | None, status: str | None, *, held: bool = False) -> list[Header]:
         """The sessions that run or wait, and are held or not; the newest first."""
-        if agent is not None:
-            check_agent_name(agent)
         check_listing(status, 1)
         if status is not None and status not in ACTIVE:
             raise InvalidInput("status", status, f"only sessions that are {', '.join(ACTIVE)} can be held.")

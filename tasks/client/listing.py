@@ -15,7 +15,7 @@ from ...worker.store.pages import PageOf
 from ...worker.store.session_records import Header
 from ...worker.store.sessions.listing import WAITS_FOR, Wanted
 from ...worker.store.store import Store
-from .inputs import check_kind, check_part, read_cursor, read_time_ms
+from .inputs import check_agent_name, check_kind, check_part, read_cursor, read_time_ms
 
 INDEXES: Final = {"failed": "failed", "pending": "active", "in_progress": "active", "waiting": "active"}
 """The index that holds all sessions with a status; the other statuses have none."""
@@ -61,6 +61,10 @@ class Filter:
     waits_for: str | None = None
     oldest_ms: int | None = None
     newest_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.agent is not None:
+            check_agent_name(self.agent)
 
     @property
     def search(self) -> Search | None:

@@ -210,6 +210,11 @@ def test_times_pages_and_positions(client: AgentClient, unchanged: Callable[[], 
         _refused(lambda cursor=cursor: client.list(cursor=cursor))  # type: ignore[arg-type, misc]
     for status in ("done", 5, ""):
         _refused(lambda status=status: client.list(status=status))  # type: ignore[arg-type, misc]
+    for agent in ("", "a b", 5, SURROGATE, "x" * 65):
+        _refused(lambda agent=agent: client.list(agent=agent))  # type: ignore[arg-type, misc]
+        _refused(lambda agent=agent: list(client.retry_failed(agent=agent)))  # type: ignore[arg-type, misc]
+        _refused(lambda agent=agent: list(client.suspend_all(reason="x", agent=agent)))  # type: ignore[arg-type, misc]
+        _refused(lambda agent=agent: list(client.export_archive(agent=agent)))  # type: ignore[arg-type, misc]
 
 
 def test_what_is_odd_but_valid_is_kept_exactly(client: AgentClient) -> None:

@@ -28,3 +28,18 @@ def test_standard_input_that_is_closed_is_a_sentence() -> None:
 
 def test_output_that_is_closed_changes_no_exit_code() -> None:
     assert run("--version >&-") == (0, "")
+
+
+def test_a_snapshot_from_standard_input_that_is_closed_is_a_sentence() -> None:
+    code, said = run("restore - <&-")
+    assert (code, "Traceback" in said) == (2, False), said
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_connection_gets_the_number_of_a_stream_that_is_closed(closed: str) -> None:
+    code = (
+        "import sys; from celery_agents.tasks.cli import program; program._open_closed_streams();"
+        "sys.exit(int(open('/dev/zero').fileno() < 3 or sys.stdin.isatty() or sys.stdout.isatty()))"
+    )
+    done = subprocess.run(["/bin/sh", "-c", f'{sys.executable} -c "{code}" {closed}'], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr

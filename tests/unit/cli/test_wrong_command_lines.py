@@ -83,3 +83,23 @@ def test_wrong_settings_get_a_sentence_and_an_exit_code(
         assert code in (2, 3), said
         assert "Traceback" not in said
         assert said.startswith("celery-agents: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (["approve", "s", "--args", "[" * 60_000], "--args is no JSON"),
+        (["fork", "s", "--message", f"{'9' * 5_000}=x"], "write NUMBER=TEXT"),
+        (["--app", "os.path:join", "list"], "and no Celery app"),
+        (["--app", "..x", "list"], "it cannot be imported"),
+        (["list", "--redis-url", "redis://a..b"], "has no usable host"),
+        (["list", "--redis-url", "redis://a?no_such_option=1"], "no_such_option"),
+        (["list", "--redis-url", "redis://a?decode_responses=true"], "option decode_responses changes how replies"),
+        (["list", "--agent", "\udcff"], "use an agent's name"),
+    ],
+)
+def test_what_a_parser_below_us_chokes_on_is_a_usage_error(
+    line: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = outcome(line, capsys)
+    assert (code, says in said, "Traceback" in said) == (2, True, False), said
