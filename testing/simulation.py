@@ -12,7 +12,7 @@ from ..config.settings import Settings
 from ..worker import crash_points
 from ..worker.agent import Agent, AgentRegistry
 from ..worker.concurrency.event_loop import EventLoopThread
-from ..worker.drivers.protocol import InferenceRequest
+from ..worker.drivers.protocol import Driver, InferenceRequest
 from ..worker.engine.outcome import Outcome
 from ..worker.engine.transitions import FirstExecution, first_state
 from ..worker.errors import StoreFull, StoreUnavailable
@@ -22,7 +22,7 @@ from ..worker.state.agent_state import AgentState
 from ..worker.state.conversation.messages import Message
 from ..worker.state.execution.answers import AnswerNote, GivenAnswer
 from ..worker.state.execution.execution import ExecutionState
-from ..worker.state.execution.requests import Request
+from ..worker.state.execution.requests import Request, RequestKind
 from ..worker.state.execution.tool_calls import ToolOutcome
 from ..worker.store.clock import RedisClock
 from ..worker.store.context import Publisher
@@ -43,7 +43,7 @@ from .world import WorkerKilled, World
 _SESSION: Final = "survival"
 _EXECUTION: Final = "execution"
 _IDLE_SECONDS: Final = 0.5
-_IDLE_MOST_SECONDS: Final = 60.0
+_IDLE_MOST_SECONDS: Final = 3_600.0
 _LONGEST_SECONDS: Final = 2 * 86_400.0
 _MOST_TURNS: Final = 10_000
 _MOST_REQUESTS: Final = 1_000
@@ -95,12 +95,14 @@ class Job:
     """A job that is run.
 
     Attributes:
+        others: Agents that it starts as children or hands over to.
         metadata: Metadata of its session.
         answer: Answers what it asks, as people and services would; None leaves a request open.
     """
 
     agent: Agent
     message: str
+    others: Sequence[Agent] = ()
     metadata: Mapping[str, Any] | None = None
     answer: Callable[[Request], GivenAnswer | None] | None = None
 
@@ -135,8 +137,11 @@ class Simulation:
         if setup.redis is not None:
             setup.redis.enter(self._world)
         self._client = self._store(self._database)
-        self._driver = CountingDriver(setup.job.agent.answering, self._is_journaled)
-        self._agent = _instrument(setup.job.agent, self._driver, setup.ledger)
+        agents = (setup.job.agent, *setup.job.others)
+        self._drivers = [CountingDriver(each.answering, self._is_journaled) for each in agents]
+        self._agents = AgentRegistry(
+            _instrument(each, driver, setup.ledger) for each, driver in zip(agents, self._drivers, strict=True)
+        )
         self._workers: list[SimulatedWorker] = []
         self._started = 0
         self._queue: list[StepRef] = []
@@ -161,13 +166,17 @@ class Simulation:
         return self._read_ending(problems, passed)
 
     def _submit(self) -> None:
+        limits = {each.name: each.effective_budget.to_dict() for each in self._agents if each.has_budget}
+        self._client.registry.register("testing", {"agent_budgets": limits}, self._agents.hashes)
+        self._client.registry.unregister("testing")
+
         def transition(now_ms: int) -> NextState:
             now = moment(now_ms)
             state = AgentState.fresh(now=now, metadata=dict(self._job.metadata or {}))
             message = Message.user(self._job.message)
             return first_state(state, message, FirstExecution(_EXECUTION, "submit"), now)
 
-        self._client.sessions.submit(_SESSION, self._agent.name, "", transition)
+        self._client.sessions.submit(_SESSION, self._job.agent.name, "", transition)
         self._world.record("submitted")
         self._queue.append(StepRef(_SESSION, _EXECUTION, 1))
 
@@ -176,33 +185,44 @@ class Simulation:
         idle = _IDLE_SECONDS
         while until is None or self._world.seconds < until:
             self._turns += 1
-            if self._turns > _MOST_TURNS or self._world.seconds > _LONGEST_SECONDS:
+            is_late = self._world.seconds > _LONGEST_SECONDS
+            if self._turns > _MOST_TURNS or (is_late and not self._waits()):
                 raise Endless(f"it did not end within {self._turns} turns and {self._world.seconds:.0f} virtual s")
             if self._queue:
                 self._deliver(self._queue.pop(0))
                 idle = _IDLE_SECONDS
             elif self._answer_requests():
                 idle = _IDLE_SECONDS
-            elif self._client.housekeeping.backlog()[0]:
+            elif not is_late and self._client.housekeeping.backlog()[0]:
                 self._world.advance(idle if until is None else min(idle, until - self._world.seconds))
                 idle = min(2 * idle, _IDLE_MOST_SECONDS)
                 self._sweep()
             else:
                 return
 
+    def _waits(self) -> bool:
+        """Whether the job waits for an answer."""
+        (header,) = self._client.sessions.headers_of([_SESSION])
+        return header.status == "waiting"
+
     def _answer_requests(self) -> bool:
-        """Answer what the session asks, as the test says; False where nothing was answered."""
+        """Answer what the job and its children ask, as the test says; False where nothing was answered."""
         if self._job.answer is None:
             return False
-        page = self._client.requests.page(RequestFilter(session_id=_SESSION), limit=_MOST_REQUESTS)
-        asked = [each.request for each in page.requests if each.request is not None]
+        return any(self._answer_session(each) for each in (_SESSION, *self._client.trees.members(_SESSION)))
+
+    def _answer_session(self, session_id: str) -> bool:
+        assert self._job.answer is not None
+        page = self._client.requests.page(RequestFilter(session_id=session_id), limit=_MOST_REQUESTS)
+        found = [each.request for each in page.requests if each.request is not None]
+        asked = [request for request in found if request.kind is not RequestKind.CHILD]
         given = {request.id: self._job.answer(request) for request in asked}
         answers = {request_id: answer for request_id, answer in given.items() if answer is not None}
         if not answers:
             return False
         self._answered += 1
         note = AnswerNote(operation_id=f"answer-{self._answered}", by="test")
-        result = self._client.requests.answer(_SESSION, AnswerAction(answers=answers, about=note, check=check_answer))
+        result = self._client.requests.answer(session_id, AnswerAction(answers=answers, about=note, check=check_answer))
         tools = ", ".join(request.tool for request in asked if request.id in answers)
         self._world.record(f"the test answers {tools}")
         if result.publish is not None:
@@ -221,6 +241,9 @@ class Simulation:
         if fault is not None and fault.kind is FaultKind.DOUBLE_MESSAGE:
             self._queue.append(ref)
         self._delivered[ref] = None
+        (header,) = self._client.sessions.headers_of([ref.session_id])
+        if header.agent not in self._agents:
+            raise Endless(f"it starts an agent {header.agent}, which is not given: add others=[{header.agent}]")
         self._run_step(self._idle_worker(), ref)
 
     def _run_step(self, worker: SimulatedWorker, ref: StepRef) -> None:
@@ -248,12 +271,11 @@ class Simulation:
         while len(self._workers) < 2 or not idle:
             self._started += 1
             store = self._store(FaultyDatabase(self._database, self._world))
-            registry = AgentRegistry([self._agent])
             worker = SimulatedWorker(
                 f"w{self._started}",
                 world=self._world,
                 store=store,
-                agents=registry,
+                agents=self._agents,
                 settings=self._settings,
                 loop=self._loop,
             )
@@ -275,7 +297,8 @@ class Simulation:
         execution = self._client.sessions.load(_SESSION).state.execution
         assert execution is not None
         record = self._client.sessions.record(_SESSION, _EXECUTION)
-        problems += self._driver.needless + self._find_wrong_commits(execution)
+        problems += [each for driver in self._drivers for each in driver.needless]
+        problems += self._find_wrong_commits(execution)
         problems += [f"it was parked: {entry}" for entry in self._client.housekeeping.list_dead()]
         executed = [call for each in execution.step_executions for call in each.step.tool_executions]
         return Ending(
@@ -284,7 +307,7 @@ class Simulation:
             errors=record.errors if record is not None else (),
             step_count=execution.step_count,
             has_unknown=any(call.outcome is ToolOutcome.UNKNOWN for call in executed),
-            driver_calls=self._driver.calls,
+            driver_calls=sum(driver.calls for driver in self._drivers),
             problems=tuple(problems),
             passed=passed,
             fired=tuple(self._world.fired),
@@ -300,10 +323,18 @@ class Simulation:
         return found
 
 
+def with_driver(agent: Agent, driver: Driver | Callable[..., Any], **changes: Any) -> Agent:
+    """The agent with this driver in the place of its model, and without what belongs to a model alone."""
+    return replace(
+        agent, driver=driver, model=None, base_url=None, model_settings=None, output_type=None, price=None,
+        completion_window=None, background=False, **changes,
+    )  # fmt: skip
+
+
 def _instrument(agent: Agent, driver: CountingDriver, ledger: EffectLedger) -> Agent:
     """Count the agent's calls, and remove its time limits, since virtual time advances in jumps."""
     budget = agent.budget.model_copy(update={"max_seconds": None, "deadline": None}) if agent.budget else None
-    watched = replace(agent, model=None, base_url=None, driver=driver, budget=budget, step_timeout=None)
+    watched = with_driver(agent, driver, budget=budget, step_timeout=None)
     # Those of its capabilities too, which are not among its own.
     object.__setattr__(watched, "toolset", CountedToolSet(agent.toolset, ledger))
     return watched

@@ -19,7 +19,7 @@ from ..worker.state.execution.requests import Request
 from .databases import RedisOnVirtualTime
 from .faults import CrashPlan, Fault
 from .ledger import EffectLedger
-from .simulation import Ending, Job, Simulation, SimulationSetup
+from .simulation import Ending, Job, Simulation, SimulationSetup, with_driver
 
 _EVENTS_KEPT: Final = 100_000
 _SHOWN: Final = 60
@@ -71,6 +71,7 @@ def assert_survives(
     agent: Agent | Any,
     message: str = "Begin.",
     *,
+    others: Sequence[Agent | Any] = (),
     metadata: Mapping[str, Any] | None = None,
     answer: Callable[[Request], GivenAnswer | None] | None = None,
     seeds: Iterable[int] = range(50),
@@ -94,6 +95,7 @@ def assert_survives(
         agent: Its tools are wrapped to count their runs; they really run. A pydantic-ai agent has `CeleryDurability`,
             and a model that answers without a provider, such as pydantic-ai's `TestModel` or `FunctionModel`.
         message: Message of the user.
+        others: Agents that it starts as children or hands the session over to. They answer by their own drivers.
         metadata: Metadata of the session.
         answer: Answers each request of the job, as a person or a service would: `lambda request: Approve()`. Where it
             gives None, and without it, a request stays open; then the job ends as its expiry says, or waits.
@@ -115,7 +117,8 @@ def assert_survives(
         ConfigurationError: The Redis database is not empty, or the agent cannot be used as it is.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    job = Job(agent=_find_subject(agent, driver), message=message, metadata=metadata, answer=answer)
+    further = [_find_subject(each, None) for each in others]
+    job = Job(agent=_find_subject(agent, driver), message=message, others=further, metadata=metadata, answer=answer)
     with _open_setup(job, ledger, steps_per_task=steps_per_task, redis_url=redis_url) as setup:
         trial = _Trial(setup=setup, reset=reset, observe=observe, expect=expect, deterministic=deterministic)
         return trial.run_seeds(tuple(seeds), plan)
@@ -141,7 +144,7 @@ def _find_subject(agent: object, driver: Driver | Callable[..., Any] | None) -> 
             f"agent {subject.name!r}: driver= is for agents of ours; give an agent of pydantic-ai a model that answers "
             "without a provider, such as TestModel() or FunctionModel(…)"
         )
-    return replace(subject, model=None, base_url=None, driver=driver)
+    return with_driver(subject, driver)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +241,7 @@ def _find_calm_problems(calm: Ending, expect: str) -> list[str]:
     if calm.status == expect:
         return list(calm.problems)
     why = f": {'; '.join(calm.errors)}" if calm.errors else ""
-    if calm.status == "waiting":
+    if calm.status == "waiting" and not calm.problems:
         return ["it asks, and nothing answers: give answer=, such as lambda request: Approve()"]
     return [*calm.problems, f"it ends {calm.status}, not {expect}{why}"]
 

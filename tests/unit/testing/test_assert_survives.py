@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext
 from pydantic_ai.models.test import TestModel
@@ -24,6 +25,7 @@ from celery_agents.testing import (
     script,
 )
 from celery_agents.worker import crash_points
+from celery_agents.worker.drivers import TokenPrice
 from celery_agents.worker.errors import ConfigurationError, DriverError
 from celery_agents.worker.state import Request
 
@@ -377,3 +379,79 @@ def test_what_cannot_be_run_is_refused_with_a_sentence() -> None:
         assert_survives(desk("keyed"), driver=script("Done."))
     with pytest.raises(ConfigurationError, match="CeleryDurability"):
         assert_survives(desk("keyed", durable=False))
+
+
+class Answer(BaseModel):
+    text: str
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"model_settings": {"temperature": 0.1}},
+        {"output_type": Answer},
+        {"price": TokenPrice(input=1, output=1)},
+        {"base_url": "http://127.0.0.1:1/v1"},
+        {"completion_window": "24h"},
+        {"background": True},
+        {"model": ["openai:gpt-5-mini", "openai:gpt-5"]},
+    ],
+)
+def test_a_script_answers_in_the_place_of_a_model_whatever_belongs_to_the_model(more: dict[str, Any]) -> None:
+    agent = Agent("modelled", tools=[look], **{"model": "openai:gpt-5-mini", **more})
+    survival = assert_survives(agent, driver=script(CallTool("look", word="a"), "A."), seeds=range(2))
+    assert survival.response == "A."
+
+
+def starter(*tools: Any, **more: Any) -> Agent:
+    def answer(state: AgentState) -> Any:
+        if state.steps:
+            return f"it said {state.messages[-1].content}"
+        return CallTool("ask_helper", prompt="help") if tools else CallTool("transfer_to_helper")
+
+    return Agent("starter", driver=answer, tools=tools, **more)
+
+
+@pytest.mark.parametrize("context", ["child", "handoff"])
+def test_an_agent_survives_with_those_that_it_starts_and_hands_over_to(context: str) -> None:
+    def help_once(state: AgentState) -> Any:
+        called = [each.tool_call.name for step in state.steps for each in step.tool_executions]
+        return "helped" if "pay" in called else CallTool("pay", cents=5)
+
+    helper = Agent("helper", driver=help_once, tools=[pay])
+    agent = starter(helper.as_tool()) if context == "child" else starter(handoffs=[helper])
+    survival = assert_survives(agent, others=[helper], seeds=range(12), ledger=ledger)
+    assert "helped" in survival.response
+    assert ledger.count("payment") == 1
+
+
+@tool(effect="keyed", approval="always")
+def sign(ctx: ToolContext) -> str:
+    """Sign."""
+    return "signed"
+
+
+def test_what_a_child_asks_is_answered_too() -> None:
+    helper = Agent("helper", driver=lambda state: "helped" if state.steps else CallTool("sign"), tools=[sign])
+    agent = starter(helper.as_tool())
+    asked: list[Request] = []
+
+    def approve(request: Request) -> Approve:
+        asked.append(request)
+        return Approve()
+
+    assert_survives(agent, others=[helper], answer=approve, seeds=range(3))
+    assert {request.tool for request in asked} == {"sign"}
+
+
+def test_an_agent_that_is_started_and_not_given_is_named_at_once() -> None:
+    helper = Agent("helper", driver=lambda state: "helped")
+    failure = told(starter(helper.as_tool()))
+    assert "others=[helper]" in failure.problems[0]
+
+
+def test_a_job_may_be_expected_to_wait() -> None:
+    survival = assert_survives(
+        Agent("signer", driver=script(CallTool("sign"), "Done."), tools=[sign]), expect="waiting", seeds=range(4)
+    )
+    assert survival.seeds == 4
