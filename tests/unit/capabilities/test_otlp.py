@@ -130,3 +130,9 @@ def test_spans_that_are_not_taken_are_an_error() -> None:
 def test_a_sink_says_nothing_of_its_headers() -> None:
     assert "secret" not in repr(OtlpSink(headers={"Authorization": "secret"}))
     assert OtlpSink().timeout == 10
+
+
+def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {each.resource.attributes["service.name"] for each in sent(TRACE)} == {"celery-agents"}
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
+    assert {each.resource.attributes["service.name"] for each in sent(TRACE)} == {"shop"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -22,7 +25,7 @@ from celery_agents.worker.capabilities import (
     TraceEvent,
     TraceStatus,
 )
-from celery_agents.worker.capabilities.tracing import delivery
+from celery_agents.worker.capabilities.tracing import delivery, sinks
 from celery_agents.worker.capabilities.tracing.sinks import PostRefused
 from celery_agents.worker.capabilities.tracing.trace import make_trace
 from celery_agents.worker.drivers import CallTool
@@ -244,6 +247,52 @@ def test_files_hold_the_lines_of_a_stream_and_the_whole_trace(tmp_path: Path) ->
     trace = Trace.from_json(whole.read_bytes())
     assert [line["event"]["id"] for line in lines[1:]] == [event.id for event in trace.events]
     assert not [each for each in (tmp_path / "traces").iterdir() if each.name.startswith(".")]
+    bench.close()
+
+
+def test_files_of_traces_have_the_rights_that_the_process_gives(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        bench, _ = run(Tracing([FileSink(tmp_path)], mode="streaming"), "a")
+    finally:
+        os.umask(before)
+    assert {f"{each.stat().st_mode & 0o777:o}" for each in tmp_path.iterdir()} == {"640"}
+    bench.close()
+
+
+def test_a_line_that_a_killed_worker_has_not_ended_costs_no_other_line(tmp_path: Path) -> None:
+    (tmp_path / "e1.jsonl").write_text('{"trace": {"tr')
+    bench, _ = run(Tracing([FileSink(tmp_path)], mode="streaming"), "a")
+    _, *lines = (tmp_path / "e1.jsonl").read_text().splitlines()
+    assert [next(iter(json.loads(line))) for line in lines] == ["trace", "event", "event", "event"]
+    bench.close()
+
+
+@pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\n"])
+def test_a_receiver_that_sends_a_byte_at_a_time_holds_its_sink_for_a_limited_time(
+    beginning: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks, "SECONDS_PER_ATTEMPT", 0.4)
+    monkeypatch.setattr(sinks, "ATTEMPTS", 1)
+    server, done = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def drip() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65_536)
+            connection.sendall(beginning)
+            while not done.wait(0.1):
+                connection.sendall(b"X")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    tracing = Tracing([HttpSink(f"http://127.0.0.1:{server.getsockname()[1]}")])
+    bench, _ = run(tracing)
+    assert tracing.delivery.flush(3), "the sink is free again"
+    assert bool(tracing.delivery.failures.of("e1")) is not bool(beginning), "what has the status 200 was taken"
+    done.set()
+    dripping.join()
+    server.close()
     bench.close()
 
 

@@ -124,7 +124,7 @@ def _span(
     Args:
         ids: Of the span, and of its parent; None: it has none.
     """
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -139,7 +139,7 @@ def _span(
         name=name,
         context=SpanContext(trace_id, ids[0], is_remote=False, trace_flags=flags),
         parent=parent,
-        resource=Resource.create({"service.name": "celery-agents"}),
+        resource=Resource.create({"service.name": "celery-agents"}).merge(OTELResourceDetector().detect()),
         attributes={**common, **attributes},
         kind=SpanKind.INTERNAL,
         status=Status(StatusCode.ERROR if has_failed else StatusCode.UNSET),

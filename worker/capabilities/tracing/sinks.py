@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import re
-import tempfile
+import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import tenacity
 from tenacity.wait import wait_base
@@ -76,18 +79,21 @@ class FileSink:
     def write(self, trace: Trace) -> None:
         """Write the whole trace into a file next to it and rename that, so that readers find all or nothing."""
         directory = self._make_directory()
-        handle, beside = tempfile.mkstemp(dir=directory, prefix=f".{trace.execution_id}-")
+        beside = directory / f".{trace.execution_id}-{uuid4().hex}"
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(json.dumps(trace.to_dict(), ensure_ascii=False, indent=1).encode())
-            Path(beside).replace(directory / f"{trace.execution_id}.json")
+            beside.write_bytes(json.dumps(trace.to_dict(), ensure_ascii=False, indent=1).encode())
+            beside.replace(directory / f"{trace.execution_id}.json")
         except BaseException:
-            Path(beside).unlink()
+            beside.unlink(missing_ok=True)
             raise
 
     def _append(self, trace: Trace, lines: Sequence[Mapping[str, Any]]) -> None:
         text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
-        with (self._make_directory() / f"{trace.execution_id}.jsonl").open("ab") as file:
+        with (self._make_directory() / f"{trace.execution_id}.jsonl").open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                # A worker that was killed, or a disk that was full, leaves a line without its end.
+                text = text if file.read() == b"\n" else f"\n{text}"
             file.write(text.encode())
 
     def _make_directory(self) -> Path:
@@ -173,13 +179,44 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         del req, fp, code, msg, headers, newurl
 
 
-_opener: Final = urllib.request.build_opener(_NoRedirects)
+class _Connection(http.client.HTTPConnection):
+    """A connection whose answer has to come within the time of an attempt; its timeout is for each read alone."""
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        """Wait for status and headers; what of the headers is late is left out."""
+        timer = threading.Timer(SECONDS_PER_ATTEMPT, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            return super().getresponse()
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # it has ended by itself
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
+class _TlsConnection(_Connection, http.client.HTTPSConnection):
+    pass
+
+
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """Open a connection with a deadline."""
+        return self.do_open(_Connection, req)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """Open a connection over TLS with a deadline."""
+        return self.do_open(_TlsConnection, req)
+
+
+_opener: Final = urllib.request.build_opener(_NoRedirects, _Handler)
 
 
 def _send(request: urllib.request.Request) -> None:
     try:
-        with _opener.open(request, timeout=SECONDS_PER_ATTEMPT) as reply:
-            reply.read(1)
+        _opener.open(request, timeout=SECONDS_PER_ATTEMPT).close()
     except urllib.error.HTTPError as error:
         with error:
             raise PostRefused(error.code, error.headers.get("Retry-After", "")) from None
