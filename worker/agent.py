@@ -493,6 +493,10 @@ class AgentRegistry:
 
 
 def _agents_in(module: str) -> Iterator[Agent]:
+    if module.startswith("."):
+        raise ConfigurationError(
+            f"module {module!r} (CELERY_AGENTS_AGENTS) is a path, or a part of a name; write it like my_service.agents"
+        )
     try:
         imported = import_module(module)
     except ImportError as error:

@@ -92,6 +92,7 @@ def test_wrong_settings_get_a_sentence_and_an_exit_code(
         (["fork", "s", "--message", f"{'9' * 5_000}=x"], "write NUMBER=TEXT"),
         (["--app", "os.path:join", "list"], "and no Celery app"),
         (["--app", "..x", "list"], "it cannot be imported"),
+        (["worker", "--agents", "./my_agents.py"], "write it like my_service.agents"),
         (["list", "--redis-url", "redis://a..b"], "has no usable host"),
         (["list", "--redis-url", "redis://a?no_such_option=1"], "no_such_option"),
         (["list", "--redis-url", "redis://a?decode_responses=true"], "leave out decode_responses"),
