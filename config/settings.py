@@ -43,7 +43,6 @@ DEFAULT_QUEUE: Final = "default"
 GROUP_MARK: Final = "@"
 """Begins the name of the queue of a worker group, so that no agent's queue has the same."""
 
-
 CONTROL_TASKS: Final = (
     "submit", "send_message", "retry", "stop", "answer", "answer_by_token", "complete", "fail", "suspend", "resume",
     "delete", "fork", "clear", "change_budget", "rewind", "withdraw_message", "set_message_mode", "release_queue",
@@ -113,7 +112,6 @@ class Settings(BaseSettings):
     redis_connections: int = Field(
         256, ge=1, description="Most connections of one process to the store; more than its slots."
     )
-
     replicas: int = Field(
         0,
         ge=0,
@@ -187,7 +185,6 @@ class Settings(BaseSettings):
         1, ge=1, le=1000, description="Steps that one task may carry on with itself. 1: each step is a task of its own."
     )
     burst_milliseconds: int = Field(1000, ge=1, description="A task carries on with further steps no longer than this.")
-
     sticky_seconds: float = Field(
         1.0,
         ge=0,
@@ -347,6 +344,13 @@ class Settings(BaseSettings):
     @classmethod
     def _read_retention(cls, value: object) -> object:
         return None if value == "none" else value
+
+    @field_validator("webhook_secret", "token_secret", "http_token_secrets", "provider_webhook_secrets")
+    @classmethod
+    def _check_secret(cls, value: str | None) -> str | None:
+        if value is not None and not _split_names(value):
+            raise ValueError("it is empty, and no secret; give one, or unset it")
+        return value
 
     @field_validator("redis_url", "broker_url")
     @classmethod

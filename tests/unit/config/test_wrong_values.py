@@ -102,9 +102,11 @@ def test_a_control_queue_that_is_one_of_steps_is_refused(control: str) -> None:
     assert read(queue="steps", control_queue="steps-control").control_queue == "steps-control"
 
 
-def test_an_empty_key_signs_no_webhook() -> None:
-    with pytest.raises(SettingsError, match="CELERY_AGENTS_WEBHOOK_SECRET"):
-        read(webhook_secret="")
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if "secret" in name])
+@pytest.mark.parametrize("value", ["", " " * 20, " , "])
+def test_a_secret_that_is_empty_is_refused_and_not_taken_for_none(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"CELERY_AGENTS_{name.upper()}"):
+        read(**{name: value})
 
 
 @pytest.mark.parametrize(
