@@ -128,7 +128,7 @@ class Runtime:
         self.keeper = LeaseKeeper(self.store, settings, publish=self.publish)
         services = EngineServices(
             store=self.store, settings=settings, keeper=self.keeper, loop=self.loop,
-            threads=ToolThreads.of(settings), observer=self.observers.observer, connections=self.connections,
+            threads=ToolThreads(), observer=self.observers.observer, connections=self.connections,
         )  # fmt: skip
         self.live = services.live
         self.gate = services.gate

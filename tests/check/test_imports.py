@@ -129,7 +129,6 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.state worker.tools"
     ),
     "worker.capability": "worker.errors worker.guards worker.hooks worker.state worker.tools",
-    "worker.concurrency": "config",
     "worker.drivers": (
         "config worker.errors worker.flow worker.lazy_names worker.recent worker.redaction worker.state worker.tool_schemas "
         "worker.tools"

@@ -261,7 +261,7 @@ class Steps:
         def worker(name: str) -> StepRunner:
             of_worker = store()
             keeper = LeaseKeeper(of_worker, chosen)
-            threads = ToolThreads.of(chosen)
+            threads = ToolThreads()
             services = EngineServices(store=of_worker, settings=chosen, keeper=keeper, loop=self.loop, threads=threads)
             self.gate = services.gate
             return StepRunner(services, AgentRegistry([agent]), worker=name)

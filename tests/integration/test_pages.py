@@ -41,7 +41,7 @@ def engine(client: AgentClient) -> Iterator[StepRunner]:
     """A worker's engine in this process."""
     loop, keeper = EventLoopThread(), LeaseKeeper(client.store, client.settings)
     services = EngineServices(
-        store=client.store, settings=client.settings, keeper=keeper, loop=loop, threads=ToolThreads.of(client.settings)
+        store=client.store, settings=client.settings, keeper=keeper, loop=loop, threads=ToolThreads()
     )
     keeper.start()
     agent = Agent("a", driver=lambda _: [CallTool("pay")], tools=[pay])

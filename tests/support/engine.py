@@ -149,7 +149,7 @@ class Bench:
         """A further worker on the same store."""
         services = EngineServices(
             store=self.store, settings=self.settings, keeper=self.keeper, loop=self.loop,
-            threads=ToolThreads.of(self.settings), monotonic=self.clock.monotonic, sleep=self.clock.sleep,
+            threads=ToolThreads(), monotonic=self.clock.monotonic, sleep=self.clock.sleep,
             observer=observer,
         )  # fmt: skip
         self.gate, self.spending = services.gate, services.spending

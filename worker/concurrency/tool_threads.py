@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import sys
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from anyio import CapacityLimiter
 
-from ...config.settings import Settings
 from . import fibers
 
 Future = concurrent.futures.Future[Any]
@@ -29,15 +29,14 @@ class Threads(Protocol):
 
 
 class ToolThreads:
-    """A thread pool that grows on demand."""
+    """A thread pool that grows on demand.
 
-    def __init__(self, max_threads: int) -> None:
-        self._pool = concurrent.futures.ThreadPoolExecutor(max_threads, thread_name_prefix="celery-agents-tool")
+    Slots and the parallel calls of each agent limit what runs. With fewer threads, the time of calls would be over that
+    have not begun, and they would begin behind it.
+    """
 
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """A pool with as many threads as the steps in all slots of a process can use."""
-        return cls(settings.concurrency * settings.max_parallel_tools)
+    def __init__(self) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(sys.maxsize, thread_name_prefix="celery-agents-tool")
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> Future:
         """Run `call(*args)` in the context of its step, to which its log lines and spans belong."""

@@ -78,9 +78,7 @@ class InlineRunner:
     def _engine(self, agent: Agent) -> Generator[tuple[Store, StepRunner]]:
         store, loop = memory_store(self._settings), EventLoopThread()
         keeper = LeaseKeeper(store, self._settings)
-        services = EngineServices(
-            store=store, settings=self._settings, keeper=keeper, loop=loop, threads=ToolThreads.of(self._settings)
-        )
+        services = EngineServices(store=store, settings=self._settings, keeper=keeper, loop=loop, threads=ToolThreads())
         keeper.start()
         try:
             yield store, StepRunner(services, AgentRegistry([agent]), worker="inline")

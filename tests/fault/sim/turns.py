@@ -180,7 +180,7 @@ class World:
         store = self._store(database)
         services = EngineServices(
             store=store, settings=SETTINGS, keeper=LeaseKeeper(store, SETTINGS, monotonic=lambda: self.now_ms / 1000),
-            loop=_LOOP, threads=ToolThreads.of(SETTINGS), monotonic=lambda: self.now_ms / 1000,
+            loop=_LOOP, threads=ToolThreads(), monotonic=lambda: self.now_ms / 1000,
             sleep=lambda seconds: None,
         )  # fmt: skip
         runner = StepRunner(services, AgentRegistry([Agent("a", driver=answer)]), worker=f"w{next(self._numbers)}")

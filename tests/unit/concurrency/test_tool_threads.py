@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
-from celery_agents.config.settings import Settings
 from celery_agents.worker.concurrency.event_loop import EventLoopThread
 from celery_agents.worker.concurrency.tool_threads import ToolThreads
 from celery_agents.worker.state import InferenceResponse
@@ -20,7 +19,7 @@ from celery_agents.worker.tools import ToolContext
 
 
 def test_all_slots_have_threads_for_all_their_tools() -> None:
-    threads = ToolThreads.of(Settings.build(concurrency=4, max_parallel_tools=2))
+    threads = ToolThreads()
     together = threading.Barrier(8)
     calls = {threads.submit(together.wait, 20) for _ in range(8)}
     while calls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -183,3 +184,20 @@ def test_as_many_calls_of_an_answer_run_as_it_may_hold(new_bench: NewBench, most
     assert ran == list(range(most))
     surplus = [made for made in bench.state(session_id).steps[0].tool_executions if made.error is not None]
     assert [made.error.kind for made in surplus if made.error is not None] == ["too_many_calls"] * (3 - most)
+
+
+def test_an_agent_that_calls_more_side_by_side_than_its_worker_gets_threads_for_all(new_bench: NewBench) -> None:
+    together = threading.Barrier(12)
+    met: list[bool] = []
+
+    @tool(effect="unsafe")
+    def meet() -> None:
+        """Wait for the others."""
+        met.append(together.wait(10) >= 0)
+
+    def driver(state: AgentState) -> Any:
+        return "done" if state.step_count else [CallTool("meet")] * 12
+
+    agent = Agent("meeting", driver=driver, tools=[meet], max_parallel_tools=12)
+    new_bench(agent, concurrency=1, max_parallel_tools=2).ran()
+    assert met == [True] * 12

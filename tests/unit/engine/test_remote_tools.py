@@ -130,7 +130,7 @@ class Lab:
         bench = self.bench
         services = EngineServices(
             store=bench.store, settings=bench.settings, keeper=bench.keeper, loop=bench.loop,
-            threads=ToolThreads.of(bench.settings), monotonic=bench.clock.monotonic, sleep=bench.clock.sleep,
+            threads=ToolThreads(), monotonic=bench.clock.monotonic, sleep=bench.clock.sleep,
             connections=servers,
         )  # fmt: skip
         return StepRunner(services, AgentRegistry([self.agent]), worker="worker")

@@ -164,7 +164,7 @@ class Worker:
         self._settings = settings
         self._loop = EventLoopThread()
         self._keeper = LeaseKeeper(store, settings)
-        threads = ToolThreads.of(settings)
+        threads = ToolThreads()
         services = EngineServices(store=store, settings=settings, keeper=self._keeper, loop=self._loop, threads=threads)
         self.runner = StepRunner(services, AgentRegistry(agents), worker="worker")
 
