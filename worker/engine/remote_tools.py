@@ -115,9 +115,9 @@ class RemoteTools:
         """The list of a server that need not be asked for again: of this process, or of another worker."""
         changed = self._services.connections.changed
         if key in changed:
+            self._lists.forget_freshness(key)
             changed.discard(key)
             self._known.drop(key)
-            self._lists.forget_freshness(key)
             return None
         known = self._known.get(key)
         if known is not None and known.fresh_until > self._services.monotonic():

@@ -345,14 +345,33 @@ def test_the_other_servers_are_there_when_one_has_no_credentials_for_a_session(n
     assert lab.offered == [["erp_book"]]
 
 
+def on_a_full_redis(lab: Lab, *points: str) -> tuple[Full, StepRunner]:
+    """A worker of the lab whose Redis has no room for these round trips."""
+    bench = lab.bench
+    full = Full(bench.store.context.database, *points)
+    clock = RedisClock(lambda: bench.clock.now_ms() / 1000)
+    bench.store = Store(full, bench.settings, clock=clock, publisher=Publisher())  # type: ignore[arg-type]
+    return full, lab.another_worker(lab.servers)
+
+
+def test_a_change_of_a_list_is_remembered_until_redis_knows_it(new_bench: NewBench) -> None:
+    lab = Lab(new_bench, Connections(crm=listed("search")))
+    full, runner = on_a_full_redis(lab, "tools.stale")
+    lab.step(runner=runner)
+    lab.servers.lists["crm"] = listed("search", "find")
+    lab.servers.changed.add(lab.agent.mcp[0].fixed_credentials.key)
+    with pytest.raises(StoreFull):
+        lab.step(runner=runner)
+    full.points = ()
+    lab.step(runner=runner)
+    assert lab.offered[-1] == ["crm_find", "crm_search"]
+
+
 @pytest.mark.parametrize("point", ["tools.save", "journal.tools"])
 def test_a_full_redis_fails_no_execution(new_bench: NewBench, point: str) -> None:
     lab = Lab(new_bench, Connections(crm=listed("search")))
-    bench = lab.bench
-    full = Full(bench.store.context.database, point)
-    clock = RedisClock(lambda: bench.clock.now_ms() / 1000)
-    bench.store = Store(full, bench.settings, clock=clock, publisher=Publisher())  # type: ignore[arg-type]
-    runner, session = lab.another_worker(lab.servers), bench.submit()
+    full, runner = on_a_full_redis(lab, point)
+    bench, session = lab.bench, lab.bench.submit()
     with pytest.raises(StoreFull):
         lab.step(session, runner)
     full.points = ()
