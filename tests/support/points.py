@@ -153,6 +153,8 @@ class Points:
     HOLDERS_GIVE: Final = "holders.give"
     HOLDERS_LINES: Final = "holders.lines"
     HOLDERS_CALL: Final = "holders.call"
+    HOLDERS_COUNT: Final = "holders.count"
+    HOLDERS_STAND: Final = "holders.stand"
     HOLDERS_LEAVE: Final = "holders.leave"
     HOLDERS_LOOK: Final = "holders.look"
     HOLDERS_DEFINED: Final = "holders.defined"
@@ -221,6 +223,7 @@ OF_LIMITING: Final = (Points.BUDGET_READ, Points.BUDGET_EXEC)
 OF_HOLDING: Final = (
     Points.HOLDERS_TAKE, Points.HOLDERS_KEEP, Points.HOLDERS_GIVE, Points.HOLDERS_LINES, Points.HOLDERS_CALL,
     Points.HOLDERS_LEAVE, Points.HOLDERS_LOOK, Points.HOLDERS_SETTLED, Points.FLOW_READ, Points.FLOW_FORWARD,
+    Points.HOLDERS_COUNT, Points.HOLDERS_STAND,
 )  # fmt: skip
 
 # Those of a rewind.

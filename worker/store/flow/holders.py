@@ -7,6 +7,7 @@ calls, too: what a dead process has left undone is done by it.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _TAKEN_OVER: Final = -3
 _CALL_MS: Final = 0.5
 _MOST_PARTS: Final = 100
 """Lines that one pass of the sweep looks at, those first that it has not looked at for longest."""
+_MOST_CLEARED: Final = 10
+"""Sessions of each of these lines that it looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,28 @@ class HolderVerbs(StorePart):
         runs = [script_words(context, (part,), {"op": "call", "settled": settled}) for part in parts]
         replies = run_scripts(context.database, "holders.call", "holders", runs)
         calls = [each for part, reply in zip(parts, replies, strict=True) for each in _read_calls((part,), reply)]
-        return self.wake_called(calls)
+        return self.wake_called([*calls, *self._clear_lines(parts)])
+
+    def _clear_lines(self, parts: Sequence[LimitPart]) -> list[Call]:
+        """Let some sessions leave whose execution has ended: where nobody is called, they would stay.
+
+        Returns:
+            Who may go instead of them.
+        """
+        context, calls = self._context, list[Call]()
+        claims = [context.fleet.holders(str(part)).claims for part in parts]
+        counts = context.database.pipeline("holders.count", [("ZCARD", key) for key in claims])
+        starts = [random.randrange(max(1, count - _MOST_CLEARED + 1)) for count in counts]
+        places = zip(claims, starts, strict=True)
+        reads = [("ZRANGE", key, start, start + _MOST_CLEARED - 1, "WITHSCORES") for key, start in places]
+        for part, found in zip(parts, context.database.pipeline("holders.stand", reads), strict=True):
+            names = [fields.name(each) for each in found[::2]]
+            controls = context.read_apart("holders.look", [[control_command(context.keys(each))] for each in names])
+            for name, claimed, control in zip(names, found[1::2], controls, strict=True):
+                if not isinstance(control, StateUnreadable) and _has_ended(control[0]):
+                    asked = {"op": "leave", "session": name, "claimed": float(claimed)}
+                    calls += _read_calls((part,), self._run("holders.leave", (part,), asked))
+        return calls
 
     def wake_called(self, calls: Iterable[Call]) -> list[StepRef]:
         """Wake sessions that were called; who will not come leaves the line, and another one is called.
@@ -244,6 +268,14 @@ class HolderVerbs(StorePart):
             context.database.pipeline("holders.primary", primary.notes)
         is_old = clock.uptime_seconds(uptime) >= context.settings.lease_seconds
         return is_old and primary.has_settled(now_ms, context.lease_ms)
+
+
+def _has_ended(control: Reply) -> bool:
+    """Whether a session has gone, or nothing of it runs or waits; one that cannot be read may."""
+    try:
+        return ControlFields.read(control).phase not in ("run", "wait")
+    except StateUnreadable:
+        return False
 
 
 def _is_of_call(stands_by: bytes) -> bool:

@@ -5,7 +5,7 @@
 -- or ""), and for take since when each limit is known to be set (0: it was removed; -1: nobody has defined it). take: id (of the holder), session,
 -- claimed (the time of its claim), lease, stand (in line when refused),
 -- again (it had ended; where its session stands in a line, another claim of it does). keep: as take, again. give: id. look: session. leave: session,
--- mark. call: settled (whether holders whose lease has ended are gone).
+-- mark (when it was called), or claimed (the claim that stands in the line). call: settled (whether holders whose lease has ended are gone).
 -- take gives {1, now, others wait}, {0, now, part, limit (-1: nobody has defined it), held, calls}, {-2} where
 -- it is another one than is known, or {-3} where a later claim of the session stands in a line;
 -- keep gives {1, now, others wait} or {0} where the holder is gone; look gives {may go}; the others give their calls: {part, session, called before, mark, …}.
@@ -145,9 +145,12 @@ if ask.op == 'keep' then
 end
 if ask.op == 'look' then return look() end
 for part = 1, #ask.parts do
-  local held, _, called = keys(part)
+  local held, _, called, claims = keys(part)
   if ask.op == 'give' then redis.call('ZREM', held, id) end
-  if ask.op == 'leave' and tonumber(redis.call('ZSCORE', called, session) or '') == ask.mark then leave(part) end
+  if ask.op == 'leave' then
+    local at = redis.call('ZSCORE', ask.mark and called or claims, session)
+    if tonumber(at or '') == (ask.mark or ask.claimed) then leave(part) end
+  end
   call(part, ask.settled)
 end
 return calls
