@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -29,7 +30,7 @@ _PROXY_HEADERS: Final = frozenset(
     {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "cf-connecting-ip"}
 )
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOCAL_HOST: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.ASCII | re.IGNORECASE)
 
 
 _SERVER_SCOPES: Final = tuple(scope for scope in Scope if scope is not Scope.CHAT)
@@ -249,11 +250,11 @@ class AccessRules:
             )
         if request.client is None or not is_loopback(request.client.host):
             raise _unauthorized("Without tokens only this machine may ask. Set CELERY_AGENTS_HTTP_TOKEN_SECRETS.")
-        host = request.url.hostname or ""
-        if host not in _LOCAL_NAMES:
+        host = request.headers.get("host", "")  # not that of the URL, which is the server's where this is malformed
+        if not _LOCAL_HOST.fullmatch(host):
             raise HttpProblem(403, "foreign-host", f"Without tokens the host must be localhost, not {host[:100]!r}.")
         origin = request.headers.get("origin")
-        own = f"{request.url.scheme}://{request.headers.get('host', '')}"
+        own = f"{request.url.scheme}://{host}"
         site = "same-origin" if request.method in _SAFE_METHODS else request.headers.get("sec-fetch-site", "none")
         is_foreign = origin not in (None, own) or site not in ("same-origin", "none")
         if is_foreign and origin not in self._origins:

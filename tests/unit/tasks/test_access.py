@@ -140,7 +140,7 @@ def test_a_token_of_a_label_reaches_its_sessions_and_nothing_that_concerns_all()
     "request_",
     [
         {}, {"peer": "::1"}, {"peer": "127.8.0.1"},
-        {"headers": {"host": "127.0.0.1"}}, {"headers": {"host": "[::1]:8000"}},
+        {"headers": {"host": "127.0.0.1"}}, {"headers": {"host": "[::1]:8000"}}, {"headers": {"host": "LocalHost"}},
         {"headers": {"origin": "http://localhost:8000"}},
         {"headers": {"sec-fetch-site": "cross-site"}},
         {"headers": {"sec-fetch-site": "none"}, "method": "POST"},
@@ -160,6 +160,9 @@ def test_a_program_of_this_machine_is_an_operator(request_: dict[str, Any]) -> N
         ({"peer": "10.0.0.1"}, (401, "missing-token")),
         ({"peer": None}, (401, "missing-token")),
         ({"headers": {"host": "evil.example"}}, (403, "foreign-host")),
+        ({"headers": {"host": "a{b}.evil.example:8000"}}, (403, "foreign-host")),
+        ({"headers": {"host": "localhost:8000@evil.example"}}, (403, "foreign-host")),
+        ({"headers": {"host": "localhost.evil.example"}}, (403, "foreign-host")),
         ({"headers": {"origin": "https://evil.example"}}, (403, "foreign-origin")),
         ({"headers": {"sec-fetch-site": "cross-site"}, "method": "POST"}, (403, "foreign-origin")),
         ({"headers": {"sec-fetch-site": "same-site"}, "method": "DELETE"}, (403, "foreign-origin")),
