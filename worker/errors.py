@@ -272,11 +272,11 @@ class SessionNotFound(CeleryAgentsError):
 
 
 class SessionExpired(SessionNotFound):
-    """The session was there, and its retention is over."""
+    """The session was there, and its data are gone: its retention is over, or Redis has lost them."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
-            session_id, f"Session {session_id!r} has expired: its retention is over and its data are gone."
+            session_id, f"Session {session_id!r} has expired: its retention is over, or Redis has lost its data."
         )
 
 

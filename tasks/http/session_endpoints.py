@@ -19,7 +19,7 @@ from ... import __version__
 from ...worker.errors import SessionConflict
 from ...worker.known_secrets import redact_known_json
 from ...worker.state.values.ids import read_session_id
-from ...worker.store.event_records import EXECUTION_ENDS, Event
+from ...worker.store.event_records import EXECUTION_ENDS, Event, EventType
 from ...worker.store.labels import read_pairs
 from ...worker.store.live.streams import StreamPosition
 from ..client.json_values import delta_value, event_value, header_value, session_value, tree_value
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _RETRY_MS: Final = 1000
 _DELETE_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.2
+_LAST_EVENTS: Final = (*EXECUTION_ENDS, EventType.SESSION_SAVED)  # the last one of a session without an execution
 _ENDED: Final = ("completed", "stopped", "failed", "idle", "parked")
 
 
@@ -168,7 +169,7 @@ async def follow_events(call: Call) -> Response:
                     yield frame
             event = item.event if isinstance(item, StreamItem) else None
             seen = seen if event is None else event.id
-            may_be_over = item is None or (event is not None and event.type in EXECUTION_ENDS)
+            may_be_over = item is None or (event is not None and event.type in _LAST_EVENTS)
             if query.until == "end" and may_be_over and seen is not None and await _has_end(call, seen):
                 return
 

@@ -69,3 +69,10 @@ def test_a_reader_that_was_cut_off_behind_the_end_is_told_that_it_has_all(http: 
     ids = read(http, job.session_id)
     assert read(http, job.session_id, after=ids[-1]) == []
     assert read(http, job.session_id, after=ids[0]) == ids[1:]
+
+
+def test_the_stream_of_a_fork_that_never_ran_ends_at_once(http: httpx.Client, lab: Lab) -> None:
+    job = lab.client.submit("planned", plan())
+    assert job.result(timeout=30).status == "completed"
+    fork = lab.client.fork(job.session_id)
+    assert read(http, fork)[1:] == [event.id for event in lab.client.store.sessions.events(fork)]  # behind a snapshot
