@@ -20,7 +20,7 @@ from ...worker.state.execution.requests import Request, RequestKind, RequestStat
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.inbox import new_change_id
 from ...worker.store.records import InboxKind, Operation
-from ...worker.store.requests.records import AnswerAction, AnswerResult, FoundRequest, RequestFilter, RequestPage
+from ...worker.store.requests.records import AnswerAction, AnswerResult, FoundRequest, RequestPage
 from .answer_inputs import (
     check_request_id,
     check_seen,
@@ -329,9 +329,8 @@ class RequestVerbs(ClientConnection):
         """
         if not self.store.trees.members(session_id):
             return session_id
-        wanted = RequestFilter(session_id=session_id, tree=True)
-        page = self.store.requests.page(wanted, limit=1000)
-        owners = {each.summary.session_id for each in page.requests if each.summary.id in names}
+        found = self.requests(session_id, limit=1000)
+        owners = {each.summary.session_id for each in found if each.summary.id in names}
         if len(owners) > 1:
             raise InvalidInput("answers", None, f"they are for the sessions {', '.join(sorted(owners))}; answer each.")
         return next(iter(owners), session_id)

@@ -459,3 +459,36 @@ def test_a_session_that_has_had_no_execution_has_no_requests_and_is_not_deleted(
         assert bench.store.requests.page(RequestFilter(session_id="fresh", status=status)).requests == ()
     with pytest.raises(RequestNotFound):
         bench.store.requests.find("fresh", "r1")
+
+
+def list_others(bench: Bench, *times: int) -> list[bytes]:
+    """List open requests to others, asked at these times; give their entries in the index."""
+    shard = bench.store.context.keys(bench.session).shard
+    requests = [a_request(bench, index, to="others", asked_at_ms=at_ms) for index, at_ms in enumerate(times)]
+    entries = [request.summarize().to_json() for request in requests]
+    for at_ms, entry in zip(times, entries, strict=True):
+        bench.database("ZADD", shard.requests, at_ms, entry)
+    return entries
+
+
+def test_requests_that_are_answered_while_a_page_is_read_hide_no_others(bench: Bench) -> None:
+    bench.submit()
+    others, shard = list_others(bench, *range(1, 61)), bench.store.context.keys(bench.session).shard
+    wanted = a_request(bench, 60, to="team", asked_at_ms=10)
+    bench.database("ZADD", shard.requests, wanted.asked_at_ms, wanted.summarize().to_json())
+    bench.spy.after(1, lambda: bench.database("ZREM", shard.requests, *others[:7]))
+    page = bench.store.requests.page(RequestFilter(to="team"), limit=5)
+    assert [each.summary.id for each in page.requests] == [wanted.id]
+
+
+@pytest.mark.parametrize("times", [1, 3, 60])
+def test_each_of_more_requests_than_are_read_at_once_is_found_once(bench: Bench, times: int) -> None:
+    bench.submit()
+    list_others(bench, *(1 + number % times for number in range(60)))
+    wanted = RequestFilter(to="others")
+    found, page = [], bench.store.requests.page(wanted, limit=2)
+    while page.cursor:
+        found += page.requests
+        page = bench.store.requests.page(wanted, limit=2, cursor=page.cursor)
+    ids = [each.summary.id for each in (*found, *page.requests)]
+    assert len(set(ids)) == len(ids) == 60

@@ -285,21 +285,27 @@ def _everywhere(context: StoreContext, wanted: RequestFilter, limit: int, after:
 
 
 def _read(shard: ShardKeys, from_ms: int, start: int, chunk: int) -> Command:
-    return ("ZRANGEBYSCORE", shard.requests, from_ms, "+inf", "LIMIT", start, chunk)
+    return ("ZRANGEBYSCORE", shard.requests, from_ms, "+inf", "WITHSCORES", "LIMIT", start, chunk)
 
 
 def _entries(
     context: StoreContext, shard: ShardKeys, from_ms: int, chunk: int, first: Reply | None = None
 ) -> Iterator[RequestSummary]:
-    """The entries of a shard's index from a time on, read chunk by chunk as they are asked for."""
-    start, entries = 0, first
+    """The entries of a shard's index from a time on, read chunk by chunk as they are asked for.
+
+    A chunk begins at the time of the last entry before it: requests that are answered meanwhile move the places.
+    """
+    start, found, seen = 0, first, set[bytes]()
     while True:
-        if entries is None:
-            (entries,) = context.database.pipeline("requests.page", [_read(shard, from_ms, start, chunk)])
-        yield from (summary for summary in map(read_entry, entries) if summary is not None)
+        if found is None:
+            (found,) = context.database.pipeline("requests.page", [_read(shard, from_ms, start, chunk)])
+        entries = found[::2]
+        yield from (summary for each in entries if each not in seen and (summary := read_entry(each)) is not None)
         if len(entries) < chunk:
             return
-        start, entries = start + chunk, None
+        last_ms = fields.score_ms(found[-1])
+        start = start + chunk if last_ms <= from_ms else 0
+        from_ms, found, seen = max(last_ms, from_ms), None, set(entries)
 
 
 def _of_session(context: StoreContext, wanted: RequestFilter) -> Iterator[FoundRequest]:
