@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from ...worker.engine.transitions import stop_transition
-from ...worker.errors import ActionRefused, InvalidInput, SessionConflict, SessionNotFound
+from ...worker.errors import ActionRefused, InvalidInput, SessionConflict
 from ...worker.state.values.ids import read_session_id
 from ...worker.store.session_records import Header
 from .inputs import TIME_ADVICE, check_agent_name, check_caller, check_listing, check_seconds, read_time_ms
@@ -55,13 +55,15 @@ class DeletingVerbs(TreeVerbs):
         deadline = None if timeout is None else time.monotonic() + timeout
         if expected_version is not None:
             self._check_version(session, expected_version)
+            self._wait_for_ends(self._stop_below(session, by), deadline)
         else:
             self._end_tree(session, by, deadline)
-        for below in reversed(self._members_below(session)):
-            self._delete_one(below, by, deadline)
-        if expected_version is None:
-            return self._delete_one(session, by, deadline)
-        return self.store.sessions.delete(session, version=expected_version).outcome == "changed"
+        below, changed = self._members_below(session), False
+        if expected_version is not None:  # before the others: where it has another version, nothing is deleted
+            changed = self.store.sessions.delete(session, version=expected_version).outcome == "changed"
+        for each in reversed(below):
+            self._delete_one(each, by, deadline)
+        return changed if expected_version is not None else self._delete_one(session, by, deadline)
 
     def delete_all(
         self,
@@ -135,11 +137,8 @@ class DeletingVerbs(TreeVerbs):
         self._wait_for_ends({session, *stopped}, deadline)
 
     def _members_below(self, session: str) -> list[str]:
-        """Ids of the sessions below one, parents first; none of a session that is not there."""
-        try:
-            return [header.session_id for header in self.store.trees.below(session)]
-        except SessionNotFound:
-            return []
+        """Ids of the sessions below one, parents first; also of one that is not there any more."""
+        return [header.session_id for header in self.store.trees.below(session)]
 
     def _delete_one(self, session: str, by: str | None, deadline: float | None) -> bool:
         """Delete a session; what has begun since it was stopped is stopped again."""

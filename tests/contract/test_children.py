@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from celery_agents.worker.engine import operation_transition, retry_transition, stop_transition
-from celery_agents.worker.errors import ActionRefused, ClaimLost
-from celery_agents.worker.state import MAX_DEPTH, ChildEnd
+from celery_agents.worker.errors import (
+    ActionRefused,
+    ClaimLost,
+    RequestNotFound,
+    SessionConflict,
+    SessionDeleted,
+    StateUnreadable,
+)
+from celery_agents.worker.state import MAX_DEPTH, ChildEnd, ParentLink
 from celery_agents.worker.store import ChildPlan, InboxKind, Operation, RefusedWait, StoredWait
 
 from support.asking import (
@@ -44,6 +51,22 @@ def test_a_wait_makes_its_children_and_lists_them_below_the_root(bench: Bench) -
     tree = bench.store.trees.tree(bench.session)
     assert [node.session_id for node in tree.walk()] == [bench.session, first.child.session_id]
     assert bench.store.sessions.header(first.child.session_id).agent == "agent"
+
+
+@pytest.mark.parametrize("part", ["session", "ctl"])
+def test_a_child_whose_key_holds_another_type_hides_no_other_session_of_its_tree(bench: Bench, part: str) -> None:
+    first, second = child_request(bench), child_request(bench, 1)
+    wait_for_children(bench, bench.claim(), first, second)
+    assert first.child is not None
+    assert second.child is not None
+    damaged = getattr(bench.store.context.keys(first.child.session_id), part)
+    bench.database("DEL", damaged)
+    bench.database("SET", damaged, "x")
+    tree = bench.store.trees.tree(bench.session)
+    assert [node.header.status for node in tree.walk() if node.session_id == first.child.session_id] == ["unreadable"]
+    assert second.child.session_id in [node.session_id for node in tree.walk()]
+    assert second.child.session_id in [each.session_id for each in bench.store.trees.active_below(bench.session)]
+    assert bench.store.trees.tree(first.child.session_id).header.status == "unreadable"
 
 
 def test_the_end_of_a_child_answers_and_wakes_its_parent_in_one_transaction(bench: Bench) -> None:
@@ -151,6 +174,16 @@ def test_a_full_tree_makes_no_further_child(bench: Bench) -> None:
     refused = wait_for_children(bench, bench.claim(), request)
     assert isinstance(refused, RefusedWait)
     assert "a tree may have 256 sessions" in refused.refused[request.id]
+
+
+def test_what_forks_have_started_fills_no_other_tree(bench: Bench) -> None:
+    request, shard = child_request(bench), bench.store.context.keys(bench.session).shard
+    fork = ParentLink(session_id=f"{bench.session}.{'f' * 32}", execution_id="e", step=1, index=0, request_id="r")
+    for number in range(300):
+        name = f"{bench.session}.{number:032x}"
+        bench.database("ZADD", shard.children, 0, name)
+        bench.database("HSET", shard.session(name).session, "version", 1, "parent", fork.to_json())
+    assert isinstance(wait_for_children(bench, bench.claim(), request), StoredWait)
 
 
 def test_a_failed_child_is_not_listed_among_the_failed_sessions(bench: Bench) -> None:
@@ -385,3 +418,57 @@ def test_a_damaged_session_keeps_no_other_of_its_tree_from_its_stop(bench: Bench
     StoreClient(bench.store).stop(bench.session, timeout=0)
     stopped = [name for name in sorted(names) if bench.database("HGET", bench.store.context.keys(name).ctl, "cancel")]
     assert {sorted(names)[0], sorted(names)[2]} <= {*stopped}
+
+
+def test_a_request_below_a_session_is_found_behind_a_thousand_others(bench: Bench) -> None:
+    first = child_request(bench)
+    wait_for_children(bench, bench.claim(), first)
+    assert first.child is not None
+    with as_child(bench, first):
+        asked = [a_request(bench, number, asked_at_ms=number) for number in range(1001)]
+        entries = [word for each in asked for word in (each.asked_at_ms, each.summarize().to_json())]
+        bench.database("ZADD", bench.store.context.keys(bench.session).shard.requests, *entries)
+    with pytest.raises(RequestNotFound) as found:  # the index alone has them
+        StoreClient(bench.store).request(bench.session, asked[-1].id)
+    assert found.value.session_id == first.child.session_id
+
+
+def tree_that_has_ended(bench: Bench) -> str:
+    """The child of a session, which have both ended."""
+    request = child_request(bench)
+    wait_for_children(bench, bench.claim(), request)
+    end_child(bench, request)
+    commit_leg(bench, bench.claim(), final=True)
+    assert request.child is not None
+    return request.child.session_id
+
+
+def test_a_delete_that_a_message_overtakes_leaves_the_sessions_below(bench: Bench) -> None:
+    child = tree_that_has_ended(bench)
+    version = bench.store.sessions.header(bench.session).version
+    root = bench.store.context.keys(bench.session).session
+    bench.spy.before("delete.read", lambda: bench.database("HSET", root, "version", 99))
+    with pytest.raises(SessionConflict):
+        StoreClient(bench.store).delete(bench.session, expected_version=version)
+    assert bench.store.sessions.header(child).status == "completed", "nothing was deleted"
+
+
+def test_what_a_deleted_session_has_left_below_is_stopped_and_deleted_with_it(bench: Bench) -> None:
+    child = tree_that_has_ended(bench)
+    bench.store.sessions.delete(bench.session)  # and its process died
+    assert [each.session_id for each in bench.store.trees.below(bench.session)] == [child]
+    assert StoreClient(bench.store).delete(bench.session) is False
+    with pytest.raises(SessionDeleted):
+        bench.store.sessions.header(child)
+
+
+@pytest.mark.leaves_keys("a key of another type stays, with what its session has")
+@pytest.mark.parametrize("part", ["session", "ctl"])
+def test_a_tree_with_a_child_that_cannot_be_read_is_not_deleted_without_it(bench: Bench, part: str) -> None:
+    child = tree_that_has_ended(bench)
+    damaged = getattr(bench.store.context.keys(child), part)
+    bench.database("DEL", damaged)
+    bench.database("SET", damaged, "x")
+    with pytest.raises(StateUnreadable):
+        StoreClient(bench.store).delete(bench.session)
+    assert bench.store.sessions.header(bench.session).status == "completed"

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...errors import SessionNotFound, StateUnreadable
+from ...errors import StateUnreadable
 from ...state.codec.join import read_head
 from ...state.execution.children import ParentLink
 from ...state.execution.execution import ExecutionState
 from .. import fields
 from ..bookkeeping import read_link
 from ..context import StorePart
-from ..database import Command
+from ..database import Command, Reply
 from ..keys import root_of, tree_range
 from ..session_records import Header, SessionState
 from ..sessions.listing import read_headers
@@ -29,7 +29,7 @@ class TreeNode:
 
     Attributes:
         header: What a listing shows of it.
-        parent: The request of its parent that it answers; None for a root.
+        parent: The request of its parent that it answers; None for a root, and where it cannot be read.
         steps, tokens, cost: What it and the sessions below it have used in their present executions: tokens of all
             kinds, US dollars (None when no price is known).
         children: The sessions below it, in the order in which they were made.
@@ -75,19 +75,17 @@ class Trees(StorePart):
         return [fields.name(member) for member in found]
 
     def below(self, session_id: str) -> list[Header]:
-        """The sessions below this one, parents first."""
-        if not self.members(session_id):
-            return []
-        return [node.header for node in self.tree(session_id).walk()][1:]
+        """The sessions below this one, parents first; also of one that is not there any more."""
+        members = self.members(session_id)
+        found = self._find([session_id, *members]) if members else {}
+        top = [each for each in found.values() if _above(each, session_id) == session_id]
+        return [node.header for each in sorted(top, key=_order) for node in _node(each).walk()]
 
     def active_below(self, session_id: str) -> Iterator[Header]:
         """The sessions below this one that have not ended, parents first; listed until there is no further one."""
         seen: set[str] = set()
         while True:
-            try:
-                listed = self.below(session_id)
-            except SessionNotFound:
-                return
+            listed = self.below(session_id)
             fresh = [each for each in listed if each.status in _ACTIVE and each.session_id not in seen]
             if not fresh:
                 return
@@ -100,14 +98,19 @@ class Trees(StorePart):
         Raises:
             SessionNotFound: There is no such session, or it has expired.
         """
-        names = dict.fromkeys((session_id, *self.members(session_id)))
-        found = {name: member for name, member in zip(names, self._read(list(names)), strict=True) if member}
+        found = self._find([session_id, *self.members(session_id)])
         if session_id not in found:
             raise missing_error(self._context, session_id)
-        for member in found.values():
-            if member.parent is not None and member.parent.session_id in found:
-                found[member.parent.session_id].below.append(member)
         return _node(found[session_id])
+
+    def _find(self, names: Sequence[str]) -> dict[str, Member]:
+        """Read a session and the children of its root by their ids, each with those below it."""
+        unique = list(dict.fromkeys(names))
+        found = {name: member for name, member in zip(unique, self._read(unique), strict=True) if member}
+        for member in found.values():
+            if (above := _above(member, names[0])) in found:
+                found[above].below.append(member)
+        return found
 
     def roots(self, session_ids: Iterable[str]) -> dict[str, str]:
         """The session at the root of the tree of each of these: itself for a root, and for a fork."""
@@ -127,20 +130,33 @@ class Trees(StorePart):
     def _read(self, names: Sequence[str]) -> list[Member | None]:
         all_keys = [self._context.keys(name) for name in names]
         headers = read_headers(self._context, all_keys)
-        commands: list[Command] = [("HMGET", keys.session, "version", "parent", "head") for keys in all_keys]
-        replies = self._context.database.pipeline("tree.read", commands)
-        members: list[Member | None] = []
-        for header, (version, parent, head) in zip(headers, replies, strict=True):
-            if header is None or version is None:  # a session may go between the two reads
-                members.append(None)
-                continue
-            try:
-                link = read_link(parent)
-                execution = read_head(head).state.execution if head is not None else None
-            except StateUnreadable:  # its header says so
-                link, execution = None, None
-            members.append(Member(header, link, execution))
-        return members
+        reads: list[list[Command]] = [[("HMGET", keys.session, "version", "parent", "head")] for keys in all_keys]
+        replies = self._context.read_apart("tree.read", reads)
+        return [
+            None if header is None else _make_member(header, found)
+            for header, found in zip(headers, replies, strict=True)
+        ]
+
+
+def _make_member(header: Header, found: Sequence[Reply] | StateUnreadable) -> Member | None:
+    """Parse what was read of a session; None where it has gone since its header was read."""
+    if isinstance(found, StateUnreadable):  # its header says so
+        return Member(header, None, None)
+    ((version, parent, head),) = found
+    if version is None:
+        return None
+    try:
+        return Member(header, read_link(parent), read_head(head).state.execution if head is not None else None)
+    except StateUnreadable:
+        return Member(header, None, None)
+
+
+def _above(member: Member, asked: str) -> str:
+    """The id of the session above; "" of the one that was asked for, which has none where its link cannot be read."""
+    if member.parent is not None:
+        return member.parent.session_id
+    name = member.header.session_id
+    return "" if name == asked else root_of(name)  # a child whose link cannot be read must not be passed over
 
 
 def _node(member: Member) -> TreeNode:
@@ -162,9 +178,8 @@ def _node(member: Member) -> TreeNode:
 
 
 def _order(member: Member) -> tuple[int, int, int, int]:
-    link = member.parent
-    assert link is not None
-    return member.header.created_ms, link.step, link.index, link.round
+    link, created_ms = member.parent, member.header.created_ms
+    return (created_ms, 0, 0, 0) if link is None else (created_ms, link.step, link.index, link.round)
 
 
 def _is_uncharged(execution: ExecutionState | None, link: ParentLink | None) -> bool:

@@ -20,7 +20,9 @@ from ...state.execution.requests import Request, RequestKind
 from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..bookkeeping import Bookkeeping
+from ..children.above import tree_roots
 from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_keys
+from ..children.trees import Trees
 from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, ControlFields, forget_changes
 from ..database import Command, WatchedTransaction, Word
@@ -234,6 +236,8 @@ class _Wait:
             return {}
         count, *exist = replies
         refused: dict[str, str] = {}
+        if count + len(exist) >= MAX_TREE_SESSIONS:
+            count -= self._count_others()
         room = MAX_TREE_SESSIONS - 1 - count
         for child, exists in zip(self.plan.new, exist, strict=True):
             if exists:
@@ -243,6 +247,12 @@ class _Wait:
             else:
                 room -= 1
         return refused
+
+    def _count_others(self) -> int:
+        """Count the children with the root's id that are in other trees: what a fork has started is in the fork's."""
+        context, name = self.scope.context, self.scope.session_id
+        roots = tree_roots(context, [name, *Trees(context).members(name)])
+        return sum(root not in (roots[name], each) for each, root in roots.items())
 
     def _apply(self, found: WatchedSession, journal: Journal, watched: WatchedTransaction) -> StoredWait:
         base, opened, now_ms = self.base, journal.open_requests, found.now_ms
