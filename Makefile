@@ -74,12 +74,13 @@ test-browser: $(VENV)/installed-dev
 walk: $(VENV)/installed-dev
 	$(PYTEST) tests/walk --timeout 600 $(ARGS)
 
-# One process makes the wheel and its environment, and begins with it; the other runs the other files meanwhile.
+# One process makes the wheel and its environment, and begins with it; another runs the other files, and a third looks at types.
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(PYTEST) tests/check/test_wheel.py tests/check -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; \
+	$(PYTEST) tests/check/test_wheel.py tests/check -n 2 --dist loadfile --no-loadscope-reorder $(ARGS); tests=$$?; \
+	wait $$types && exit $$tests
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
