@@ -15,8 +15,11 @@ import time
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future
+from typing import Final
 
 from . import fibers
+
+_DOUBLED: Final = 6
 
 
 class LockHolder:
@@ -44,6 +47,7 @@ class SharedLock:
         self._sharing = 0
         self._is_closed = False
         self._in_vain = 0
+        self._open_until = 0.0
         self._waiting: list[Future[None]] = []
 
     @property
@@ -62,8 +66,9 @@ class SharedLock:
         """Hold the lock alone, once all other holders have left; None when that took too long.
 
         Args:
-            patience_seconds: For the first try; each one in vain doubles it. Under steady work somebody always takes
-                longer, and without that a suspect would never get the lock.
+            patience_seconds: For the first try; each one in vain doubles it, up to 64 times that. Under steady
+                work somebody always takes longer, and without that a suspect would never get the lock. Behind a try in
+                vain, others begin for as long as it has kept them from it: a step may take hours.
         """
         holder = LockHolder(self, is_exclusive=True) if self._wait_until_empty(patience_seconds) else None
         try:
@@ -96,14 +101,16 @@ class SharedLock:
 
     def _wait_until_empty(self, patience_seconds: float) -> bool:
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or (self._sharing and time.monotonic() < self._open_until):
                 return False
             self._is_closed = True
-        ends = time.monotonic() + patience_seconds * 2**self._in_vain
+        patience_seconds *= 2 ** min(self._in_vain, _DOUBLED)
+        ends = time.monotonic() + patience_seconds
         while (change := self._change_unless_empty()) is not None:
             left = ends - time.monotonic()
             if left <= 0:
                 self._in_vain += 1
+                self._open_until = ends + patience_seconds
                 self._reopen()
                 return False
             fibers.wait((change,), left)

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
+from celery_agents.worker.concurrency import shared_lock
 from celery_agents.worker.concurrency.shared_lock import SharedLock
 
 from support.wait import wait_until
@@ -86,3 +89,32 @@ def test_a_suspect_gets_the_lock_also_where_steps_begin_all_the_time() -> None:
     ended.set()
     feeder.join()
     assert holder is not None
+
+
+class Clock:
+    """Time that passes when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, _: object, seconds: float | None) -> None:
+        assert seconds is not None
+        self.now += seconds
+
+
+def test_suspects_beside_a_step_of_hours_leave_others_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lock, waits = Clock(), SharedLock(), list[float]()
+    monkeypatch.setattr(shared_lock, "time", clock)
+    monkeypatch.setattr(shared_lock, "fibers", clock)
+    with lock.shared():
+        while clock.now < 1000 + 7200:
+            begun = clock.now
+            with lock.exclusive(5.0) as holder:
+                assert holder is None
+            waits.append(clock.now - begun)
+            clock.now += 0.5  # the next suspect
+    assert max(waits) <= 64 * 5
+    assert sum(waits) <= 7200 / 2 + 64 * 5
