@@ -144,6 +144,17 @@ def no_validation(x: Plain) -> None:
     """It."""
 
 
+def test_a_context_may_be_optional_where_a_test_calls_the_tool() -> None:
+    @tool
+    def greet(name: str, ctx: ToolContext | None = None) -> str:
+        """Greet."""
+        return f"{name} in {ctx.session_id}" if ctx is not None else name
+
+    assert greet("Ann") == "Ann"
+    assert set(greet.parameters["properties"]) == {"name"}
+    assert greet.call(CONTEXT, greet.bind({"name": "Ann"})) == f"Ann in {CONTEXT.session_id}"
+
+
 def two_contexts(a: ToolContext, b: ToolContext) -> None:
     """It."""
 
