@@ -61,6 +61,15 @@ def check_price(agent: Agent) -> None:
         )
 
 
+def check_output_tool(agent: Agent) -> None:
+    """Refuse a tool with the name by which a model gives a structured output: its calls would be taken for that."""
+    from .drivers.pydantic_ai.output import OUTPUT_TOOL
+
+    if OUTPUT_TOOL in agent.toolset:
+        advice = "its model gives the output_type by a tool of this name; rename it with @tool(name=…)"
+        raise ConfigurationError(f"agent {agent.name!r}: tool {OUTPUT_TOOL}: {advice}")
+
+
 def check_models(agent: Agent) -> None:
     """Refuse a list of models that cannot be asked one after another."""
     given: Any = agent.model

@@ -61,6 +61,18 @@ def test_finish_reasons(said: Any, reason: FinishReason):
     assert read(TextPart("x"), finish_reason=said).finish_reason is reason
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("model_context_window_exceeded", FinishReason.LENGTH), ("max_tokens", FinishReason.LENGTH),
+        ("model_length", FinishReason.LENGTH), ("error", FinishReason.ERROR), ("abort", FinishReason.ERROR),
+        ("insufficient_system_resource", FinishReason.ERROR), ("brand_new", FinishReason.OTHER),
+    ],
+)  # fmt: skip
+def test_words_of_other_servers_for_an_answer_that_is_not_whole(said: str, reason: FinishReason) -> None:
+    assert read(TextPart("x"), provider_details={"finish_reason": said}).finish_reason is reason
+
+
 def test_calls_without_a_finish_reason_are_tool_calls():
     assert read(ToolCallPart("a", "{}", "1")).finish_reason is FinishReason.TOOL_CALLS
 

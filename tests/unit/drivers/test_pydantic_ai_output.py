@@ -16,6 +16,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 
+from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import PydanticAIDriver
 from celery_agents.worker.drivers.pydantic_ai.acceptable import AcceptableRequest, make_acceptable
 from celery_agents.worker.drivers.pydantic_ai.answers import Answer
@@ -78,6 +79,35 @@ def test_calls_come_before_an_output():
     assert answer.output is None
 
 
+def test_the_first_of_several_outputs_counts():
+    one, two = ToolCallPart("final_result", '{"name": "a"}', "1"), ToolCallPart("final_result", '{"name": "b"}', "2")
+    assert read(one, two).output == {"name": "a"}
+    answer = read(one, two, ToolCallPart("search", "{}", "3"))
+    assert ([call.name for call in answer.tool_calls], answer.output) == (["search"], None)
+
+
+@pytest.mark.parametrize("said", ["tool_call", None])
+def test_an_output_in_the_text_whatever_reason_its_server_gives(said: Any):
+    assert read(TextPart('{"name": "Brno"}'), finish_reason=said).output == {"name": "Brno"}
+
+
+@pytest.mark.parametrize("word", ["model_length", "error"])
+def test_an_output_that_is_cut_is_left_to_the_finish_reason_guard_in_every_word_for_it(word: str):
+    response = ModelResponse(parts=[TextPart('{"name": "Br')], provider_details={"finish_reason": word})
+    answer = DRIVER.parse(Answer(response, "openai:gpt-5-mini", None, CITY).to_raw())
+    assert (answer.output, answer.finish_reason.is_cut_short()) == (None, True)
+
+
+def test_a_tool_with_the_name_of_the_output_tool_is_refused() -> None:
+    def final_result(name: str) -> str:
+        """Take something else."""
+        return name
+
+    with pytest.raises(ConfigurationError, match="tool final_result: its model gives the output_type"):
+        Agent("a", model="openai:gpt-5-mini", output_type=City, tools=[final_result])
+    assert Agent("a", model="openai:gpt-5-mini", tools=[final_result])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -119,6 +149,16 @@ def test_a_sessions_response_format():
     with pytest.raises(UnusableAnswer, match=r"\$\.n"):
         read(TextPart('{"n": 0}'), shape=shape)
     assert shape_of_format(ResponseFormat()) is None
+
+
+def test_a_list_that_a_session_asks_for_is_asked_for_inside_an_object():
+    numbers = {"type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "integer"}}}
+    shape = shape_of_format(ResponseFormat(type=ResponseFormatType.JSON_SCHEMA, json_schema=numbers))
+    assert shape is not None
+    asked = shape.add_to(ModelRequestParameters(), OPENAI)
+    assert (asked.output_mode, shape.schema["type"], shape.strict) == ("native", "object", True)
+    answer = read(TextPart('{"response": [1, 2]}'), shape=shape)
+    assert (answer.output, answer.content) == ((1, 2), "[1,2]")
 
 
 def test_any_object():

@@ -34,8 +34,15 @@ _FINISH_REASONS: Final = {
     "tool_call": FinishReason.TOOL_CALLS,
     "error": FinishReason.ERROR,
 }
-_CONTEXT_WINDOW: Final = "model_context_window_exceeded"
-"""The word of servers that speak OpenAI's language for an answer that has filled the model's context."""
+_OTHER_WORDS: Final = {
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,  # Mistral: the model's context is full
+    "error": FinishReason.ERROR,  # OpenRouter: the provider behind it broke off
+    "insufficient_system_resource": FinishReason.ERROR,  # DeepSeek: interrupted
+    "abort": FinishReason.ERROR,  # vLLM and SGLang
+}
+"""Words of servers that speak OpenAI's language, unknown to pydantic-ai, for an answer that is not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +103,10 @@ class Answer:
             raise UnusableAnswer(f"The model's answer is {response.state}, not complete.")
         calls = response.tool_calls
         given = next((call for call in calls if call.tool_name == OUTPUT_TOOL and self.shape), None)
-        others = [call for call in calls if call is not given]
+        others = [call for call in calls if self.shape is None or call.tool_name != OUTPUT_TOOL]  # the first counts
         if given is not None and not others:
             return self._with_output(given.args_as_json_str(), check)
-        if self.shape is not None and not others and response.finish_reason in (None, "stop"):
+        if self.shape is not None and not others and not finish_reason_of(response).is_cut_short():
             return self._with_output(_text(response), check)
         # An output together with calls comes too early: the calls are carried out, and the model is asked again.
         return self._of_text(others, early=given is not None)
@@ -162,10 +169,8 @@ def finish_reason_of(response: ModelResponse) -> FinishReason:
     """Why the model ended its answer, as its provider says it."""
     if response.finish_reason is not None:
         return _FINISH_REASONS.get(response.finish_reason, FinishReason.OTHER)
-    said = (response.provider_details or {}).get("finish_reason")
-    if said == _CONTEXT_WINDOW:
-        return FinishReason.LENGTH
-    return FinishReason.TOOL_CALLS if response.tool_calls else FinishReason.OTHER
+    otherwise = FinishReason.TOOL_CALLS if response.tool_calls else FinishReason.OTHER
+    return _OTHER_WORDS.get((response.provider_details or {}).get("finish_reason", ""), otherwise)
 
 
 def inference_usage(usage: RequestUsage) -> InferenceUsage:

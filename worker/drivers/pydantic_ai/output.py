@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -14,6 +14,7 @@ from ...errors import ConfigurationError, MissingExtra, UnusableAnswer
 from ...state.conversation.context import ResponseFormat, ResponseFormatType
 from ...state.values.frozen import FrozenDict, Json, freeze, thaw
 from ...tool_schemas.checking import problem_as_schema
+from ...tool_schemas.mending import as_object_schema
 from .provider_rules import NameRule
 from .sent_schemas import fit_schemas, is_guaranteed
 
@@ -59,8 +60,6 @@ class OutputShape:
         By the provider's own means where it has them (`response_format` with OpenAI) and can guarantee the schema,
         otherwise by a tool that takes the answer, or by asking in words: what pydantic-ai finds best for the model.
         """
-        from dataclasses import replace
-
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
 
@@ -181,10 +180,12 @@ def _shape_of(schema: dict[str, Any], name: str) -> OutputShape:
         target = schema["$defs"][reference.removeprefix("#/$defs/")]
     if target.get("type") == "object":
         return OutputShape(FrozenDict({**target, **{name: schema[name] for name in schema if name != "$ref"}}), name)
-    definitions = schema.pop("$defs", None)
-    wrapped: dict[str, Any] = {"type": "object", "properties": {"response": schema}, "required": ["response"]}
-    if definitions:
-        wrapped["$defs"] = definitions
+    return _inside_object(schema, name)
+
+
+def _inside_object(schema: dict[str, Any], name: str) -> OutputShape:
+    apart = {place: schema.pop(place) for place in ("$defs", "definitions") if place in schema}
+    wrapped = {"type": "object", "properties": {"response": schema}, "required": ["response"], **apart}
     return OutputShape(FrozenDict(wrapped), name, wrapped=True)
 
 
@@ -203,7 +204,10 @@ def shape_of_format(response_format: ResponseFormat) -> OutputShape | None:
     problem = _problem_of(response_format.json_schema)
     if problem is not None:
         raise ConfigurationError(f"response_format.json_schema is no JSON Schema: {problem}")
-    return OutputShape(response_format.json_schema, response_format.name, response_format.strict or None)
+    schema, strict = thaw(response_format.json_schema), response_format.strict or None
+    if as_object_schema(schema).get("type") != "object":
+        return replace(_inside_object(schema, response_format.name), strict=strict)
+    return OutputShape(response_format.json_schema, response_format.name, strict)
 
 
 @lru_cache(maxsize=200)
