@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    SystemPromptPart,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -238,3 +240,27 @@ def test_texts_are_whole_unicode() -> None:
 def test_a_model_that_asks_no_provider_gets_what_is_there() -> None:
     given = AcceptableRequest(turn(call("a b"), results=[result("a b", "")]), None, ModelRequestParameters())
     assert make_acceptable(given, None) is given
+
+
+def test_a_thought_of_openais_responses_is_no_field_of_a_chat_completion() -> None:
+    thought = ThinkingPart("hm", id="rs_1", signature="s", provider_name="openai")
+    history: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("hi")]), ModelResponse(parts=[thought])]
+    assert sent(history, OPENAI).messages[1].parts == [replace(thought, id=None)]
+    assert sent(history, RULES["OpenAIResponsesModel"]).messages[1] is history[1]
+    field = ThinkingPart("hm", id="reasoning_content", provider_name="openai")
+    assert sent([ModelResponse(parts=[field])], OPENAI).messages[0].parts == [field]
+
+
+def test_the_users_turn_is_the_first_and_answers_alternate_where_a_provider_wants_that() -> None:
+    first, more = ModelResponse(parts=[TextPart("Hello.")]), ModelResponse(parts=[TextPart("May I help?")])
+    question = ModelRequest(parts=[UserPromptPart("Yes.")])
+    system = ModelRequest(parts=[SystemPromptPart("Be brief.")])
+    bedrock = RULES["BedrockConverseModel"]
+    for before in ([], [system]):
+        begun, answer, last = sent([*before, first, more, question], bedrock).messages[len(before) :]
+        assert begun.parts[0].content == NO_TEXT  # type: ignore[union-attr]
+        assert answer.parts == [*first.parts, *more.parts]
+        assert last is question
+    assert sent([first, more, question], OPENAI).messages == [first, more, question]
+    usual = [question, first, question]
+    assert all(a is b for a, b in zip(sent(usual, bedrock).messages, usual, strict=True))

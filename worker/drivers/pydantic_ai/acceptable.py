@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 NO_OUTPUT: Final = "(no output)"
 """What the model reads of an empty result."""
 
+_REASONING_ITEM: Final = "rs_"
+"""The ids of thoughts begin so in OpenAI's responses; in its chat completions they name the field they came in."""
+
 NO_TEXT: Final = "(no text)"
 """What the model reads of a message that is blank."""
 
@@ -92,7 +95,7 @@ class _History:
                 if request.parts or number == len(messages) or not message.parts:
                     repaired.append(request)
             follows_request = message.kind == "request"
-        return repaired
+        return _alternate(repaired) if self.rules.alternates else repaired
 
     def _response(self, message: ModelResponse) -> ModelResponse:
         changed = False
@@ -103,12 +106,18 @@ class _History:
                 repaired = self._call(part)
             elif part.part_kind == "text":
                 repaired = self._text(part)
-            elif part.part_kind == "thinking" and (whole := whole_unicode(part.content)) is not part.content:
-                repaired = replace(part, content=whole, signature=None)  # a signature of other words is refused
+            elif part.part_kind == "thinking":
+                repaired = self._thought(part)
             changed = changed or repaired is not part
             if repaired is not None:
                 parts.append(repaired)
         return replace(message, parts=parts) if changed else message
+
+    def _thought(self, part: Any) -> Any:
+        if self.rules.has_thought_fields and (part.id or "").startswith(_REASONING_ITEM):
+            part = replace(part, id=None)
+        whole = whole_unicode(part.content)
+        return part if whole is part.content else replace(part, content=whole, signature=None)  # one of other words
 
     def _text(self, part: Any) -> Any:
         """A text; None for a blank one that nothing refers to."""
@@ -172,6 +181,24 @@ class _History:
         if call_id == part.tool_call_id and name == part.tool_name and content is part.content:
             return part
         return replace(part, tool_call_id=call_id, tool_name=name, content=content)
+
+
+def _alternate(messages: list[ModelMessage]) -> list[ModelMessage]:
+    """The messages with a turn of the user in front of the first answer, and answers that follow each other as one."""
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    turns: list[ModelMessage] = []
+    has_user = False
+    for message in messages:
+        if message.kind == "request":
+            has_user = has_user or any(part.part_kind != "system-prompt" for part in message.parts)
+            turns.append(message)
+        elif turns and turns[-1].kind == "response":
+            turns[-1] = replace(turns[-1], parts=[*turns[-1].parts, *message.parts])
+        elif message.parts:
+            turns += [message] if has_user else [ModelRequest(parts=[UserPromptPart(NO_TEXT)]), message]
+            has_user = True
+    return turns
 
 
 def _prompt(part: Any) -> Any:

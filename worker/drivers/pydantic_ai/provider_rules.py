@@ -84,6 +84,8 @@ class ProviderRules:
         ends_streams: A stream that is whole says why it ended; without a reason it was cut.
         ends_answers: So does an answer that no client follows: pydantic-ai may ask for that one as a stream, too.
         invents_reason: Pydantic-ai reads "stop" where the provider gave no reason.
+        alternates: The user's turn is the first, and no answer follows another one.
+        has_thought_fields: Pydantic-ai sends a thought in a field that has the thought's id for a name.
     """
 
     tool_name: NameRule
@@ -92,6 +94,8 @@ class ProviderRules:
     ends_streams: bool = True
     ends_answers: bool = False
     invents_reason: bool = False
+    has_thought_fields: bool = False
+    alternates: bool = False
 
 
 _PROPERTY: Final = NameRule(64, "A-Za-z0-9_.-", empty="_")
@@ -103,12 +107,17 @@ _OPENAI: Final = ProviderRules(
     # characters: models such as Kimi K2 look for their own ids, which have dots and colons.
     call_id=NameRule(40, "", empty="call"),
     invents_reason=True,
+    # "Unknown parameter: 'messages[1].rs_…'": the id that a thought has in OpenAI's responses
+    has_thought_fields=True,
 )
 
 RULES: Final[dict[str, ProviderRules]] = {
     "OpenAIChatModel": _OPENAI,
     # "Expected a string with maximum length 64" for call_id (openclaw#875)
-    "OpenAIResponsesModel": replace(_OPENAI, call_id=NameRule(64, "", empty="call"), invents_reason=False),
+    "OpenAIResponsesModel": replace(
+        _OPENAI, call_id=NameRule(64, "", empty="call"), invents_reason=False, has_thought_fields=False
+    ),
+    "OpenRouterModel": replace(_OPENAI, has_thought_fields=False),
     "AnthropicModel": ProviderRules(
         # "tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"
         tool_name=NameRule(128),
@@ -118,9 +127,14 @@ RULES: Final[dict[str, ProviderRules]] = {
         # (aws-solutions-library-samples/accelerated-intelligent-document-processing-on-aws#709)
         property_name=_PROPERTY,
         ends_answers=True,
+        alternates=True,  # the first turn has to be the user's (livekit/agents#669)
     ),
     # https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolUseBlock.html
-    "BedrockConverseModel": ProviderRules(NameRule(64), NameRule(64, empty="call"), _PROPERTY, ends_answers=True),
+    # "A conversation must start with a user message" (deepgram-python-sdk#760), "must alternate between user and
+    # assistant roles" (semantic-kernel#10281)
+    "BedrockConverseModel": ProviderRules(
+        NameRule(64), NameRule(64, empty="call"), _PROPERTY, ends_answers=True, alternates=True
+    ),
     # "Must start with a letter or an underscore. … underscores (_), dots (.) or dashes (-), with a maximum length of
     # 64" (gemini-cli#2966); the ids of calls are the client's own
     "GoogleModel": ProviderRules(NameRule(64, "A-Za-z0-9_.-", "A-Za-z_"), NameRule(64, "", empty="call")),
@@ -139,6 +153,7 @@ STRICTEST: Final = ProviderRules(
     call_id=NameRule(40, empty="call"),
     property_name=_PROPERTY,
     ends_streams=False,
+    alternates=True,
 )
 """What every interface takes; for models of unknown ones, and for several models in one."""
 
