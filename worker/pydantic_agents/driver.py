@@ -19,7 +19,7 @@ from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
 from ..drivers.pydantic_ai.background import translate
 from ..drivers.pydantic_ai.failures import OF_ANY_CODE, as_driver_error
 from ..drivers.pydantic_ai.models import ModelClients, Target, endpoint_of, unwrapped
-from ..drivers.pydantic_ai.received import interrupted_stream
+from ..drivers.pydantic_ai.received import INTERRUPTED, interrupted_stream
 from ..drivers.pydantic_ai.response_limit import response_limit
 from ..drivers.pydantic_ai.streaming import CANNOT_STREAM, STREAM_OVERHEAD, EmittedText, StreamEnds, emitted_text
 from ..errors import ConfigurationError, DriverError, UnusableAnswer
@@ -261,7 +261,7 @@ class PydanticAgentDriver(LaterAnswers):
         answers = [each for each in run.all_messages() if each.kind == "response" and each.run_id == run.run_id]
         failure = _as_failure(error, self.name)
         ends_run = isinstance(error, (UnexpectedModelBehavior, UsageLimitExceeded))
-        is_told = ends_run or not _is_of_model(error)
+        is_told = (ends_run or not _is_of_model(error)) and getattr(failure, "kind", "") != INTERRUPTED
         if not (answers and is_told and isinstance(failure, DriverError)) or (reads_again and failure.transient):
             raise error
         text = redact(error.message) if ends_run else str(failure)  # its own text can hold the whole answer

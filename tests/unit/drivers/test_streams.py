@@ -124,6 +124,28 @@ def test_a_server_that_never_gives_a_reason_is_asked_for_whole_answers() -> None
     assert asked == [True, True, False]
 
 
+class NeverStreamed(Reply):
+    """A reply of a server that takes no notice of `stream`."""
+
+    def written(self, body: Body) -> bytes:
+        return super().written({**body, "stream": False})
+
+
+@pytest.mark.parametrize("kind", ["own_openai", "pai_openai"])
+@pytest.mark.parametrize("reply", [NeverStreamed("all of it"), Reply("all of it", cut=0, is_clean_cut=True)])
+def test_a_server_that_never_begins_a_stream_is_asked_for_whole_answers(kind: str, reply: Reply) -> None:
+    def answer(body: Body) -> Reply:
+        return reply if body.get("stream") else Reply("all of it")
+
+    with StrictProvider(answer) as provider, asyncio.Runner() as runner:
+        driver = driver_of(kind, provider.url)
+        for _ in range(2):
+            with pytest.raises(DriverError, match="finish reason") as raised:
+                ask(driver, [], runner.run)
+            assert raised.value.kind == "interrupted"
+        assert ask(driver, [], runner.run).content == "all of it"
+
+
 def test_a_model_that_has_given_a_reason_is_streamed_on() -> None:
     ends = StreamEnds()
     ends.count("m")

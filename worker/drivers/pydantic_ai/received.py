@@ -47,7 +47,8 @@ def make_storable(response: ModelResponse) -> ModelResponse:
     """The same answer in whole Unicode, with arguments that JSON can hold.
 
     Arguments with a number or half a character that JSON cannot hold become the text that the model wrote: whoever
-    checks them tells the model.
+    checks them tells the model. A text that is None, as pydantic-ai makes of a block that is newer than it, is left
+    out.
     """
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
@@ -56,8 +57,9 @@ def make_storable(response: ModelResponse) -> ModelResponse:
         if part.part_kind == "tool-call" and isinstance(part.args, dict) and not _is_json(part.args)
         else part
         for part in response.parts
+        if getattr(part, "content", "") is not None or part.part_kind not in ("text", "thinking")
     ]
-    if any(a is not b for a, b in zip(parts, response.parts, strict=True)):
+    if len(parts) < len(response.parts) or any(a is not b for a, b in zip(parts, response.parts, strict=True)):
         response = replace(response, parts=parts)
     try:
         ModelMessagesTypeAdapter.dump_json([response])

@@ -12,7 +12,7 @@ from ...errors import DriverError
 from ..answers import answer_too_large
 from ..protocol import Delta, InferenceRequest
 from .provider_rules import rules_of
-from .received import INTERRUPTED, check_is_whole
+from .received import INTERRUPTED, check_is_whole, interrupted_stream
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -110,11 +110,15 @@ async def ask_streaming(
     Raises:
         DriverError: The stream ended before the answer was whole.
     """
+    from pydantic_ai.exceptions import UnexpectedModelBehavior
+
     async with contextlib.AsyncExitStack() as stack:
         try:
             stream = await stack.enter_async_context(model.request_stream(*asked))
         except CANNOT_STREAM:
             return await model.request(*asked)
+        except UnexpectedModelBehavior:
+            raise interrupted_stream(model.model_id) from None  # it ended before it began, or is no stream
         await text.emit_all(stream)
         response = stream.get()
     check_is_whole(response, rules_of(model), model.model_id, streamed=True)
