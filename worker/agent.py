@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..config.settings import DEFAULT_QUEUE, GROUP_MARK
-from .agent_checks import check_kinds, check_name, check_output_tool, check_price, check_queue, check_window
+from .agent_checks import check_answers, check_kinds, check_name, check_queue, check_window
 from .capability import Capability, check_capabilities, check_compilers, compiler_of
 from .drivers.function import FunctionDriver
 from .drivers.pricing import TokenPrice
@@ -162,8 +162,6 @@ class Agent:
             object.__setattr__(self, "max_children", min(each.max_children for each in of_children))
             object.__setattr__(self, "max_depth", min(each.max_depth for each in of_children))
         object.__setattr__(self, "toolset", ToolSet(tools))
-        if self.output_type is not None:
-            check_output_tool(self)
         object.__setattr__(self, "mcp", check_servers(self.name, self.mcp))
         object.__setattr__(self, "hook_stack", HookStack((*self.hooks, *(h for each in given for h in each.hooks()))))
         guards = (*self.guards, *(guard for each in given for guard in each.guards()))
@@ -171,7 +169,7 @@ class Agent:
         if self.max_parallel_tools is None:
             wanted = [each.parallel_tools() for each in given]
             object.__setattr__(self, "max_parallel_tools", min((n for n in wanted if n is not None), default=None))
-        check_price(self)
+        check_answers(self)
         check_window(self)
         object.__setattr__(self, "schedules", tuple(_schedules_of(self)))
         object.__setattr__(self, "policies", tuple(policy for each in given for policy in each.policies()))

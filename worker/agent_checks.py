@@ -50,7 +50,14 @@ def check_kinds(agent: Any) -> None:
             raise ConfigurationError(f"agent {agent.name!r}: {name}={getattr(agent, name)!r:.80} must be {kind}")
 
 
-def check_price(agent: Agent) -> None:
+def check_answers(agent: Agent) -> None:
+    """Refuse what the answers of the agent's model could not keep: a cost limit, or an output by a tool of its own."""
+    _check_price(agent)
+    if agent.output_type is not None:
+        _check_output_tool(agent)
+
+
+def _check_price(agent: Agent) -> None:
     """Refuse a cost limit of a capability that cannot be kept, where the driver can be asked already."""
     wanted = [each.name for each in agent.capabilities if (limits := each.budget()) and limits.max_cost is not None]
     knows_price = getattr(agent.driver, "knows_price", None)
@@ -61,7 +68,7 @@ def check_price(agent: Agent) -> None:
         )
 
 
-def check_output_tool(agent: Agent) -> None:
+def _check_output_tool(agent: Agent) -> None:
     """Refuse a tool with the name by which a model gives a structured output: its calls would be taken for that."""
     from .drivers.pydantic_ai.output import OUTPUT_TOOL
 
