@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -101,6 +102,18 @@ def test_an_unknown_server_is_away(address: str, said: str) -> None:
 )
 def test_a_command_that_is_no_server_says_so(command: list[str], said: str) -> None:
     assert f"the MCP server 'crm' {said}" in trouble(MCPServer(command=command, name="crm", connect_timeout=SHORT))
+
+
+@pytest.mark.parametrize("error", [PermissionError(1, "of a sandbox"), OSError(38, "of an older system")])
+def test_a_system_that_watches_no_process_starts_commands_all_the_same(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(process: int) -> int:
+        raise error
+
+    monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
+    said = trouble(MCPServer(command=["cat"], name="crm", connect_timeout=SHORT))
+    assert "the MCP server 'crm' cannot be used: Method not found" in said
 
 
 # Has one tool. Knows only the messages of the older protocol, and hangs when another one comes first, as servers of the

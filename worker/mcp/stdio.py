@@ -130,10 +130,13 @@ async def _lines(output: ByteReceiveStream, pace: Pace) -> AsyncIterator[bytes |
 
 async def _watch(process: Process, to_us: Any) -> None:
     """End the connection behind the end of the process, also where a child of it keeps its output open."""
-    if not hasattr(os, "pidfd_open"):
-        return
-    with suppress(ProcessLookupError):
+    try:
         handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        handle = None  # it has ended
+    except (AttributeError, OSError):  # this system has no such thing, or a sandbox forbids it
+        return
+    if handle is not None:
         try:
             await anyio.wait_readable(handle)
         finally:
