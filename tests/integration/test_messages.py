@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -197,12 +196,3 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(lab: Lab) -> None:
     lab.ledger.open("go")
     client.delete(session)
     assert not lab.redis.keys(f"*{session}:next")
-
-
-def test_actions_on_one_session_at_once_follow_each_other(lab: Lab) -> None:
-    session = lab.client.submit("nobody", "hello").session_id
-    lab.redis.config_resetstat()
-    with ThreadPoolExecutor(40) as threads:
-        list(threads.map(lambda number: lab.client.write_metadata(session, f"k{number}", number), range(80)))
-    assert len(lab.client.show(session).state.context.metadata) == 80
-    assert lab.redis.info("commandstats")["cmdstat_watch"]["calls"] < 240, "they have kept each other from it"

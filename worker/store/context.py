@@ -37,8 +37,6 @@ _SCOPES: Final = 1024
 _CONFLICTS: Final = 100
 _PAUSE_SECONDS: Final = 0.05
 _LOST_REPLIES: Final = 5
-PATIENCE_SECONDS: Final = 2.0
-"""For a turn among those of this process that change the same session. The ends of a thousand children take less."""
 _THREADS: Final = 32
 
 
@@ -88,7 +86,7 @@ class StoreContext:
     """The parts of a store share one context.
 
     Attributes:
-        turns: Lets actions on one session, and the ends of its children, follow each other, by its id.
+        ends: Lets the ends of one parent's children follow each other, by the parent's id.
         known: What is known of servers, by their place; see `forget_server`.
         fleet: Keys of the whole fleet.
         layout: What the store says of its shards and its entries.
@@ -103,7 +101,7 @@ class StoreContext:
     settings: Settings
     publisher: Publisher
     cache: SessionCache
-    turns: Turns = field(default_factory=Turns)
+    ends: Turns = field(default_factory=Turns)
     known: dict[str, KnownServer] = field(default_factory=lambda: defaultdict(KnownServer))
     unread: set[ShardKeys] = field(default_factory=set["ShardKeys"])
     confirmer: Confirmer | None = None
@@ -382,8 +380,7 @@ class SessionScope:
 
     def act_once(self, attempt: Callable[[], Answer], purpose: str) -> Answer:
         """Carry a client's action out by `apply_once`, and confirm it, also where it was carried out before."""
-        turn = self.context.turns.of(self.session_id, PATIENCE_SECONDS)
-        with self.context.acknowledging(self.keys.shard), turn:
+        with self.context.acknowledging(self.keys.shard):
             return self.apply_once(attempt, purpose)
 
     def start_lease(self, claim_id: str, worker: str, now_ms: int) -> list[Command]:

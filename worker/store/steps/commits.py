@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ... import crash_points
 from ...errors import StoreFull, StoreUnavailable, VersionConflict
@@ -21,7 +22,7 @@ from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..cache import CachedSession
 from ..children.ending import answer_parent, ended_state
-from ..context import PATIENCE_SECONDS, SessionScope, StorePart
+from ..context import SessionScope, StorePart
 from ..control import ControlFields, forget_changes, forget_waiting, mark_held
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..packing import step_claim
@@ -101,6 +102,10 @@ def commit_id(claim: Claim) -> str:
     return f"{claim.ref.step}:{claim.id}"
 
 
+# The ends of a thousand children of one process take less.
+_PATIENCE_SECONDS: Final = 2.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """A commit that is ready to be written: the session as it will be, and the answer when it has happened.
@@ -146,7 +151,7 @@ class _Commit:
         link = self.base.session.bookkeeping.link
         if link is None:
             return contextlib.nullcontext()
-        return self.scope.context.turns.of(link.session_id, PATIENCE_SECONDS)
+        return self.scope.context.ends.of(link.session_id, _PATIENCE_SECONDS)
 
     def _commit_by_script(self) -> Committed | None:
         """Commit by script if the version is unchanged, the inbox empty, and there is no stop, hold or changed budget.
