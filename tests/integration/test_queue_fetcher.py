@@ -285,6 +285,7 @@ def test_a_redis_that_was_busy_with_a_script_is_asked_for_several_messages_again
         worker.give_room(3)
         wait_until(lambda: refusals.counts.get(FETCH, 0) > refused, "a fetch is refused", LIMIT_SECONDS)
         client.script_kill()
+        wait_until(lambda: not is_busy(client), "the script has ended", LIMIT_SECONDS)
         client.lpush(QUEUE, "a", "b", "c")
         worker.takes("first", "a", "b", "c")
         assert max(map(len, worker.batches)) > 1
