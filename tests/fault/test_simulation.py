@@ -172,7 +172,7 @@ def test_no_seed_under_concurrency_limits_lets_too_many_run_or_forgets_who_waits
 @pytest.mark.timeout(300)
 def test_no_seed_breaks_an_invariant_where_clients_do_everything_under_limits(url: str) -> None:
     tally = run_all(url, TOGETHER_SEEDS, "waiting", "deleting", "limiting", "rewinding", "interrupting", "holding")
-    each = ("waiting", "delete changed", "budget changed", "rewind changed", "claimed interrupted", "holder taken")
+    each = ("waited", "delete changed", "budget changed", "rewind changed", "claimed interrupted", "holder taken")
     expect_all_seen(tally, [name for name in each if not tally.answers[name]], f"{TOGETHER_SEEDS} seeds of all kinds")
 
 
