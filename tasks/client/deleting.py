@@ -133,8 +133,7 @@ class DeletingVerbs(TreeVerbs):
         """Stop what runs of a session and of those below it, and wait until it has ended."""
         if self._is_active(session):
             self._publish(self.store.sessions.stop(session, None, stop_transition, by=by).publish)
-        stopped = self._stop_below(session, by) if self._members_below(session) else set[str]()
-        self._wait_for_ends({session, *stopped}, deadline)
+        self._wait_for_ends({session, *self._stop_below(session, by)}, deadline)
 
     def _members_below(self, session: str) -> list[str]:
         """Ids of the sessions below one, parents first; also of one that is not there any more."""

@@ -152,7 +152,7 @@ ARROWS: Final[Mapping[str, str]] = {
     ),
     "worker.secret_values": "config",
     "worker.redaction": "worker.errors worker.known_secrets worker.state",
-    "worker.requests": "worker.errors worker.lazy_names worker.state",
+    "worker.requests": "worker.errors worker.lazy_names worker.state worker.tool_schemas",
     "worker.run_state": "worker.errors worker.lazy_names worker.state",
     "worker.session": (
         "config worker.agent worker.capability worker.concurrency worker.drivers worker.engine worker.errors "

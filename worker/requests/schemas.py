@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, cast
 
 from pydantic import TypeAdapter
@@ -11,6 +12,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ..errors import ConfigurationError, InvalidInput
 from ..state.values.frozen import Json, freeze, thaw
+from ..tool_schemas.checking import empty_registry
 
 _TEXT_SCHEMA: Final[Mapping[str, Any]] = {"type": "string"}
 _MAX_SHOWN: Final = 3
@@ -69,13 +71,15 @@ def misfit(errors: Sequence[Any], field: str) -> InvalidInput:
 
 
 def _errors(schema: Mapping[str, Any], value: Any) -> list[Any]:
-    from jsonschema import Draft202012Validator, validators
-    from referencing import Registry
-
-    kind = cast("Any", validators).extend(Draft202012Validator, {"pattern": _find_mismatch})
-    # An empty registry: the library's own would fetch a schema that this one refers to, from wherever it says.
-    validator = kind(thaw(cast("Json", schema)), registry=cast("Any", Registry)())
+    validator = _validator_type()(thaw(cast("Json", schema)), registry=empty_registry())
     return sorted(validator.iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])
+
+
+@cache
+def _validator_type() -> Any:
+    from jsonschema import Draft202012Validator, validators
+
+    return cast("Any", validators).extend(Draft202012Validator, {"pattern": _find_mismatch})
 
 
 def _find_mismatch(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:

@@ -92,7 +92,7 @@ def find_errors(value: Any, schema: Mapping[str, Any]) -> list[Any]:
     plain.pop("$schema", None)
     _budget.left = _MOST_RULES
     try:
-        found = list(kind(plain, registry=_empty_registry()).iter_errors(value))
+        found = list(kind(plain, registry=empty_registry()).iter_errors(value))
     except _TooManyRules:
         return []
     except Exception:  # noqa: BLE001 - the library raises anything about references that lead nowhere or in circles
@@ -161,10 +161,10 @@ def problem_as_schema(schema: Mapping[str, Any]) -> str | None:
 
 
 @cache
-def _empty_registry() -> Any:
+def empty_registry() -> Any:
+    """For validators: the library's own registry would fetch a schema that another refers to, from wherever it says."""
     from referencing import Registry
 
-    # The library's own would fetch a schema that this one refers to, from wherever it says.
     return cast("Any", Registry)()
 
 

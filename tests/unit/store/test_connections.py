@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,6 +19,13 @@ def open_connections(database: RedisDatabase, name: str) -> int:
     return clients.decode().count(f"name={name} ")
 
 
+def at_once(times: int, act: Callable[[], object]) -> None:
+    """Act in as many threads at once; raises what one of them has raised."""
+    with ThreadPoolExecutor(times) as threads:
+        for acting in [threads.submit(act) for _ in range(times)]:
+            acting.result()
+
+
 def test_what_a_burst_needed_is_closed_after_a_while(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_connections, "_KEPT_SECONDS", 0.3)
     database = connect(redis_url, timeout_seconds=5, connections=32, name="burst")
@@ -26,11 +35,7 @@ def test_what_a_burst_needed_is_closed_after_a_while(redis_url: str, monkeypatch
         with database.watch("test", ("x",), []):
             together.wait(5)
 
-    threads = [threading.Thread(target=one_of_many) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(8, one_of_many)
     assert open_connections(database, "burst") == 8
     deadline = time.monotonic() + 10
     while open_connections(database, "burst") > 1 and time.monotonic() < deadline:
@@ -50,11 +55,7 @@ def test_more_users_than_connections_take_turns(redis_url: str) -> None:
                 time.sleep(0.001)
         done.append(1)
 
-    threads = [threading.Thread(target=one_of_many) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(20, one_of_many)
     assert len(done) == 20
     assert open_connections(database, "crowd") <= 2
     database.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 from ...errors import ConfigurationError, MissingExtra, UnusableAnswer
 from ...state.conversation.context import ResponseFormat, ResponseFormatType
 from ...state.values.frozen import FrozenDict, Json, freeze, thaw
-from ...tool_schemas.checking import problem_as_schema
+from ...tool_schemas.checking import empty_registry, problem_as_schema
 from ...tool_schemas.mending import as_object_schema
 from .provider_rules import NameRule
 from .sent_schemas import fit_schemas, is_guaranteed
@@ -113,23 +113,27 @@ class OutputShape:
 
     def _find_problem(self, value: Any, *, is_checked_next: bool) -> Any:
         try:
-            from jsonschema import validators
-            from referencing import Registry
+            from jsonschema.validators import validator_for
         except ImportError:
             raise MissingExtra("llm", "checking structured output") from None
         schema = thaw(self.schema)
-        known = cast("Any", validators)
-        kind = known.validator_for(schema)
+        kind = cast("Any", validator_for)(schema)
         if is_checked_next:
-            kind = known.extend(kind, {"pattern": None, "patternProperties": None})
+            kind = _without_patterns(kind)
         try:
-            # An empty registry: the library's own would fetch a schema that this one refers to, from wherever it says.
-            return next(kind(schema, registry=cast("Any", Registry)()).iter_errors(value), None)
+            return next(kind(schema, registry=empty_registry()).iter_errors(value), None)
         except Exception as problem:  # of the library: references that lead nowhere, patterns of other languages
             if is_checked_next:
                 return None
             said = f"The schema of the output cannot be applied: {type(problem).__name__}."
             raise UnusableAnswer(said) from problem
+
+
+@cache
+def _without_patterns(kind: Any) -> Any:
+    from jsonschema import validators
+
+    return cast("Any", validators).extend(kind, {"pattern": None, "patternProperties": None})
 
 
 class OutputType:
