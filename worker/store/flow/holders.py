@@ -185,13 +185,15 @@ class HolderVerbs(StorePart):
         starts = [random.randrange(max(1, count - _MOST_CLEARED + 1)) for count in counts]
         places = zip(claims, starts, strict=True)
         reads = [("ZRANGE", key, start, start + _MOST_CLEARED - 1, "WITHSCORES") for key, start in places]
-        for part, found in zip(parts, context.database.pipeline("holders.stand", reads), strict=True):
-            names = [fields.name(each) for each in found[::2]]
-            controls = context.read_apart("holders.look", [[control_command(context.keys(each))] for each in names])
-            for name, claimed, control in zip(names, found[1::2], controls, strict=True):
-                if not isinstance(control, StateUnreadable) and _has_ended(control[0]):
-                    asked = {"op": "leave", "session": name, "claimed": float(claimed)}
-                    calls += _read_calls((part,), self._run("holders.leave", (part,), asked))
+        found = zip(parts, context.database.pipeline("holders.stand", reads), strict=True)
+        standing = [
+            (part, fields.name(stands[at]), stands[at + 1]) for part, stands in found for at in range(0, len(stands), 2)
+        ]
+        looks = [[control_command(context.keys(name))] for _, name, _ in standing]
+        for (part, name, claimed), control in zip(standing, context.read_apart("holders.look", looks), strict=True):
+            if not isinstance(control, StateUnreadable) and _has_ended(control[0]):
+                asked = {"op": "leave", "session": name, "claimed": float(claimed)}
+                calls += _read_calls((part,), self._run("holders.leave", (part,), asked))
         return calls
 
     def wake_called(self, calls: Iterable[Call]) -> list[StepRef]:
