@@ -1,7 +1,8 @@
 """Escapes characters that act instead of being read: in a terminal, in a log, or on the order of the text around them.
 
 These are control characters (C0, DEL, C1), overrides and isolates of the writing direction, invisible characters, line
-and paragraph separators, and halves of surrogate pairs. Joiners stay: emoji and some scripts need them.
+and paragraph separators, and halves of surrogate pairs. Joiners and variants of letters stay: emoji and some scripts
+need them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import re
 from typing import Final
 
 _ACTING: Final = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f\ud800-\udfff"
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff\ud800-\udfff"
 )
 _TEXT: Final = re.compile(f"[{_ACTING}]")
 _LINE: Final = re.compile(f"[\t\n{_ACTING}]")

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import { page } from "./page_globals.mjs";
 
+const { post } = await page("api.js");
 const { Feed } = await page("feed.js");
 
 let messages; // of the session, as the API has them
@@ -11,6 +12,7 @@ let held; // replies of GET …/messages that wait: {offset, limit, letGo}
 let isHolding;
 let isRefusing; // the header
 let refused; // how often
+let isCut; // replies arrive without their end
 let feed;
 
 const messageOf = (number) => ({ role: "assistant", content: `said ${number}` });
@@ -23,7 +25,13 @@ const until = async (isTrue) => {
 const contents = () => feed.view.messages.map((each) => each.content);
 const all = () => messages.map((each) => each.content);
 
+function cutOff() {
+  const pull = (controller) => controller.error(new TypeError("network error"));
+  return new Response(new ReadableStream({ pull }));
+}
+
 async function answer(url) {
+  if (isCut && !url.pathname.endsWith("/events")) return isCut();
   if (url.pathname.endsWith("/events")) {
     const body = new ReadableStream({ start: (controller) => (told = controller) });
     return new Response(body);
@@ -53,7 +61,7 @@ async function open(count) {
 }
 
 beforeEach(() => {
-  [told, held, isHolding, isRefusing, refused] = [null, [], false, false, 0];
+  [told, held, isHolding, isRefusing, refused, isCut] = [null, [], false, false, 0, null];
   globalThis.fetch = answer;
   globalThis.document = { hidden: false, addEventListener: () => {}, removeEventListener: () => {} };
 });
@@ -145,4 +153,29 @@ test("a read that is tried again does not run beside those of the start", async 
   isHolding = false;
   held.pop().letGo();
   await started;
+});
+
+test("what is cut off, or is the page of another server, is read again", async () => {
+  await open(1);
+  for (const reply of [cutOff, () => new Response("<p>Sign in to this network</p>")]) {
+    isCut = reply;
+    messages.push(messageOf(messages.length));
+    feed.refresh("messages");
+    await until(() => feed.view.problems.messages);
+    assert.equal(feed.view.problems.messages.status, 0);
+    isCut = null;
+    await until(() => contents().length === messages.length);
+    assert.deepEqual(contents(), all());
+  }
+});
+
+test("what was sent and got half of a reply is the same when it is sent again", async () => {
+  const keys = [];
+  globalThis.fetch = async (url, { headers }) => {
+    keys.push(headers["Idempotency-Key"]);
+    return keys.length < 2 ? cutOff() : Response.json({});
+  };
+  await assert.rejects(post("v1/sessions/s/fork", {}, { isOnce: true }), (refusal) => refusal.status === 0);
+  await post("v1/sessions/s/fork", {}, { isOnce: true });
+  assert.equal(keys[0], keys[1]);
 });

@@ -143,3 +143,10 @@ test("equal requests are one entry, under their agent in the order of the oldest
   assert.deepEqual(entries.map((entry) => entry.map((each) => each.id)), [[1, 4], [2], [3]]);
   assert.deepEqual(groupByAgent(entries).map(([agent, each]) => [agent, each.length]), [["b", 2], ["a", 1]]);
 });
+
+test("the pattern of a text is said, and left to the server, whose expressions are others", () => {
+  const slow = { type: "string", pattern: "^(a+)+$" }; // thirty letters would take a browser minutes
+  assert.match(planOf(slow, undefined).words, /of the form \^\(a\+\)\+\$/);
+  assert.deepEqual(errorsOf(planOf(slow, undefined), `${"a".repeat(30)}!`), {});
+  assert.deepEqual(errorsOf(planOf({ type: "string", pattern: "^\\w+$" }, undefined), "Jürgen"), {});
+});

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { page } from "./page_globals.mjs";
 
-const { clockTime } = await page("format.js");
+const { clockTime, firstLine, inert } = await page("format.js");
 const { makeAxis, unite } = await page("axis.js");
 const { countCalls, firstOpen, groupsOf, mergeSteps, rowsOf, sumUp } = await page("spans.js");
 const { entriesOf, stateOf, stepOf, whenItJoins } = await page("conversation.js");
@@ -224,4 +224,14 @@ test("a time of day names its zone, since the sentences of the server are in UTC
   assert.equal(clockTime("2026-11-30T10:45:00Z", Date.parse("2026-11-30T12:00:00Z")), "10:45 UTC");
   if (zone === undefined) delete process.env.TZ;
   else process.env.TZ = zone;
+});
+
+test("whatever would change a text unseen is written in it, and what letters are made of stays", () => {
+  const unseen = ["\u0000", "\u202e", "\u2066", "\ufeff", "\u200b", "\u2060", "\u00ad", "\u3164", "\u180e", "\ufe01", "\u2028", "\ud800"];
+  for (const each of unseen) assert.equal(inert(`48${each}12`), `48\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}12`);
+  assert.equal(inert("pay\u{e0041}\u{e0101}"), "pay\\u{e0041}\\u{e0101}");
+  const seen = "tab\tline\n\u{1f469}\u200d\u{1f680} \u2764\ufe0f \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645\r\n";
+  assert.equal(inert(seen), seen);
+  assert.equal(firstLine("4\u200b8"), "4\\u200b8");
+  assert.equal(firstLine("of\r\nWindows"), "of");
 });

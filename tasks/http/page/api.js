@@ -133,18 +133,20 @@ async function send(method, path, { query, body, key, version, signal }) {
     ...(version === undefined ? {} : { "If-Match": `"${version}"` }),
   });
   let response;
+  let text;
+  let value = null;
   try {
     response = await fetch(addressOf(path, query), { method, headers: sent, signal, body: JSON.stringify(body) });
+    const date = Date.parse(response.headers.get("Date") ?? "");
+    if (date) offsetMs = date + 500 - Date.now(); // the header has whole seconds
+    text = await response.text();
+    if (response.ok && response.status !== 204) value = parseExact(text);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal(0, "");
+    throw new Refusal(0, ""); // nothing came, half of it, or the page of another server
   }
-  const date = Date.parse(response.headers.get("Date") ?? "");
-  if (date) offsetMs = date + 500 - Date.now(); // the header has whole seconds
-  if (response.ok && response.status === 204) return null;
-  const text = await response.text().catch(() => "");
   if (!response.ok) throw refusalOf(response.status, text);
-  return parseExact(text);
+  return value;
 }
 
 /** A refusal from the text of a problem document (RFC 9457), or of anything else that a proxy may have sent. */

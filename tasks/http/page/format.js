@@ -1,8 +1,9 @@
 // Values as people read and write them: durations, numbers, money, times, and texts of others made inert.
 
 const THIN = "\u202f";
-// C0 and C1 controls but tab and line feed, and marks that change the direction of what follows.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
+// What acts instead of being read, or is not seen: controls, marks of direction, separators of lines, blanks without a
+// width, halves of surrogate pairs. Joiners and variants of letters stay: emoji and some scripts need them.
+const UNSEEN = /(?![\t\n\u180b-\u180d\u200c\u200d\ufe0e\ufe0f]|\r\n)[\p{Cc}\p{DI}\p{Zl}\p{Zp}\p{Cs}\ufff9-\ufffb]/gu;
 
 const INTEGER = /^[+-]?\d+$/;
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
@@ -73,14 +74,15 @@ export function clockTime(iso, nowMs) {
   return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${time}`;
 }
 
-/** Text of somebody else: controls and marks of direction are written as \u202e, so that they do nothing. */
+/** Text of somebody else: what acts or is not seen is written as \u202e, so that it does nothing. */
 export function inert(text) {
-  return String(text ?? "").replace(UNSEEN, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  const write = (code) => (code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`);
+  return String(text ?? "").replace(UNSEEN, (each) => write(each.codePointAt(0).toString(16)));
 }
 
 /** The first line of a text, inert, cut after so many characters. */
 export function firstLine(text, most = 160) {
-  const line = inert(String(text ?? "").slice(0, 4 * most).trim().split("\n", 1)[0]);
+  const line = inert(String(text ?? "").slice(0, 4 * most).trim().split(/\r?\n/, 1)[0]);
   const letters = [...line];
   return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : line;
 }

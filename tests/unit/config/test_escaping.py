@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from celery_agents.config.escaping import escape, escape_json, escape_line, indent
 
 ACTING = ["\x1b", "\x07", "\x00", "\r", "\x7f", "\x9b", "\x85", "\u202e", "\u2066", "\u200f", "\u200b", "\u2028"]
-ACTING += ["\ufeff", "\ud800", "\U000e0041"]
+ACTING += ["\ufeff", "\ud800", "\U000e0041", "\U000e0101", "\u3164", "\u034f", "\ufe01"]
 
 
 @pytest.mark.parametrize("char", ACTING)
@@ -22,7 +22,7 @@ def test_no_acting_character_stays_in_any_form(char: str) -> None:
     assert char not in escape_json(json.dumps(f"a{char}b", ensure_ascii=False))
 
 
-@pytest.mark.parametrize("text", ["plain", "a\tb\nc", "grüße 你好", "👩‍💻 joined", "می‌خواهم", "e\u0301"])
+@pytest.mark.parametrize("text", ["plain", "a\tb\nc", "grüße 你好", "👩‍💻 joined", "می‌خواهم", "e\u0301", "❤\ufe0f"])
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert escape(text) == text
 
