@@ -9,14 +9,17 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from celery_agents.worker.mcp import MCPServer, ServerConnections
-from celery_agents.worker.mcp.outages import ConnectionLost, ServerAway
+from celery_agents.worker.mcp.outages import AnswerUnreadable, ConnectionLost, ServerAway
 from celery_agents.worker.mcp.questions import RemoteCall
 
 from support.local_server import LocalServer, QuietHandler
+from support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -201,3 +204,78 @@ def test_a_text_that_ends_in_half_a_character_is_read(path: str) -> None:
         asyncio.run(use())
     finally:
         http.close()
+
+
+# Has one tool, whose result is what its argument says, in the words of the line that is written.
+TELLS = """
+import json, os, subprocess, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    given = asked.get("params", {}).get("arguments", {})
+    results = {
+        "initialize": {"protocolVersion": VERSION, "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}},
+        "tools/list": {"tools": [{"name": "put", "inputSchema": {"type": "object"}}]},
+        "tools/call": given.get("result"),
+    }
+    said = {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32601, "message": "Method not found"}}
+    if asked["method"] in results:
+        said = {"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]}
+    if "child" in given:
+        child = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        open(given["child"], "w").write(str(child.pid))
+        os._exit(1)
+    print(json.dumps([said] if given.get("is_batch") else said), flush=True)
+"""
+
+
+def call_told(arguments: dict[str, Any], version: str = "2025-06-18") -> object:
+    """The result of a call of the tool that is told it."""
+    script = TELLS.replace("VERSION", repr(version))
+    server = MCPServer(command=[sys.executable, "-S", "-c", script], name="crm", connect_timeout=timedelta(seconds=20))
+
+    async def use() -> object:
+        connection = ServerConnections().to(server, server.fixed_credentials)
+        try:
+            async with connection.use() as session, asyncio.timeout(10):
+                return await session.call(RemoteCall("put", arguments, "key"))
+        finally:
+            await connection.close()
+
+    return asyncio.run(use())
+
+
+ODD_RESULTS: list[tuple[dict[str, Any], object]] = [
+    ({"structuredContent": {"sum": 5}}, {"sum": 5}),
+    ({"content": None, "structuredContent": {"sum": 5}, "isError": None}, {"sum": 5}),
+    ({"content": [{"type": "text", "text": "paid"}, {"type": "hologram", "of": "it"}]},
+     "paid\n[hologram is left out: only text can be stored]"),
+    ({"content": [{"type": "image", "data": "no base64"}, "plain", {"type": "text", "text": None}, {"text": "paid"}]},
+     "[image is left out: only text can be stored]\nplain\n[text is left out: only text can be stored]\npaid"),
+    ({"content": [{"type": "resource", "resource": {"uri": "x", "text": "paid"}}, {"type": "resource_link", "uri": "at://x"}]},
+     "paid\nat://x"),
+    ({"content": "paid"}, "paid"),
+    ({"structuredContent": [1, 2]}, [1, 2]),
+    ({"content": [], "structuredContent": 0}, 0),
+    ({"structuredContent": "paid"}, "paid"),
+    ({"content": {"type": "text", "text": "paid"}}, "paid"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("result", "read"), ODD_RESULTS)
+def test_what_a_result_has_is_read_whatever_it_lacks(result: dict[str, Any], read: object) -> None:
+    assert call_told({"result": result}) == read
+
+
+def test_an_answer_in_a_batch_is_unreadable_at_once() -> None:
+    with pytest.raises(AnswerUnreadable, match="no message of the protocol"):
+        call_told({"result": {"content": []}, "is_batch": True})
+
+
+def test_children_of_a_command_that_has_died_end_with_its_connection(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionLost):
+        call_told({"child": str(tmp_path / "child")})
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: not Path(f"/proc/{child}/cmdline").is_file() or not Path(f"/proc/{child}/cmdline").read_bytes(),
+               "the child has ended", 5)  # fmt: skip

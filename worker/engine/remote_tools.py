@@ -57,7 +57,7 @@ class RemoteTools:
         self._steps = services.store.steps
         self._known = Recent[str, _Known](_CACHED_SERVERS)
         self._by_digest = Recent[str, ToolList](_CACHED_LISTS)
-        self._given_up: dict[str, float] = {}
+        self._given_up = Recent[str, float](_CACHED_SERVERS)
         self._kept_at = Recent[str, float](_CACHED_LISTS)
         self._agents = Recent[tuple[str, frozenset[tuple[str, str]]], Agent](_CACHED_AGENTS)
 
@@ -187,8 +187,8 @@ class RemoteTools:
         patience, now = server.patience.total_seconds(), self._services.monotonic()
         since_ms = run.loaded.delayed_since_ms
         if since_ms and run.loaded.now_ms - since_ms >= patience * 1000:
-            self._given_up[key] = now + patience  # the next steps do without at once
-        if self._given_up.get(key, now) > now:
+            self._given_up.put(key, now + patience)  # the next steps do without at once
+        if (self._given_up.get(key) or now) > now:
             return ""
         raise DriverError("mcp_server", str(answer), transient=True)
 

@@ -10,19 +10,18 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import httpx2
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+from .received import prepare_result, prepare_tools
+
 log = logging.getLogger(__name__)
 
 TOO_LARGE: Final = -31904
 """Code of the error that a request gets whose answer is longer than a message may be."""
-
-GIVEN_SCHEMA: Final = "x-celery-agents-given"
-"""The place of a tool's input schema, as the server gave it, in one that the library takes."""
 
 LARGE_BYTES: Final = 64_000
 """Messages longer than this are read two at a time, since a message in memory is many times as large as its text."""
@@ -277,6 +276,7 @@ class WatchedReader(_Watched):
             self._pace.forget_answer(message.id)
             if isinstance(message, JSONRPCResponse):
                 prepare_tools(message.result)
+                prepare_result(message.result)
 
 
 class WatchedWriter(_Watched):
@@ -291,44 +291,3 @@ class WatchedWriter(_Watched):
         await self._stream.send(item)
         if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
             self._open_questions.discard(item.message.id)
-
-
-def prepare_tools(result: Any) -> None:
-    """Change a page of a server's list of tools so that the library takes it, whatever one of the tools is like.
-
-    The library refuses the whole page for one tool that breaks the protocol, and would run a tool's output schema, with
-    its regular expressions, on each result. So a tool keeps what is used of it here, and its input schema goes along
-    under `GIVEN_SCHEMA` where the library would not take it.
-    """
-    tools: Any = result.get("tools")
-    if isinstance(tools, list):
-        result["tools"] = [_prepare(each) for each in cast("list[Any]", tools)]
-
-
-def _prepare(given: Any) -> dict[str, Any]:
-    tool = cast("dict[str, Any]", given if isinstance(given, dict) else {})
-    name, description, hints = tool.get("name"), tool.get("description"), tool.get("annotations")
-    kept: dict[str, Any] = {"name": name if isinstance(name, str) else ""}
-    if isinstance(description, str):
-        kept["description"] = description
-    if isinstance(hints, dict):
-        kept["annotations"] = {hint: each for hint, each in cast("Any", hints).items() if isinstance(each, bool)}
-    schema = tool.get("inputSchema")
-    kept["inputSchema"] = schema if _is_plain(schema) else {"type": "object", GIVEN_SCHEMA: schema}
-    return kept
-
-
-def _is_plain(schema: Any) -> bool:
-    """Whether the library takes this input schema, in every version of the protocol."""
-    if not isinstance(schema, dict):
-        return False
-    named = cast("dict[str, Any]", schema)
-    properties, required = named.get("properties", {}), named.get("required", [])
-    return (
-        named.get("type") == "object"
-        and isinstance(named.get("$schema", ""), str)
-        and isinstance(properties, dict)
-        and all(isinstance(each, (dict, bool)) for each in cast("Any", properties).values())
-        and isinstance(required, list)
-        and all(isinstance(each, str) for each in cast("list[Any]", required))
-    )

@@ -33,6 +33,7 @@ from .outages import (
     ToolFailed,
 )
 from .questions import InputAnswer, InputNeeded, Question, RemoteCall, TaskRunning
+from .received import GIVEN_SCHEMA, prepare_result
 from .server import MCPServer
 
 _TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -225,6 +226,7 @@ class ServerSession:
             lambda: self._open.session.send_request(_GetTask(params=_TaskParams(task_id=task_id)), _TaskState)
         )
         if state.status == "completed" and state.result is not None:
+            prepare_result(state.result)
             return read_result(types.CallToolResult.model_validate(state.result))
         asked = {} if state.status != "input_required" else state.input_requests or {}
         if new := {key: each for key, each in asked.items() if key not in answered}:
@@ -321,8 +323,6 @@ def _is_of_connection(error: MCPError) -> bool:
 
 
 def _remote_tool(tool: types.Tool) -> RemoteTool:
-    from .metering import GIVEN_SCHEMA
-
     hints: dict[str, Any] = {}
     if tool.annotations is not None:
         given = tool.annotations.model_dump(by_alias=True)
@@ -373,7 +373,7 @@ def read_result(result: types.CallToolResult) -> Any:
     Raises:
         MCPToolError: The result says that it is an error.
     """
-    texts = [_as_text(each) for each in result.content]
+    texts = [str(getattr(each, "text", "")) for each in result.content]
     if result.is_error:
         raise ToolFailed(_cut("\n".join(texts).strip() or _describe_structured(result.structured_content)))
     if not result.structured_content and (texts or result.structured_content is None):
@@ -396,16 +396,3 @@ def _unwrap(structured: dict[str, Any]) -> Any:
     """The plain value that a server has wrapped as {"result": …}; other content as it is."""
     value: Any = structured.get("result")
     return structured if len(structured) > 1 or value is None or hasattr(value, "keys") else value
-
-
-def _as_text(content: Any) -> str:
-    match content:
-        case types.TextContent():
-            return content.text
-        case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
-            return resource.text
-        case types.ResourceLink():
-            return str(content.uri)
-        case _:
-            kind = getattr(content, "mime_type", None) or type(content).__name__
-            return f"[{kind} is left out: only text can be stored]"

@@ -40,9 +40,9 @@ _POLL_SECONDS: Final = 0.01
 _LOG_LINE_BYTES: Final = 2_000
 _BROKEN: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, OSError)
 # Where libraries write the id of the request that an answer belongs to: at the beginning, or at the end.
-_ID_AT_BEGIN: Final = re.compile(rb'^\s*\{"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\b')
-_ID_AT_END: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-_IS_ANSWER: Final = re.compile(rb'\s*\{\s*("(jsonrpc|id)"\s*:\s*("2\.0"|\d+)\s*,\s*)*"(result|error)"\s*:')
+_ID_AT_BEGIN: Final = re.compile(rb'^\s*\[?\s*\{"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\b')
+_ID_AT_END: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\]?\s*$')
+_IS_ANSWER: Final = re.compile(rb'\s*\[?\s*\{\s*("(jsonrpc|id)"\s*:\s*("2\.0"|\d+)\s*,\s*)*"(result|error)"\s*:')
 _NO_MESSAGE: Final = "the answer is no message of the protocol"
 _END_BYTES: Final = 200
 # The rest of a line that is too long costs little, and other answers wait behind it.
@@ -211,13 +211,13 @@ async def _log_lines(errors: ByteReceiveStream) -> AsyncIterator[bytes]:
 
 
 async def _end(process: Process) -> None:
-    """Close the input, give the process time, then end its group."""
+    """Close the input, give the process time, then end its group: its children may live on without it."""
     with suppress(*_BROKEN):
         await _present(process.stdin).aclose()
-    if not await _has_ended(process, _GOODBYE_SECONDS):
-        await terminate_posix_process_tree(process, _KILL_SECONDS)
-        if not await _has_ended(process, _KILL_SECONDS):
-            log.warning("process %d of an MCP server is still there after SIGKILL", process.pid)
+    await _has_ended(process, _GOODBYE_SECONDS)
+    await terminate_posix_process_tree(process, _KILL_SECONDS)
+    if not await _has_ended(process, _KILL_SECONDS):
+        log.warning("process %d of an MCP server is still there after SIGKILL", process.pid)
     # Children of the server may hold its ends of the pipes: ours are no longer read.
     for stream in (process.stdout, process.stderr):
         with suppress(*_BROKEN):
