@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
+from openai import AsyncOpenAI
+from pydantic_ai.exceptions import FallbackExceptionGroup
 from pydantic_ai.messages import (
     ImageUrl,
     ModelMessage,
@@ -21,6 +25,9 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
 
@@ -30,7 +37,7 @@ from celery_agents.worker.drivers.pydantic_ai.acceptable import (
     AcceptableRequest,
     make_acceptable,
 )
-from celery_agents.worker.drivers.pydantic_ai.provider_rules import RULES, STRICTEST, ProviderRules
+from celery_agents.worker.drivers.pydantic_ai.provider_rules import RULES, STRICTEST, ProviderRules, rules_of
 from celery_agents.worker.drivers.pydantic_ai.sent_names import restore_names
 
 OPENAI, ANTHROPIC, GOOGLE = RULES["OpenAIChatModel"], RULES["AnthropicModel"], RULES["GoogleModel"]
@@ -264,3 +271,35 @@ def test_the_users_turn_is_the_first_and_answers_alternate_where_a_provider_want
     assert sent([first, more, question], OPENAI).messages == [first, more, question]
     usual = [question, first, question]
     assert all(a is b for a, b in zip(sent(usual, bedrock).messages, usual, strict=True))
+
+
+def test_an_answer_of_openais_responses_goes_to_both_interfaces_of_a_fallback_as_text() -> None:
+    sent_to: dict[str, Any] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent_to[request.url.path] = json.loads(request.content)
+        return httpx.Response(503, json={"error": {"message": "away"}})
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    provider = OpenAIProvider(openai_client=AsyncOpenAI(api_key="none", max_retries=0, http_client=http))
+    model = FallbackModel(OpenAIResponsesModel("gpt-5", provider=provider), OpenAIChatModel("gpt-5", provider=provider))
+    of_openai: dict[str, Any] = {"provider_name": "openai"}
+    answered = ModelResponse(
+        parts=[
+            ThinkingPart("hm", id="rs_1", signature="s", **of_openai),
+            ThinkingPart("", id="rs_2", signature="s", **of_openai),
+            TextPart("One moment.", id="msg_1", **of_openai),
+            ToolCallPart("look", {}, "call_1", id="fc_1", **of_openai),
+        ],
+        **of_openai,
+    )
+    history: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("hi")]), answered]
+    history.append(ModelRequest(parts=[result("call_1", "seen")]))
+    request = make_acceptable(AcceptableRequest(history, None, ModelRequestParameters()), rules_of(model))
+    with pytest.raises(FallbackExceptionGroup):
+        asyncio.run(model.request(request.messages, None, request.parameters))
+    # A call with its id needs the thought before it, and a thought's id is a field of chat completions.
+    assert not {key for each in sent_to["/v1/responses"]["input"] for key in each} & {"id", "encrypted_content"}
+    asked = sent_to["/v1/chat/completions"]["messages"][1]
+    assert set(asked) == {"role", "content", "tool_calls"}
+    assert asked["content"] == "<think>\nhm\n</think>\n\nOne moment."

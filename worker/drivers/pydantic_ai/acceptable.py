@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 NO_OUTPUT: Final = "(no output)"
 """What the model reads of an empty result."""
 
-_REASONING_ITEM: Final = "rs_"
-"""The ids of thoughts begin so in OpenAI's responses; in its chat completions they name the field they came in."""
+_ITEMS: Final = ("rs_", "msg_", "fc_")
+"""Ids begin so in OpenAI's responses, which take all of an answer or none; in its chat completions that of a thought
+names the field it came in."""
 
 NO_TEXT: Final = "(no text)"
 """What the model reads of a message that is blank."""
@@ -98,33 +99,20 @@ class _History:
         return _alternate(repaired) if self.rules.alternates else repaired
 
     def _response(self, message: ModelResponse) -> ModelResponse:
-        changed = False
-        parts: list[Any] = []
-        for part in message.parts:
-            repaired: Any = part
-            if part.part_kind == "tool-call":
-                repaired = self._call(part)
-            elif part.part_kind == "text":
-                repaired = self._text(part)
-            elif part.part_kind == "thinking":
-                repaired = self._thought(part)
-            changed = changed or repaired is not part
-            if repaired is not None:
-                parts.append(repaired)
-        return replace(message, parts=parts) if changed else message
+        repaired = [self._answer_part(part) for part in message.parts]
+        if all(a is b for a, b in zip(repaired, message.parts, strict=True)):
+            return message
+        return replace(message, parts=[part for part in repaired if part is not None])
 
-    def _thought(self, part: Any) -> Any:
-        if self.rules.has_thought_fields and (part.id or "").startswith(_REASONING_ITEM):
+    def _answer_part(self, part: Any) -> Any:
+        """A part of an answer; None for one that has to be left out."""
+        if self.rules.has_thought_fields and (getattr(part, "id", None) or "").startswith(_ITEMS):
+            if part.part_kind == "thinking" and not part.content:
+                return None
             part = replace(part, id=None)
-        whole = whole_unicode(part.content)
-        return part if whole is part.content else replace(part, content=whole, signature=None)  # one of other words
-
-    def _text(self, part: Any) -> Any:
-        """A text; None for a blank one that nothing refers to."""
-        if part.content.isspace() or not part.content:
-            return part if part.id else None
-        whole = whole_unicode(part.content)
-        return part if whole is part.content else replace(part, content=whole)
+        if part.part_kind == "tool-call":
+            return self._call(part)
+        return _answer_text(part) if part.part_kind in ("text", "thinking") else part
 
     def _call(self, part: ToolCallPart) -> ToolCallPart:
         call_id, name = self._new_id(part.tool_call_id), self.names.of_tool(part.tool_name)
@@ -181,6 +169,17 @@ class _History:
         if call_id == part.tool_call_id and name == part.tool_name and content is part.content:
             return part
         return replace(part, tool_call_id=call_id, tool_name=name, content=content)
+
+
+def _answer_text(part: Any) -> Any:
+    """A text or a thought in whole Unicode; None for a blank text that nothing refers to."""
+    is_text = part.part_kind == "text"
+    if is_text and (part.content.isspace() or not part.content):
+        return part if part.id else None
+    whole = whole_unicode(part.content)
+    if whole is part.content:
+        return part
+    return replace(part, content=whole) if is_text else replace(part, content=whole, signature=None)  # of other words
 
 
 def _alternate(messages: list[ModelMessage]) -> list[ModelMessage]:

@@ -157,6 +157,9 @@ STRICTEST: Final = ProviderRules(
 )
 """What every interface takes; for models of unknown ones, and for several models in one."""
 
+_MIXED: Final = replace(STRICTEST, has_thought_fields=True)
+"""The same for several models of which OpenAI's responses are one and its chat completions another."""
+
 _LOCAL: Final = frozenset({"TestModel", "FunctionModel"})
 """Models that ask no provider."""
 
@@ -166,8 +169,9 @@ def rules_of(model: Any) -> ProviderRules | None:
     wrapped = model.__dict__.get("wrapped")
     if wrapped is not None:
         return rules_of(wrapped)
-    if model.__dict__.get("models"):
-        return STRICTEST
+    if models := model.__dict__.get("models"):
+        found = [rules_of(each) for each in models]
+        return _MIXED if RULES["OpenAIResponsesModel"] in found and _OPENAI in found else STRICTEST
     names = [each.__name__ for each in type(model).__mro__]
     if not _LOCAL.isdisjoint(names):
         return None
