@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser.conftest import Watched
+from playwright.sync_api import Route
 
 from support.agents import call, plan
 from support.lab import Lab
@@ -20,6 +22,7 @@ from support.serve_process import ServeProcess
 from support.wait import wait_until
 
 HERE = Path(__file__).parent
+CHAT = ROOT / "examples" / "chat_page" / "chat.html"
 TOKEN = "token-of-admin-0123456789"
 ENV = {"CELERY_AGENTS_TOKEN_SECRET": "not-a-secret-but-long-enough"}
 SECRET = "whsec_bm90IGEgc2VjcmV0LCBidXQgbG9uZw=="
@@ -87,8 +90,7 @@ class Page:
 
     def __init__(self, served: ServeProcess) -> None:
         assert NODE is not None
-        page = ROOT / "examples" / "chat_page" / "chat.html"
-        command = [NODE, "chat_page.mjs", str(page), served.url, TOKEN, "asking"]
+        command = [NODE, "chat_page.mjs", str(CHAT), served.url, TOKEN, "asking"]
         self.process = subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def do(self, **command: Any) -> dict[str, Any]:
@@ -131,6 +133,29 @@ def test_the_example_page_talks_asks_and_comes_back(served: ServeProcess) -> Non
         assert len(page.wait_for("assistant", "refunded")["messages"]) == len(shown["messages"]) + 2
     finally:
         page.end()
+
+
+def test_a_dialog_of_the_example_page_that_is_cancelled_answers_nothing(watched: Watched) -> None:
+    page, sent = watched.page, list[Any]()
+    requests = [{"id": "a", "kind": "approval", "text": "Refund?"}, {"id": "q", "kind": "question", "text": "Which?"}]
+    replies = {"messages": {"messages": []}, "s": {"status": "waiting"}, "requests": {"requests": requests}}
+
+    def answer(route: Route) -> None:
+        name = route.request.url.partition("?")[0].rpartition("/")[2]
+        if name == "chat.html":
+            return route.fulfill(body=CHAT.read_text(), content_type="text/html")
+        if name == "answers":
+            sent.append(route.request.post_data_json)
+        return route.fulfill(status=404, json={}) if name == "events" else route.fulfill(json=replies.get(name, {}))
+
+    page.route("http://localhost/**", answer)
+    page.goto("http://localhost/chat.html?api=http://localhost#s")
+    for name in ("Deny", "Answer"):
+        page.get_by_role("button", name=name).click()  # its dialog is dismissed
+    page.once("dialog", lambda dialog: dialog.accept("Too late."))
+    with page.expect_request("**/answers"):
+        page.get_by_role("button", name="Deny").click()
+    assert sent == [{"answers": {"a": {"deny": "Too late."}}}]
 
 
 def test_the_javascript_of_the_page_gets_an_answer_and_the_events(tmp_path: Path) -> None:

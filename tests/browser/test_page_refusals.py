@@ -118,6 +118,24 @@ def test_a_session_is_read_while_its_stream_is_refused_or_cut_off(
     expect(box).to_have_value("What I have typed stays")
 
 
+def test_a_stream_that_says_nothing_more_is_opened_again(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page, held = watched.page, list[Route]()
+    job = completed(desk, "Thanks")
+    page.clock.install()
+    # The first one is as a connection that a router has forgotten.
+    page.route("**/events?*", lambda route: route.continue_() if held else held.append(route))
+    with page.expect_request("**/events?*"):
+        page.goto(f"{served.url}/sessions/{job.session_id}")
+    desk.client.send_message(job.session_id, "Where is order 4915?")
+    wait_for(desk, job, "completed")
+    page.clock.fast_forward(45_000)
+    expect(page.get_by_role("log", name="Messages").get_by_text("It was delivered on the 23rd.")).to_be_visible()
+    page.clock.fast_forward(20_000)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_a_session_that_is_deleted_while_it_is_shown_is_said_to_be_gone_once(
     desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
 ) -> None:

@@ -162,7 +162,8 @@ export class Feed {
       this.#set({ header, problem: null, result: this.#latest(header, this.view.results) });
     },
     messages: async () => {
-      const { transcript: { pieces }, view: { total } } = this;
+      const { transcript: { pieces }, view: { total, streamProblem } } = this;
+      if (streamProblem) this.#followedAt = serverNow(); // commits up to now are read before they are told
       this.#set(await readMessages(this.#get, this));
       const added = this.view.messages.slice(total - this.view.from).map((each) => each.content);
       // Those of commits that were told meanwhile stay, unless the reply has them.

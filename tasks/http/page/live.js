@@ -4,6 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 
 const LONGEST_MS = 15_000;
 const SOON_MS = 3_000;
+const SILENT_MS = 40_000; // the server says something every 15 seconds: a stream that says nothing is none any more
 const listeners = new Set();
 let state = { isLive: true, at: null };
 
@@ -63,9 +64,7 @@ export function usePolled(load, deps, seconds = 3, isOn = true) {
       }
       if (pause) timer = setTimeout(next, Math.min(pause * 2 ** failures, Math.max(LONGEST_MS, pause)));
     };
-    const next = () => {
-      if (!document.hidden && pause) read();
-    };
+    const next = () => !document.hidden && pause && read();
     if (!isOn) return undefined;
     refresh.current = read;
     document.addEventListener("visibilitychange", next);
@@ -92,11 +91,17 @@ export function followEvents(id, onItem, onProblem, after = "") {
   let cursor = after;
   let reading = null;
   let isOver = false;
+  let timer = 0;
+  const hear = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { onProblem(new Refusal(0, "")); read(); }, SILENT_MS);
+  };
   const read = async () => {
     reading?.abort();
     const mine = (reading = new AbortController());
     for (let failures = 0; !isOver && !document.hidden && !mine.signal.aborted; ) {
       try {
+        hear();
         const sent = headers({ Accept: "text/event-stream", ...(cursor ? { "Last-Event-ID": cursor } : {}) });
         const url = addressOf(sessionPath(id, "/events"), { live: "true" });
         const response = await fetch(url, { headers: sent, signal: mine.signal });
@@ -104,7 +109,7 @@ export function followEvents(id, onItem, onProblem, after = "") {
         tell(true);
         onProblem(null);
         failures = 0;
-        await readFrames(response.body, (frame) => {
+        await readFrames(response.body, hear, (frame) => {
           cursor = frame.id || cursor;
           onItem(frame);
         });
@@ -120,10 +125,7 @@ export function followEvents(id, onItem, onProblem, after = "") {
       await new Promise((resolve) => setTimeout(resolve, Math.min(500 * 2 ** failures, LONGEST_MS)));
     }
   };
-  const onVisible = () => {
-    if (document.hidden) reading?.abort();
-    else read();
-  };
+  const onVisible = () => (document.hidden ? reading?.abort() : read());
   document.addEventListener("visibilitychange", onVisible);
   read();
   return () => {
@@ -145,12 +147,13 @@ export function staleAfter(type) {
   return names;
 }
 
-/** Read frames of Server-Sent Events: {type, id, data}, data parsed as JSON. */
-async function readFrames(body, onFrame) {
+/** Read frames of Server-Sent Events: {type, id, data}, data parsed as JSON; `hear` is told of each piece. */
+async function readFrames(body, hear, onFrame) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ; ) {
     const { done, value } = await reader.read();
     if (done) return;
+    hear();
     const frames = (rest + value).split(/\r?\n\r?\n/);
     rest = frames.pop();
     for (const frame of frames) {
