@@ -107,5 +107,6 @@ class CeleryDurability(AbstractCapability[Any]):
             return response
         tell_used(response.usage)
         model = request_context.model
-        check_is_whole(response, rules_of(model), model.model_id, streamed=request_context.streaming)
+        rules = rules_of(model, response)
+        check_is_whole(response, rules, model.model_id, streamed=request_context.streaming)
         return receive(response, request_context.model_request_parameters)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pydantic_ai.models
 import pytest
 from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, TextPart, ThinkingPart, ToolCallPart
+from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 
@@ -108,6 +111,12 @@ def test_rules_are_those_of_the_interface() -> None:
     assert rules_of(Ours("m", provider=OpenAIProvider(api_key="x"))) is RULES["OpenAIChatModel"]
     assert rules_of(WrapperModel(openai)) is RULES["OpenAIChatModel"]
     assert rules_of(FallbackModel(openai, TestModel())) is STRICTEST
+    claude = AnthropicModel("m", provider=AnthropicProvider(api_key="x"))
+    several = WrapperModel(FallbackModel(openai, claude, TestModel()))
+    for provider, interface in (("openai", "OpenAIChatModel"), ("anthropic", "AnthropicModel")):
+        assert rules_of(several, replace(answer(), provider_name=provider)) is RULES[interface]
+    assert rules_of(several, answer()) is STRICTEST
+    assert rules_of(several, replace(answer(), provider_name="test")) is None
     assert rules_of(TestModel()) is None
     assert rules_of(FunctionModel(lambda messages, info: answer())) is None
 

@@ -164,13 +164,20 @@ _LOCAL: Final = frozenset({"TestModel", "FunctionModel"})
 """Models that ask no provider."""
 
 
-def rules_of(model: Any) -> ProviderRules | None:
-    """The rules of a model's provider; None for a model that asks none."""
+def rules_of(model: Any, response: Any = None) -> ProviderRules | None:
+    """The rules of a model's provider; None for a model that asks none.
+
+    Args:
+        response: What the model has answered: of several models in one the rules of the one that has. None: those of
+            what is asked.
+    """
     wrapped = model.__dict__.get("wrapped")
     if wrapped is not None:
-        return rules_of(wrapped)
+        return rules_of(wrapped, response)
     if models := model.__dict__.get("models"):
-        found = [rules_of(each) for each in models]
+        found = [rules_of(each) for each in models if response is None or each.system == response.provider_name]
+        if response is not None and len(set(found)) == 1:
+            return found[0]
         return _MIXED if RULES["OpenAIResponsesModel"] in found and _OPENAI in found else STRICTEST
     names = [each.__name__ for each in type(model).__mro__]
     if not _LOCAL.isdisjoint(names):

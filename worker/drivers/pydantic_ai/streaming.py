@@ -121,7 +121,7 @@ async def ask_streaming(
             raise interrupted_stream(model.model_id) from None  # it ended before it began, or is no stream
         await text.emit_all(stream)
         response = stream.get()
-    check_is_whole(response, rules_of(model), model.model_id, streamed=True)
+    check_is_whole(response, rules_of(model, response), model.model_id, streamed=True)
     return response
 
 
