@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.capabilities import PrepareTools, ProcessHistory
+from pydantic_ai.exceptions import ModelRateLimitError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
@@ -124,6 +126,19 @@ def test_the_text_of_an_exception_in_a_model_is_not_told() -> None:
     with submitted(PydanticAgent(model, name="agent", capabilities=[CeleryDurability()])) as (bench, session):
         bench.step(session)
         assert bench.record(session).stop_message == "function:fail: could not be asked (RuntimeError)."
+
+
+def test_an_agent_whose_models_all_slow_down_is_tried_again() -> None:
+    def busy() -> FunctionModel:
+        return FunctionModel(failing(ModelRateLimitError("m", "slow down")))
+
+    with submitted(PydanticAgent(FallbackModel(busy(), busy()), name="agent", capabilities=[CeleryDurability()])) as (
+        bench,
+        session,
+    ):
+        outcome = bench.step(session)
+        assert isinstance(outcome, RetryLater)
+        assert "asks to slow down" in outcome.reason
 
 
 async def break_off(messages: Any, info: Any) -> AsyncIterator[str]:

@@ -97,7 +97,7 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
     """
     from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
 
-    if (known := _of_ours(error, model)) is not None:
+    if (known := _of_ours(error, model) or _of_several(error, model, asked=asked)) is not None:
         return known
     error = _of_client(error, model)
     if isinstance(error, ModelHTTPError):
@@ -139,6 +139,16 @@ def _of_ours(error: Exception, model: str) -> CeleryAgentsError | None:
     if isinstance(error, SuspendedResponseExpired):
         return JobEnded("forgotten", f"{model} does not know the job any more")
     return error if isinstance(error, CeleryAgentsError) else None
+
+
+def _of_several(error: Exception, model: str, *, asked: bool) -> CeleryAgentsError | None:
+    """The errors of all models of a `FallbackModel` as one: the first that may pass, else the first."""
+    from pydantic_ai.exceptions import FallbackExceptionGroup
+
+    if not isinstance(error, FallbackExceptionGroup):
+        return None
+    found = [as_driver_error(each, model, asked=asked) for each in error.exceptions]
+    return next((each for each in found if isinstance(each, DriverError) and each.transient), found[0])
 
 
 def _of_client(error: Exception, model: str) -> Exception:
