@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 
 import pytest
@@ -134,6 +134,16 @@ def test_a_stream_that_says_nothing_more_is_opened_again(
     expect(page.get_by_role("log", name="Messages").get_by_text("It was delivered on the 23rd.")).to_be_visible()
     page.clock.fast_forward(20_000)
     expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_the_time_of_the_last_read_is_that_of_the_server(served: ServeProcess, watched: Watched) -> None:
+    page = watched.page
+    page.clock.install(time=datetime.now(UTC) + timedelta(hours=5))
+    page.goto(f"{served.url}/sessions")
+    shown = page.get_by_text(re.compile(r"Live, \d"))
+    expect(shown).to_be_visible()
+    told = datetime.strptime(shown.inner_text(), "Live, %H:%M:%S %Z").replace(tzinfo=UTC)
+    assert (datetime.now(UTC) - told + timedelta(seconds=30)).seconds < 90  # of whatever day
 
 
 def test_a_session_that_is_deleted_while_it_is_shown_is_said_to_be_gone_once(

@@ -143,7 +143,7 @@ async function send(method, path, { query, body, key, version, signal }) {
     if (response.ok && response.status !== 204) value = parseExact(text);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal(0, ""); // nothing came, half of it, or the page of another server
+    throw new Refusal(0); // nothing came, half of it, or the page of another server
   }
   if (!response.ok) throw refusalOf(response.status, text);
   return value;

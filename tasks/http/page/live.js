@@ -1,5 +1,5 @@
 // What keeps the page up to date: polled reads, and the one stream of a session's events. Both rest while it is hidden.
-import { addressOf, headers, refusalOf, Refusal, request, sessionPath } from "./api.js";
+import { addressOf, headers, refusalOf, Refusal, request, serverNow, sessionPath } from "./api.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 
 const LONGEST_MS = 15_000;
@@ -19,7 +19,7 @@ export function useConnection() {
 }
 
 function tell(isLive) {
-  state = { isLive, at: isLive ? Date.now() : state.at };
+  state = { isLive, at: isLive ? serverNow() : state.at };
   for (const each of listeners) each(state);
 }
 
@@ -94,7 +94,7 @@ export function followEvents(id, onItem, onProblem, after = "") {
   let timer = 0;
   const hear = () => {
     clearTimeout(timer);
-    timer = setTimeout(() => { onProblem(new Refusal(0, "")); read(); }, SILENT_MS);
+    timer = setTimeout(() => { onProblem(new Refusal(0)); read(); }, SILENT_MS);
   };
   const read = async () => {
     reading?.abort();
@@ -115,7 +115,7 @@ export function followEvents(id, onItem, onProblem, after = "") {
         });
       } catch (error) {
         if (mine.signal.aborted) return;
-        const problem = error instanceof Refusal ? error : new Refusal(0, "");
+        const problem = error instanceof Refusal ? error : new Refusal(0);
         if (problem.status === 0) tell(false);
         onProblem(problem);
         if ([401, 404, 410].includes(problem.status)) return; // it would be refused again
