@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -275,7 +275,7 @@ class PydanticAgentDriver(LaterAnswers):
 
     def _cost_of(self, messages: Sequence[ModelMessage], asked: Any) -> float | None:
         """The cost of the answers among these messages; None where one is unknown, and where there is none."""
-        answers = [message for message in messages if message.kind == "response"]
+        answers = list(_paid_answers(messages))
         model, price = (self._agent.model, self._options.price) if asked is None else (asked, None)
         costs = [price_of(answer, model, price) for answer in answers]
         known = [cost for cost in costs if cost is not None]
@@ -492,7 +492,18 @@ def _failure_of_answer(
 
 def _usage_of(messages: Sequence[ModelMessage]) -> InferenceUsage:
     """The usage of the answers among these messages."""
-    return sum((inference_usage(each.usage) for each in messages if each.kind == "response"), NO_USAGE)
+    return sum((inference_usage(each.usage) for each in _paid_answers(messages)), NO_USAGE)
+
+
+def _paid_answers(messages: Iterable[ModelMessage]) -> Iterator[ModelResponse]:
+    """The answers among these messages, and those in whose place a fallback has asked its next model."""
+    for each in messages:
+        if each.kind == "response":
+            yield each
+            for tried in each.failed_attempts or ():
+                if tried.usage is not None:
+                    names = {"provider_name": tried.provider_name, "model_name": tried.model_name}
+                    yield replace(each, usage=tried.usage, **names)
 
 
 def _finish_reason(response: ModelResponse, *, has_calls: bool) -> FinishReason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -21,11 +22,17 @@ _PARTS: Final = "pydantic_ai_parts"
 _TOO_LARGE_QUEUE: Final = "[The messages that the tool has enqueued are left out: they are too large to be stored.]"
 
 
+_KIND_OF_ERROR: Final = re.compile(r"\w*(?:: status_code: \d{3})?")
+
+
 def dump_messages(messages: Sequence[ModelMessage]) -> Any:
-    """Messages as JSON."""
+    """Messages as JSON; of what providers have said to attempts that failed, which can repeat a key, the kind alone."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+    dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+    for attempt in (attempt for each in dumped for attempt in each.get("failed_attempts") or ()):
+        attempt["error"] = attempt["error"] and _KIND_OF_ERROR.match(attempt["error"])[0]  # type: ignore[index]
+    return dumped
 
 
 def load_messages(stored: Any) -> list[ModelMessage]:

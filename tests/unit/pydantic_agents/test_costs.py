@@ -116,6 +116,23 @@ def test_the_cost_limit_of_pydantic_ai_counts_over_the_steps() -> None:
     assert str(own.value) in str(bench.record(session).errors)
 
 
+def is_rejected(response: ModelResponse) -> bool:
+    """Whether a fallback asks its next model."""
+    return response.text == "no"
+
+
+def test_an_answer_that_a_fallback_has_rejected_was_paid_as_well() -> None:
+    def says(text: str, tokens: int) -> FunctionModel:
+        usage = RequestUsage(input_tokens=tokens, output_tokens=1)
+        return FunctionModel(lambda messages, info: ModelResponse([TextPart(text)], usage=usage))
+
+    several = FallbackModel(says("no", 2), says("yes", 3), fallback_on=[is_rejected])
+    bench, session = run(PydanticAgent(several, name="costly", capabilities=[CeleryDurability(price=PRICE)]))
+    record = bench.record(session)
+    assert (record.status, record.final_response, record.cost) == ("completed", "yes", 5.0)
+    assert (record.usage["input"], record.usage["output"], record.usage["requests"]) == (5, 2, 2)
+
+
 KNOWN = OpenAIChatModel("gpt-4o-mini", provider=OpenAIProvider(api_key="not-a-real-key"))
 UNKNOWN = OpenAIChatModel("my-own", provider=OpenAIProvider(api_key="not-a-real-key"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.capabilities import PrepareTools, ProcessHistory
-from pydantic_ai.exceptions import ModelRateLimitError
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelRateLimitError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -139,6 +139,22 @@ def test_an_agent_whose_models_all_slow_down_is_tried_again() -> None:
         outcome = bench.step(session)
         assert isinstance(outcome, RetryLater)
         assert "asks to slow down" in outcome.reason
+
+
+def test_what_a_provider_has_said_to_a_model_of_a_fallback_is_not_kept() -> None:
+    refused = ModelHTTPError(401, "m", body={"error": {"message": "Incorrect API key provided: sk-17"}})
+    lost = ModelAPIError("m", "the stream of sk-17 has ended")
+    models = [FunctionModel(failing(refused)), FunctionModel(failing(lost)), TestModel(custom_output_text="done")]
+    with submitted(PydanticAgent(FallbackModel(*models), name="agent", capabilities=[CeleryDurability()])) as (
+        bench,
+        session,
+    ):
+        bench.run(session)
+        assert bench.record(session).final_response == "done"
+        kept = str(bench.state(session).to_json())
+        assert "ModelHTTPError: status_code: 401" in kept
+        assert "ModelAPIError" in kept
+        assert "sk-17" not in kept
 
 
 async def break_off(messages: Any, info: Any) -> AsyncIterator[str]:
