@@ -26,6 +26,7 @@
     ├── StoreUnavailable            no answer in time; the write may have happened
     │   ├── ArchiveUnavailable      the archive does not answer, or refuses
     │   ├── StoreForbidden          this Redis user may not do that
+    │   ├── LoginRefused            Redis refuses user or password (also a ConfigurationError)
     │   └── NotConfirmed            written, and too few replicas have it yet
     ├── StoreFull                   the store refuses writes for want of memory
     ├── StateUnreadable             stored data that are damaged or incomplete
@@ -336,6 +337,10 @@ class ArchiveUnavailable(StoreUnavailable):
 
 class StoreForbidden(StoreUnavailable):
     """The store refuses this user the command or the key."""
+
+
+class LoginRefused(StoreUnavailable, ConfigurationError):
+    """The store refuses user or password. At start these are wrong; later they may have been changed, and come back."""
 
 
 class NotConfirmed(StoreUnavailable):

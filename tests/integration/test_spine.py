@@ -13,15 +13,19 @@ from typing import Any
 import pytest
 import redis
 
+from celery_agents import AgentClient
 from celery_agents.tasks.app import create_app
 from celery_agents.tasks.names import STEP
 from celery_agents.tasks.observability.waiting_reasons import waiting_reason
 
-from support.agents import call, driver_key
+from support.agents import call, driver_key, plan
 from support.lab import Lab
+from support.ledger import Ledger
 from support.product import ROOT
 from support.redis_keys import count_entries
+from support.redis_server import RedisServer
 from support.wait import wait_until
+from support.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -157,6 +161,26 @@ def test_a_redis_that_is_gone_for_five_seconds_under_load_loses_nothing(new_lab:
     assert not verdict.violations, str(verdict)
     assert verdict.counts["model_calls_extra"] == 0, "an answer was held until Redis was back, and not asked for again"
     assert verdict.counts["outcome_unknown"] == 0
+
+
+def test_a_password_that_is_refused_for_a_while_costs_no_paid_answer(
+    redis_server: RedisServer, new_worker: Callable[..., WorkerProcess], ledger: Ledger
+) -> None:
+    with redis_server.client() as admin:
+        admin.acl_setuser("w", enabled=True, passwords="+first", keys="*", channels="*", commands=["+@all"])
+        worker = new_worker(redis_server.url().replace("//", "//w:first@"), agents="support.agents", env=ledger.env)
+        with AgentClient(redis_server.url()) as client:
+            job = client.submit("planned", plan([call("pure", work="a")], gate="driver"))
+            key = driver_key(job.execution_id, 1)
+            wait_until(lambda: ledger.deliveries()[key] == 1, "its model is asked", 20)
+            admin.acl_setuser("w", enabled=True, passwords=["-first", "+second"])
+            admin.execute_command("CLIENT", "KILL", "USER", "w")
+            ledger.open("driver")
+            worker.wait_for_text(f"of session {job.session_id} waits: Redis refuses this user")
+            admin.acl_setuser("w", enabled=True, passwords="+first")
+            assert job.result(timeout=30).status == "completed"
+        assert ledger.deliveries()[key] == 1
+        admin.acl_deluser("w")
 
 
 def test_a_message_that_nobody_should_have_sent_changes_nothing(new_lab: Callable[..., Lab]) -> None:

@@ -92,5 +92,5 @@ def _store(database: Database, key: str, wanted: int | None) -> Reply:
     writes: list[Command] = [("SET", key, layout, "NX"), ("GET", key)]
     try:
         return database.pipeline("shards.first", writes)[1]
-    except (ConfigurationError, StoreForbidden):
+    except StoreForbidden:
         return layout.encode()

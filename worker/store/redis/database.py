@@ -25,6 +25,7 @@ from ...errors import (
     WRONG_TYPE,
     CeleryAgentsError,
     ConfigurationError,
+    LoginRefused,
     StateUnreadable,
     StoreForbidden,
     StoreFull,
@@ -348,8 +349,8 @@ def _translate(error: Exception) -> Exception:
         return StoreForbidden(f"Redis has no such command: {text}")  # it repeats arguments, such as any session's id
     if "OOM" in text or text.startswith("command not allowed when used memory"):
         return StoreFull("Redis is at its memory limit and refuses writes; free memory or raise maxmemory")
-    if isinstance(error, AuthenticationError) or text.startswith(("NOAUTH", "NOPERM", "WRONGPASS")):
-        return ConfigurationError(f"Redis refuses this user: {text}")
+    if isinstance(error, AuthenticationError):
+        return LoginRefused(f"Redis refuses this user: {text}")
     if isinstance(error, NoPermissionError):
         return StoreForbidden(f"Redis refuses this user: {text}")
     if "WRONGTYPE" in text:  # a script says first where it was
@@ -361,8 +362,6 @@ def _unavailable(error: Exception) -> Exception:
     refused = _translate(error)
     if refused is not error:
         return refused
-    if isinstance(error, AuthenticationError):
-        return ConfigurationError(f"Redis refuses this user: {error}")
     if isinstance(error, (RedisIsAway, MasterNotFoundError)):
         return StoreUnavailable(f"Redis is away: {error}")
     if isinstance(error, MaxConnectionsError):
