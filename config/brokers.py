@@ -38,5 +38,5 @@ def _database_of(url: str) -> tuple[str, str, int, str]:
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return ("unix", parts.path, 0, parts.query)
-    (number,) = parse_qs(parts.query).get("db", [parts.path.strip("/")])[-1:]
+    (number,) = parse_qs(parts.query).get("db", [parts.path.strip("/")])[:1]
     return (parts.scheme, parts.hostname or "localhost", parts.port or 6379, number or "0")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 from kombu import Exchange, Queue
 
 from .brokers import is_redis
-from .redis_urls import SENTINEL_SECONDS, SentinelUrl, uses_sentinels
+from .redis_urls import ONE_SERVER, SENTINEL_SECONDS, SentinelUrl, uses_sentinels
 from .settings import GROUP_MARK, Settings
+from .urls import split_url
 
 GREENLETS: Final = "celery_agents.tasks.consumer.pool:TaskPool"
 """Our own pool, as Celery's setting `worker_pool` takes it."""
@@ -150,7 +151,19 @@ def own_sentinel_url(url: str, options: Mapping[str, Any], *, is_tls: bool) -> s
 
 
 def _kombu_url(url: str) -> str:
-    return "redis+socket://" + url.removeprefix("unix://") if url.startswith("unix://") else url
+    """Write the URL of one Redis for kombu, which takes no options of redis-py and checks no certificate unasked."""
+    if not url.startswith(ONE_SERVER):
+        return url
+    parts = split_url(url)
+    options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    user, at, host = parts.netloc.rpartition("@")
+    if not at and "password" in options:
+        user, at = f"{quote(options.get('username', ''), safe='')}:{quote(options['password'], safe='')}", "@"
+    if parts.scheme == "unix":
+        return f"redis+socket://{user}{at}{host}{parts.path}?virtual_host={options.get('db', '0')}"
+    tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    query = f"?{urlencode({'ssl_cert_reqs': 'required', **tls})}" if parts.scheme == "rediss" else ""
+    return f"{parts.scheme}://{user}{at}{host}/{options.get('db', parts.path.strip('/'))}{query}"
 
 
 def pool_name(pool_class: type) -> str:

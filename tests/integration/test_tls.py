@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 import trustme
+from kombu.exceptions import OperationalError
 
 from celery_agents import AgentClient, AsyncAgentClient
+from celery_agents.config.settings import Settings
+from celery_agents.tasks.app import create_app
 from celery_agents.worker.errors import StoreUnavailable
 
 from support.agents import call, plan
@@ -70,5 +73,9 @@ def test_jobs_survive_a_killed_worker_over_tls(
 
 
 def test_a_redis_whose_certificate_nobody_vouches_for_is_told_nothing(port: int) -> None:
+    url = f"rediss://127.0.0.1:{port}/0"
     with pytest.raises(StoreUnavailable, match="certificate"):
-        AgentClient(f"rediss://127.0.0.1:{port}/0").submit("planned", plan())
+        AgentClient(url).submit("planned", plan())
+    app = create_app(Settings.build(redis_url=url))
+    with app.connection_for_write() as broker, pytest.raises(OperationalError, match="certificate"):
+        broker.ensure_connection(max_retries=1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
+
 import pytest
+from kombu import Connection
 
 from celery_agents.config.brokers import is_redis, shares_a_database, takes_steps_itself
 from celery_agents.config.celery import celery_configuration, own_sentinel_url
@@ -118,6 +121,40 @@ def test_over_tls_kombu_checks_certificates_of_servers_and_sentinels() -> None:
     assert configured["broker_use_ssl"]["ssl_ca_certs"] == "/ca.pem"
     assert configured["broker_use_ssl"]["ssl_cert_reqs"].name == "CERT_REQUIRED"
     assert configured["broker_transport_options"]["sentinel_kwargs"]["ssl"] is True
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("redis://h:1/3?socket_timeout=7&health_check_interval=30&client_name=x", ("h", 1, "3", None, None)),
+        ("redis://me:pass%40word@h?db=3&max_connections=5", ("h", None, "3", "me", "pass@word")),
+        ("redis://h/0?username=me&password=pass%40word", ("h", None, "0", "me", "pass@word")),
+        ("redis://[::1]:7/2", ("::1", 7, "2", None, None)),
+    ],
+)
+def test_kombu_gets_one_server_without_the_options_that_it_does_not_know(url: str, place: tuple[object, ...]) -> None:
+    made = Connection(celery_configuration(Settings.build(redis_url=url))["broker_url"])
+    assert (made.hostname, made.port, made.virtual_host, made.userid, made.password) == place
+
+
+def test_kombu_finds_the_database_behind_a_unix_socket() -> None:
+    made = Connection(
+        celery_configuration(Settings.build(redis_url="unix:///tmp/s?db=3&socket_timeout=2"))["broker_url"]
+    )
+    assert made.hostname == "socket:///tmp/s?virtual_host=3"
+
+
+@pytest.mark.parametrize(
+    ("url", "checks"),
+    [
+        ("rediss://h/0", ssl.CERT_REQUIRED),
+        ("rediss://h/0?ssl_ca_certs=/ca.pem", ssl.CERT_REQUIRED),
+        ("rediss://h/0?ssl_cert_reqs=none", ssl.CERT_NONE),
+    ],
+)
+def test_over_tls_kombu_checks_the_certificate_of_one_server(url: str, checks: ssl.VerifyMode) -> None:
+    made = Connection(celery_configuration(Settings.build(redis_url="redis://h/0", broker_url=url))["broker_url"])
+    assert made.ssl["ssl_cert_reqs"] is checks
 
 
 def test_the_sentinels_of_an_existing_app_are_those_of_the_store() -> None:

@@ -19,6 +19,12 @@ URLS = ["redis://host/0", "rediss://host/0", "redis+sentinel://one,two/mymaster/
         ("protocol=3&encoding=latin-1", "leave out encoding, protocol"),
         ("no_such_option=1", "no_such_option"),
         ("db=x", "Invalid value for 'db'"),
+        ("retry=3", "leave out retry"),
+        ("retry_on_error=x", "leave out retry_on_error"),
+        ("socket_timeout=0", "socket_timeout must be more than 0"),
+        ("socket_timeout=nan", "socket_timeout must be more than 0"),
+        ("socket_connect_timeout=-1", "socket_connect_timeout must be more than 0"),
+        ("socket_connect_timeout=inf", "at most 86400 s"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_refused_before_anything_is_sent(url: str, option: str, said: str) -> None:

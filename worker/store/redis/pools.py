@@ -24,8 +24,11 @@ from .outages import RedisIsAway
 # redis-py's classes are not typed far enough for a strict check.
 # Each with the value that holds anyway, which a URL may say.
 _OWN_OPTIONS: Final = {
-    "protocol": "2", "encoding": "utf-8", "encoding_errors": "strict", "decode_responses": "", "parser_class": ""
+    "protocol": "2", "encoding": "utf-8", "encoding_errors": "strict", "decode_responses": "", "parser_class": "",
+    "retry": "", "retry_on_error": "",
 }  # fmt: skip
+_TIME_LIMITS: Final = ("socket_timeout", "socket_connect_timeout")
+_LONGEST_SECONDS: Final = 86_400.0
 _ConnectionPool: Final[Any] = ConnectionPool
 _Sentinel: Final[Any] = Sentinel
 # A host that is gone lets each look at its Sentinel take a second.
@@ -70,11 +73,14 @@ def _parse_url(url: str) -> dict[str, Any]:
     """redis-py's options of a URL.
 
     Raises:
-        ValueError: It is none, or an option would change what Redis answers.
+        ValueError: It is none, or an option would change what Redis answers, or how often it is asked.
     """
     given: dict[str, Any] = _connection.parse_url(url)
     if own := sorted(name for name in _OWN_OPTIONS & given.keys() if str(given[name]) != _OWN_OPTIONS[name]):
-        raise ValueError(f"leave out {', '.join(own)}: this package chooses the form of answers itself")
+        raise ValueError(f"leave out {', '.join(own)}: this package chooses the form of answers and the retries itself")
+    for name in _TIME_LIMITS:
+        if not 0 < given.get(name, 1) <= _LONGEST_SECONDS:
+            raise ValueError(f"{name} must be more than 0 and at most {_LONGEST_SECONDS:.0f} s")
     return given
 
 
