@@ -47,10 +47,8 @@ def derive_id(key: Any, what: str) -> str:
         return uuid.uuid4().hex
     if not isinstance(key, str) or not key or len(key) > _KEY_CHARS:
         raise InvalidInput("idempotency_key", key, f"use a text of 1 to {_KEY_CHARS} characters.")
-    try:
-        return uuid.uuid5(_NAMESPACE, f"{what}:{key}").hex
-    except UnicodeEncodeError:
-        raise InvalidInput("idempotency_key", key, "it holds half a surrogate pair; use valid Unicode.") from None
+    freeze(key, "idempotency_key")
+    return uuid.uuid5(_NAMESPACE, f"{what}:{key}").hex
 
 
 def read_address(at: Any, name: str = "at") -> StepAddress | None:
@@ -204,6 +202,7 @@ def check_part(field: str, value: Any) -> str | None:
     """Check a text that is looked for, or None."""
     if value is not None and (not isinstance(value, str) or not value.strip()):
         raise InvalidInput(field, value, "give a part of the text that is looked for, or None.")
+    freeze(value, field)  # half a surrogate pair would be in no text
     return value
 
 

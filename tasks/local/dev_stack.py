@@ -13,6 +13,7 @@ from typing import Final, Self
 from urllib.parse import quote
 
 from ...config.settings import Settings
+from ...worker.errors import ConfigurationError
 from .child_processes import Child
 from .embedded_redis import LOOPBACK, EmbeddedRedis, free_port
 
@@ -148,10 +149,18 @@ class DevStack:
 
 
 def archive_environment(settings: Settings, data: Path) -> dict[str, str]:
-    """The archive of a stack: that of its settings, else a file in its data folder, where the extra is installed."""
+    """The archive of a stack: that of its settings, else a file in its data folder, where the extra is installed.
+
+    Raises:
+        ConfigurationError: No URL can name the folder.
+    """
     if settings.archive_url is not None or importlib.util.find_spec("sqlalchemy") is None:
         return {}
-    return {"CELERY_AGENTS_ARCHIVE_URL": f"sqlite:///{quote(str((data / 'history.db').resolve()))}"}
+    try:
+        path = quote(str((data / "history.db").resolve()))
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"the name {str(data)!r} is no UTF-8; give another --data-dir") from None
+    return {"CELERY_AGENTS_ARCHIVE_URL": f"sqlite:///{path}"}
 
 
 def flower_is_installed() -> bool:

@@ -97,6 +97,10 @@ def test_wrong_settings_get_a_sentence_and_an_exit_code(
         (["list", "--redis-url", "redis://a?no_such_option=1"], "no_such_option"),
         (["list", "--redis-url", "redis://a?decode_responses=true"], "leave out decode_responses"),
         (["list", "--agent", "\udcff"], "use an agent's name"),
+        (["list", "--text", "\udcff"], "text: this text holds half of a surrogate pair"),
+        (["list", "--error", "a\udcff"], "error: this text holds half of a surrogate pair"),
+        (["submit", "a", "hi", "-k", "\udcff"], "idempotency_key: this text holds half of a surrogate pair"),
+        (["up", "--data-dir", "caf\udce9"], "is no UTF-8; give another --data-dir"),
     ],
 )
 def test_what_a_parser_below_us_chokes_on_is_a_usage_error(
