@@ -66,6 +66,7 @@ def run_celery_command(app: Celery, arguments: Sequence[str]) -> int:
         Exit code of the command. `Celery.worker_main` does the same and drops it.
     """
     from celery.bin.celery import celery as celery_command
+    from click import Abort
 
     app_option, *_ = celery_command.params
     for option in celery_command.params:
@@ -73,4 +74,7 @@ def run_celery_command(app: Celery, arguments: Sequence[str]) -> int:
     app_option.default = app
     # A person's wish that is no option of Celery alone (https://no-color.org); any text turns colors off.
     colors = ["--no-color"] if os.environ.get("NO_COLOR") else []
-    return int(celery_command.main(args=[*colors, *arguments], standalone_mode=False) or 0)
+    try:
+        return int(celery_command.main(args=[*colors, *arguments], standalone_mode=False) or 0)
+    except Abort:  # click's name of Ctrl-C
+        raise KeyboardInterrupt from None
