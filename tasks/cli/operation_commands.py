@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -69,7 +70,7 @@ def doctor(app: AppOption = None, json: AsJson = False, redis_url: RedisUrl = No
     if code is ExitCode.DONE and any(finding.level is Level.FAIL for finding in findings):
         code = ExitCode.FAILED
     for line in map(as_json, map(asdict, findings)) if json else _format(findings):
-        typer.echo(line)
+        typer.echo(line, color=False if os.environ.get("NO_COLOR") else None)  # https://no-color.org
     raise typer.Exit(code)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 
@@ -43,3 +45,14 @@ def test_no_connection_gets_the_number_of_a_stream_that_is_closed(closed: str) -
     )
     done = subprocess.run(["/bin/sh", "-c", f'{sys.executable} -c "{code}" {closed}'], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("value", "is_colored"), [("", True), ("1", False)])
+def test_a_terminal_gets_colors_unless_its_user_wants_none(value: str, is_colored: bool) -> None:
+    terminal, ours = pty.openpty()
+    line = [sys.executable, "-m", "celery_agents", "doctor", "--redis-url", "redis://127.0.0.1:1"]
+    subprocess.run(line, stdout=ours, stderr=subprocess.DEVNULL, env={**os.environ, "NO_COLOR": value}, check=False)
+    os.close(ours)
+    said = os.read(terminal, 65_536)
+    os.close(terminal)
+    assert (b"does not answer" in said, b"\x1b[31m" in said) == (True, is_colored)
