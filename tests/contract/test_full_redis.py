@@ -13,6 +13,7 @@ from celery_agents.worker.errors import (
     SessionNotFound,
     StateUnreadable,
     StoreFull,
+    StoreUnavailable,
 )
 from celery_agents.worker.store import Attempt, NewDelta
 from celery_agents.worker.store.redis.database import connect
@@ -57,6 +58,17 @@ def test_a_full_redis_refuses_a_submit_and_writes_nothing(on_redis: Bench, full:
         on_redis.submit("another", execution=uuid.uuid4().hex)
     with pytest.raises(SessionNotFound):
         on_redis.store.sessions.header("another")
+
+
+def test_a_table_of_clients_that_is_full_says_what_to_do(redis_server: RedisServer) -> None:
+    with redis_server.client() as admin:
+        (most,) = admin.config_get("maxclients").values()
+        admin.config_set("maxclients", 1)
+        database = connect(redis_server.url(), timeout_seconds=5, connections=1, name="contract")
+        with pytest.raises(StoreUnavailable, match="raise maxclients, or end clients"):
+            database.pipeline("any", [("PING",)])
+        admin.config_set("maxclients", most)
+    database.close()
 
 
 def test_a_full_redis_takes_a_deletion_which_makes_room(on_redis: Bench, full: Full) -> None:

@@ -36,7 +36,7 @@ from ..database import USED_PRIMARIES, Changed, Command, Confirmation, Guard, Re
 from ..primaries import REPLICATION, replication_id
 from .connection import PlainSocket, RedisConnection
 from .connections import RedisConnections
-from .outages import RedisIsAway, find_slot, find_wrong_url
+from .outages import RedisIsAway, find_outage, find_slot, find_wrong_url
 from .pools import make_pool
 from .scripts import SCRIPTS
 from .topology import keys_of
@@ -362,8 +362,9 @@ def _unavailable(error: Exception) -> Exception:
     refused = _translate(error)
     if refused is not error:
         return refused
-    if isinstance(error, (RedisIsAway, MasterNotFoundError)):
-        return StoreUnavailable(f"Redis is away: {error}")
+    away = error if isinstance(error, (RedisIsAway, MasterNotFoundError)) else find_outage(error)
+    if away is not None:
+        return StoreUnavailable(f"Redis is away: {away}")
     if isinstance(error, MaxConnectionsError):
         return StoreUnavailable(
             "all connections of this process to Redis are in use; raise CELERY_AGENTS_REDIS_CONNECTIONS, or wait in "
