@@ -8,6 +8,7 @@ of any unfinished request. Prompts, answers, arguments and results are never in 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ...worker.engine.run import Run
 
 _NAME: Final = "celery-agents"
+_LAST_SECONDS: Final = 5.0
 _fixed_ids: Final[ContextVar[tuple[int, int] | None]] = ContextVar("celery_agents_trace_ids", default=None)
 
 
@@ -59,8 +61,10 @@ class Tracing(StepObserver):
         self._open: dict[str, _OpenStep] = {}
 
     def close(self) -> None:
-        """Send the spans that are not sent yet."""
-        self._provider.force_flush(5_000)
+        """Send the spans that are not sent yet, for a few seconds: the SDK waits for a receiver as long as it drips."""
+        sending = threading.Thread(target=self._provider.force_flush, name="celery-agents-traces", daemon=True)
+        sending.start()
+        sending.join(_LAST_SECONDS)
 
     def step_begun(self, run: Run) -> None:
         """See `StepObserver`. The span is current until the step ends: spans of drivers and tools are its children."""
@@ -221,7 +225,7 @@ def _make_provider() -> Any:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     resource = Resource.create({"service.name": _NAME}).merge(OTELResourceDetector().detect())
-    provider = TracerProvider(resource=resource)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # it would wait once more; see `Tracing.close`
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from celery_agents.flow import ConcurrencyLimit, SpendCap
 from celery_agents.tasks.observability.tracing import derive_root_span_id, derive_trace_id
 
 from support.deployed import DEPLOY
+from support.local_server import LocalServer, QuietHandler
 from support.post_receiver import PostReceiver
 from support.processes import free_port
 from support.product import ROOT
@@ -253,6 +256,35 @@ def test_a_metrics_port_that_is_taken_is_said(new_worker: Callable[..., WorkerPr
     worker = new_worker(env={"CELERY_AGENTS_METRICS_PORT": port}, wait=False)
     assert worker.wait(30) != 0
     assert "choose another CELERY_AGENTS_METRICS_PORT" in worker.text()
+
+
+class Dripping(QuietHandler):
+    """Begins an answer to each POST, and never comes to its end."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(1000):
+                self.wfile.write(b" ")
+                time.sleep(0.5)
+
+
+def test_a_receiver_of_traces_that_drips_does_not_keep_an_idle_worker_from_ending(
+    new_worker: Callable[..., WorkerProcess], tmp_path: Path, redis_url: str
+) -> None:
+    receiver = LocalServer(Dripping)
+    (tmp_path / "tree.py").write_text(TREE_AGENTS, encoding="utf-8")
+    env = {
+        "PYTHONPATH": str(tmp_path), "CELERY_AGENTS_TRACES": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+        "CELERY_AGENTS_DRAIN_SECONDS": "60",
+    }  # fmt: skip
+    worker = new_worker(agents="tree", env=env)
+    AgentClient(redis_url).submit("leaf", "go").result(timeout=30)
+    worker.terminate()
+    assert worker.wait(30) == 0
+    receiver.close()
 
 
 def test_a_trace_and_the_ids_of_tasks_span_a_tree_of_agents(

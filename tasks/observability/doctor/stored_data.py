@@ -88,6 +88,11 @@ def check_unacked(installation: Installation) -> Iterator[Finding]:
         yield Finding.ok("unacknowledged", f"{old + count} control messages")
 
 
+_REFUSED_ADVICE: Final = (
+    "find out who writes to the broker, or what the worker's Redis user may not do; nothing of it was carried out"
+)
+
+
 def check_refused(installation: Installation) -> Iterator[Finding]:
     """No worker has refused anything that came from the broker, and none has found a problem of Redis."""
     for name, facts in sorted(installation.workers.items()):
@@ -95,7 +100,7 @@ def check_refused(installation: Installation) -> Iterator[Finding]:
             fact = cast("dict[str, Any]", refused) if isinstance(refused, dict) else {}
             last = redact(str(fact.get("reason")))[:_REASON_SHOWN]
             what = f"worker {name}: {fact.get('count')} times, {str(source)[:_TEXT_SHOWN]}; the last: {last}"
-            yield Finding.warn("refused", what, "find out who writes to the broker; nothing of it was carried out")
+            yield Finding.warn("refused", what, _REFUSED_ADVICE)
         for problem in facts["problems"]:
             what = f"worker {name}: {redact(str(problem))[:_REASON_SHOWN]}"
             yield Finding.fail("seen by a worker", what, "look at the other findings, and at the worker's log")
