@@ -530,6 +530,18 @@ def test_the_commands_of_the_page_make_all_secrets(tmp_path: Path) -> None:
         assert made == {path.name: path.read_text() for path in (home / "secrets").iterdir()}, "what was there stays"
 
 
+def test_an_address_that_stays_although_another_one_was_asked_for_is_named(tmp_path: Path) -> None:
+    def make(*arguments: str) -> str:
+        command = ["sh", DEPLOY / "make-secrets", tmp_path, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+    assert make() == make() == ""
+    assert "redis-url-worker stays, with another address" in make("one:26379,two:26379", "mymaster")
+    (tmp_path / "redis-url-worker").unlink()
+    assert "redis-url-worker" not in make("one:26379,two:26379", "mymaster")
+    assert "/mymaster/0" in (tmp_path / "redis-url-worker").read_text()
+
+
 def test_the_commands_of_the_page_are_ours() -> None:
     lines = [line for block in blocks("sh") for line in block]
     ours = {match[1] for line in lines if (match := re.search(r"\bwith-secrets celery-agents (\w+)", line))}
