@@ -566,14 +566,13 @@ class _Explicit(Settings):
         return (init_settings,)
 
 
-def shown_queues(names: Iterable[object]) -> list[str]:
+def shown_queues(names: Iterable[str]) -> list[str]:
     """Name the queues that a worker takes as people know them, without that of its group.
 
     Args:
         names: As the registry has them: "" is the common queue.
     """
-    known = [name or DEFAULT_QUEUE for name in names if isinstance(name, str)]
-    return sorted(name for name in known if not name.startswith(GROUP_MARK))
+    return sorted(name or DEFAULT_QUEUE for name in names if not name.startswith(GROUP_MARK))
 
 
 def _split_names(value: str) -> tuple[str, ...]:

@@ -47,12 +47,12 @@ def look(settings: Settings, *, pid: int | None = None, within_seconds: float = 
         for name, facts in store.registry.workers().items()
         if facts["host"] == socket.gethostname() and pid in (None, facts["pid"])
     ]
-    names = sorted({queue for _, facts in here for queue in facts["queues"] if isinstance(queue, str)})
+    names = {queue for _, facts in here for queue in facts["queues"]}
     waits = {name: _read_longest_wait(store, settings, name, now_ms) for name in names}
     unknown = f"no worker on {socket.gethostname()}{f' with pid {pid}' if pid else ''} is known"
 
     def longest_wait(facts: Mapping[str, Any]) -> float:
-        return max((waits.get(queue, 0.0) for queue in facts["queues"]), default=0.0)
+        return max((waits[queue] for queue in facts["queues"]), default=0.0)
 
     found = _choose_best(_judge(name, facts, now_ms, longest_wait(facts), within_seconds) for name, facts in here)
     return found or Health(alive=False, ready=False, what=unknown)

@@ -57,6 +57,19 @@ def test_an_entry_of_the_registry_that_cannot_be_read_hides_no_other_and_goes_aw
     )
 
 
+@pytest.mark.parametrize("name", ["7", "null", "{}", '["gpu"]', '"\\ud800"'])
+def test_of_names_in_the_registry_those_that_are_none_are_left_out(database: Database, name: str) -> None:
+    store, worker = Bench(database).store, f"w{uuid.uuid4().hex[:8]}"
+    store.registry.register(worker, {"queues": ["", "gpu", "ODD"], "host": "ODD", "group": "ODD"}, {"odd": "hash"})
+    (entry,) = database.pipeline("test", [("HGET", fleet_of(database).workers, worker)])
+    database.pipeline("test", [("HSET", fleet_of(database).workers, worker, entry.replace(b'"ODD"', name.encode()))])
+    facts = store.registry.workers()[worker]
+    assert (facts["queues"], facts["host"], facts["group"]) == (["", "gpu"], "", "")
+    assert store.registry.offers()["odd"] == ("", "gpu")
+    store.registry.unregister(worker)
+    database.pipeline("test", [("HDEL", fleet_of(database).agents, "odd")])
+
+
 def test_a_worker_learns_whether_the_store_knew_of_it(database: Database) -> None:
     store, worker = Bench(database).store, f"w{uuid.uuid4().hex[:8]}"
     assert [store.registry.register(worker, {}, {}) for _ in range(2)] == [True, False]

@@ -124,10 +124,9 @@ def offered_queues(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[
     """
     found: dict[str, dict[str, None]] = {}
     for facts in sorted(workers.values(), key=lambda facts: bool(facts["draining"])):
-        taken = [queue for queue in facts["queues"] if isinstance(queue, str)]
         for agent in facts["agents"]:
             own = facts["agent_queues"].get(agent, "")
-            ordered = sorted(taken, key=lambda queue: (queue != own, queue.startswith(GROUP_MARK)))
+            ordered = sorted(facts["queues"], key=lambda queue: (queue != own, queue.startswith(GROUP_MARK)))
             found.setdefault(agent, {}).update(dict.fromkeys(ordered))
     return {agent: tuple(queues) for agent, queues in found.items() if queues}
 
@@ -179,27 +178,31 @@ def _parse_facts(entries: Mapping[str, bytes], defaults: Mapping[str, Any]) -> d
         except (ValueError, RecursionError):
             parsed = None
         facts = cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
-        lacking = {key: value for key, value in defaults.items() if not _is_like(facts.get(key), value)}
-        found[name] = facts | lacking
+        found[name] = facts | {key: _read_value(facts.get(key), default) for key, default in defaults.items()}
         if "agents" in defaults:
             found[name]["agents"] = _read_agents(found[name]["agents"])
     return found
 
 
+def _read_value(value: Any, default: Any) -> Any:
+    """Take a value of an entry, of a list the names; where it is of another type than its default, that."""
+    if isinstance(default, list):
+        return [each for each in cast("list[Any]", value if isinstance(value, list) else default) if _is_like(each, "")]
+    return value if _is_like(value, default) else default
+
+
 def _is_like(value: Any, default: Any) -> bool:
-    """Whether a value of an entry has the type of its default, and is finite where it is a number."""
+    """Whether a value of an entry has the type of its default, and is finite as a number and Unicode as a text."""
     if isinstance(default, float):
         return type(value) in (int, float) and 0 <= value <= LAST_MS
     if type(default) is int:
         return type(value) is int and abs(value) <= LAST_MS
-    return type(value) is type(default)
+    return type(value) is type(default) and (not isinstance(value, str) or fields.is_text(value))
 
 
 def _read_agents(agents: Mapping[str, Any]) -> dict[str, str]:
     """Take the definition hashes of those names that are names."""
-    return {
-        name: stored for name, stored in agents.items() if isinstance(stored, str) and fields.is_text(name + stored)
-    }
+    return {name: stored for name, stored in agents.items() if _is_like(name, "") and _is_like(stored, "")}
 
 
 # An agent moves to another queue with a new version of its workers, and the sweep moves what was submitted meanwhile.
