@@ -16,7 +16,7 @@ import typer
 
 from ...config.escaping import escape_line
 from ...config.settings import shown_queues
-from ...worker.errors import StoreForbidden, StoreUnavailable
+from ...worker.errors import StateUnreadable, StoreForbidden, StoreUnavailable
 from ...worker.moments import moment
 from ...worker.store.labels import read_pairs
 from .exits import ExitCode
@@ -76,7 +76,10 @@ def doctor(app: AppOption = None, json: AsJson = False, redis_url: RedisUrl = No
 
 def health(
     alive: Annotated[
-        bool, typer.Option("--alive", help="Fail only where a restart helps: not when it drains or Redis is away.")
+        bool,
+        typer.Option(
+            "--alive", help="Fail only where a restart helps: not when it drains, or Redis is away or broken."
+        ),
     ] = False,
     pid: Annotated[
         int | None, typer.Option(min=1, help="Process id of the worker, when this machine runs several.")
@@ -101,12 +104,10 @@ def health(
 
     try:
         found = look(settings_for(redis_url), pid=pid, within_seconds=(within or _WITHIN).total_seconds())
-    except StoreUnavailable as error:
+    except (StoreUnavailable, StateUnreadable) as error:
         if not alive:
             raise
-        _print_health(
-            json, {"alive": None, "ready": False, "what": f"Redis does not answer; no reason to restart ({error})"}
-        )
+        _print_health(json, {"alive": None, "ready": False, "what": f"no reason to restart: {error}"})
         return
     _print_health(json, {"alive": found.alive, "ready": found.ready, "what": found.what})
     passes = found.alive if alive else found.ready

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from celery_agents.config.settings import Settings
+from celery_agents.tasks.cli import main
 from celery_agents.tasks.observability.health import look
 from celery_agents.worker.store import redis_store
 
@@ -53,3 +54,20 @@ def test_health_tells_a_worker_that_works_from_one_that_does_not(
         )
     found = look(settings, pid=7)
     assert (found.alive, found.ready) == (alive, ready), found.what
+
+
+@pytest.mark.parametrize("damaged", ["ca:workers", STEPS])
+def test_a_key_of_another_type_is_no_reason_to_restart(
+    redis_url: str, redis_client: redis.Redis, damaged: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    redis_store(Settings.build(redis_url=redis_url), name="test").registry.register("w", FACTS, {})
+    redis_client.delete(damaged)
+    redis_client.set(damaged, "of somebody else")
+    codes = {}
+    for options in ([], ["--alive"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["health", "--redis-url", redis_url, *options])
+        codes[tuple(options)] = ended.value.code
+    redis_client.delete(damaged)
+    assert codes == {(): 1, ("--alive",): 0}
+    assert "no reason to restart: " in capsys.readouterr().out
