@@ -17,6 +17,7 @@ from celery_agents.worker.engine import Done, RetryLater, TakenOver
 from celery_agents.worker.errors import (
     DriverError,
     InvalidInput,
+    LoginRefused,
     ModelCallRefused,
     StoreFull,
     StoreUnavailable,
@@ -136,7 +137,7 @@ def test_a_worker_that_dies_after_the_journal_write_costs_nothing_again(new_benc
     assert bench.execution(session_id).usage.total == 11
 
 
-@pytest.mark.parametrize("error", [StoreFull("full"), StoreUnavailable("away")], ids=["full", "away"])
+@pytest.mark.parametrize("error", [StoreFull(), StoreUnavailable(), LoginRefused()], ids=["full", "away", "login"])
 @pytest.mark.parametrize("point", [HookPoint.BEFORE_EXECUTION, HookPoint.BEFORE_STEP, HookPoint.BEFORE_INFERENCE])
 def test_a_redis_that_does_not_take_the_answer_fails_no_execution(
     new_bench: NewBench, point: HookPoint, error: Exception
