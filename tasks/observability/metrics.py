@@ -92,6 +92,7 @@ class Metrics(StepObserver):
 
         self._steps = counter("steps", "Steps that this worker claimed, by what came of them", "agent", "outcome")
         self._deliveries = counter("deliveries", "Step messages by what came of them", "outcome")
+        self._deliveries.labels("parked")  # from 0 on: an alert sees no increase in a series that begins with 1
         self._executions = counter("executions", "Executions that ended in this worker", "agent", "status")
         self._step_seconds = seconds("step", "A step from its claim to its commit", "agent")
         self._driver_seconds = seconds("driver", "One driver call", "agent", "outcome")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 
 from celery_agents.tasks.observability.metrics import Metrics
 from celery_agents.worker.agent import Agent
+from celery_agents.worker.engine.outcome import Parked
 from celery_agents.worker.errors import DriverError
 from celery_agents.worker.state import AgentState, InferenceResponse, InferenceUsage
+from celery_agents.worker.store.records import StepRef
 
+from support.deployed import DEPLOY
 from support.engine import Bench, WorkerDied
 
 A_QUESTION: Any = SimpleNamespace(purpose="", own_model=None)
@@ -57,6 +61,16 @@ def test_names_of_models_in_answers_are_limited_and_nothing_that_was_counted_is_
         )
         == 2
     )
+
+
+def test_a_session_that_is_parked_is_an_increase_of_what_its_alert_looks_at() -> None:
+    (series,) = re.findall(
+        r"(celery_agents_\w+)\{outcome=\"parked\"\}", (DEPLOY / "prometheus" / "alerts.yaml").read_text()
+    )
+    metrics = Metrics()
+    before = metrics.registry.get_sample_value(series, {"outcome": "parked"})
+    metrics.delivered(Parked(StepRef("s", "e", 1), "its state cannot be read"))
+    assert (before, metrics.registry.get_sample_value(series, {"outcome": "parked"})) == (0, 1)
 
 
 def test_a_long_name_of_a_model_is_cut() -> None:
