@@ -1,10 +1,11 @@
 // What the page of a session keeps while its reads are on their way: replies are held until the test lets them go.
 import assert from "node:assert/strict";
-import { afterEach, beforeEach, test } from "node:test";
+import { afterEach, beforeEach, mock, test } from "node:test";
 import { page } from "./page_globals.mjs";
 
 const { post } = await page("api.js");
 const { Feed } = await page("feed.js");
+const { followEvents } = await page("live.js");
 
 let messages; // of the session, as the API has them
 let told; // the controller of its stream of events
@@ -178,4 +179,24 @@ test("what was sent and got half of a reply is the same when it is sent again", 
   await assert.rejects(post("v1/sessions/s/fork", {}, { isOnce: true }), (refusal) => refusal.status === 0);
   await post("v1/sessions/s/fork", {}, { isOnce: true });
   assert.equal(keys[0], keys[1]);
+});
+
+test("the stream of a session that is gone is asked for once", async () => {
+  mock.timers.enable({ apis: ["setTimeout"] });
+  try {
+    const problems = [];
+    let asked = 0;
+    globalThis.fetch = async () => {
+      asked += 1;
+      return Response.json({ detail: "It was deleted." }, { status: 410 });
+    };
+    const end = followEvents("s", () => {}, (problem) => problems.push(problem?.status));
+    while (!problems.length) await new Promise(setImmediate);
+    mock.timers.tick(100_000);
+    await new Promise(setImmediate);
+    assert.deepEqual([asked, problems], [1, [410]]);
+    end();
+  } finally {
+    mock.timers.reset();
+  }
 });

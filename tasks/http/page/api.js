@@ -132,9 +132,7 @@ async function send(method, path, { query, body, key, version, signal }) {
     ...(key ? { "Idempotency-Key": key } : {}),
     ...(version === undefined ? {} : { "If-Match": `"${version}"` }),
   });
-  let response;
-  let text;
-  let value = null;
+  let [response, text, value] = [null, "", null];
   try {
     response = await fetch(addressOf(path, query), { method, headers: sent, signal, body: JSON.stringify(body) });
     const date = Date.parse(response.headers.get("Date") ?? "");

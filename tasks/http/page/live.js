@@ -4,7 +4,6 @@ import { useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 
 const LONGEST_MS = 15_000;
 const SOON_MS = 3_000;
-const SILENT_MS = 40_000; // the server says something every 15 seconds: a stream that says nothing is none any more
 const listeners = new Set();
 let state = { isLive: true, at: null };
 
@@ -94,7 +93,8 @@ export function followEvents(id, onItem, onProblem, after = "") {
   let timer = 0;
   const hear = () => {
     clearTimeout(timer);
-    timer = setTimeout(() => { onProblem(new Refusal(0)); read(); }, SILENT_MS);
+    // The server says something every 15 seconds: a stream that says nothing is none any more.
+    timer = setTimeout(() => { onProblem(new Refusal(0)); read(); }, 40_000);
   };
   const read = async () => {
     reading?.abort();
@@ -115,6 +115,7 @@ export function followEvents(id, onItem, onProblem, after = "") {
         });
       } catch (error) {
         if (mine.signal.aborted) return;
+        clearTimeout(timer);
         const problem = error instanceof Refusal ? error : new Refusal(0);
         if (problem.status === 0) tell(false);
         onProblem(problem);
