@@ -144,6 +144,9 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         _drop_output()
         sys.exit(ExitCode.FAILED)
     except OSError as error:
+        if error.errno == errno.ENOENT and error.filename is None:  # of os.getcwd
+            _print_error("The current folder does not exist any more; change to another one.")
+            sys.exit(ExitCode.USAGE)
         if error.errno not in _FULL:
             raise
         _drop_output()

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,12 @@ def test_a_terminal_gets_colors_unless_its_user_wants_none(value: str, is_colore
     said = os.read(terminal, 65_536)
     os.close(terminal)
     assert (b"does not answer" in said, b"\x1b[31m" in said) == (True, is_colored)
+
+
+@pytest.mark.parametrize("command", ["doctor", "new my_shop", "worker --agents celery_agents.demo.agents"])
+def test_a_folder_that_was_removed_is_a_sentence(command: str, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    line = f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && {COMMAND} {command}"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False)
+    said = "celery-agents: The current folder does not exist any more; change to another one.\n"
+    assert (done.returncode, done.stderr) == (2, said)
