@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Generator
 from datetime import datetime
 from typing import Final
 
 from ...worker.engine.transitions import stop_transition
-from ...worker.errors import ActionRefused, InvalidInput, SessionConflict
+from ...worker.errors import (
+    ActionRefused,
+    InvalidInput,
+    SessionConflict,
+    SessionDeleted,
+    SessionNotFound,
+    StateUnreadable,
+)
 from ...worker.state.values.ids import read_session_id
+from ...worker.store.keys import root_of
 from ...worker.store.session_records import Header
 from .inputs import TIME_ADVICE, check_agent_name, check_caller, check_listing, check_seconds, read_time_ms
 from .listing import Filter, iterate_all
@@ -54,7 +63,8 @@ class DeletingVerbs(TreeVerbs):
         session = read_session_id(session_id)
         deadline = None if timeout is None else time.monotonic() + timeout
         if expected_version is not None:
-            self._check_version(session, expected_version)
+            with contextlib.suppress(SessionDeleted):  # a deletion that was cut short has left what is below
+                self._check_version(session, expected_version)
             self._wait_for_ends(self._stop_below(session, by), deadline)
         else:
             self._end_tree(session, by, deadline)
@@ -112,8 +122,14 @@ class DeletingVerbs(TreeVerbs):
 
     def _is_child(self, header: Header) -> bool:
         """Whether it belongs to a session that has started it, and that is still there."""
-        root, _, place = header.session_id.partition(".")
-        return bool(place) and header.session_id in self.store.trees.members(root)
+        session = header.session_id
+        try:
+            link = self.store.trees.link(session) if root_of(session) != session else None
+            return link is not None and bool(self.store.sessions.header(link.session_id))
+        except SessionNotFound:
+            return False
+        except StateUnreadable:  # nobody knows whose it is
+            return True
 
     def _check_version(self, session: str, expected: int) -> None:
         header = self.store.sessions.header(session)

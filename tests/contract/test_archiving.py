@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -495,6 +496,20 @@ def test_children_move_after_their_parent(lab: ArchiveLab) -> None:
     assert lab.store.archived is not None
     lab.store.archived.restore(parent)
     assert lab.store.trees.tree(parent) == before
+
+
+@pytest.mark.parametrize("above", ["{parent}", "{child}", None])
+def test_links_that_are_damaged_hide_no_root_of_a_tree(lab: ArchiveLab, above: str | None) -> None:
+    """Each of two moved sessions stands below the other, or the link cannot be read."""
+    lab.end()
+    parent, child = f"{lab.session}.{'0' * 32}", f"{lab.session}.{'1' * 32}"
+    for execution, (name, other) in enumerate(((parent, child), (child, parent))):
+        lab.bench.session, lab.bench.execution = name, f"e{execution}"
+        lab.end(execution=lab.bench.execution)
+        stands_below = other if above is None else above.format(parent=parent, child=child)
+        link = {"session_id": stands_below, "execution_id": "e", "step": 1, "index": 0, "round": 0, "request_id": "r"}
+        lab.bench.database("HSET", lab.names.session, "parent", "{" if above is None else json.dumps(link))
+    assert lab.store.trees.roots([parent, child]).keys() == {parent, child}
 
 
 def test_sessions_that_ended_long_ago_are_found(lab: ArchiveLab) -> None:

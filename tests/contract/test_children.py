@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -453,13 +455,39 @@ def test_a_delete_that_a_message_overtakes_leaves_the_sessions_below(bench: Benc
     assert bench.store.sessions.header(child).status == "completed", "nothing was deleted"
 
 
-def test_what_a_deleted_session_has_left_below_is_stopped_and_deleted_with_it(bench: Bench) -> None:
+@pytest.mark.parametrize("version", [None, 3])
+def test_what_a_deleted_session_has_left_below_is_stopped_and_deleted_with_it(
+    bench: Bench, version: int | None
+) -> None:
     child = tree_that_has_ended(bench)
     bench.store.sessions.delete(bench.session)  # and its process died
     assert [each.session_id for each in bench.store.trees.below(bench.session)] == [child]
-    assert StoreClient(bench.store).delete(bench.session) is False
+    assert StoreClient(bench.store).delete(bench.session, expected_version=version) is False
     with pytest.raises(SessionDeleted):
         bench.store.sessions.header(child)
+
+
+def test_a_session_whose_parent_has_gone_is_deleted_with_all_that_ended(bench: Bench) -> None:
+    child = tree_that_has_ended(bench)
+    client, later = StoreClient(bench.store), datetime.now(UTC) + timedelta(days=1)
+    assert [*client.delete_all(before=later, dry_run=True)] == [bench.session], "it goes with its parent"
+    bench.store.sessions.delete(bench.session)  # and its process died
+    assert [*client.delete_all(before=later)] == [child]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_links_that_lead_in_a_circle_come_to_an_end(bench: Bench, length: int) -> None:
+    requests = [child_request(bench, index) for index in range(2)]
+    wait_for_children(bench, bench.claim(), *requests)
+    names = [str(each.child.session_id) for each in requests if each.child]
+    for name, above in zip(names, {1: names, 2: names[::-1]}[length], strict=True):
+        keys = bench.store.context.keys(name)
+        link = json.loads(bench.database("HGET", keys.session, "parent"))
+        bench.database("HSET", keys.session, "parent", json.dumps({**link, "session_id": above}))
+    trees = bench.store.trees
+    assert [node.session_id for node in trees.tree(names[0]).walk()] == names[:length]
+    assert [each.session_id for each in trees.below(names[0])] == names[1:length]
+    assert trees.roots(names).keys() == {*names}
 
 
 @pytest.mark.leaves_keys("a key of another type stays, with what its session has")

@@ -6,12 +6,13 @@ that acts restores it and is asked again. Verbs that are not named here do not d
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from ...errors import SessionDeleted, SessionNotFound
+from ...errors import SessionDeleted, SessionNotFound, StateUnreadable
 from ..children.trees import Member, Trees
 from ..context import StoreContext
 from ..keys import root_of
@@ -66,8 +67,11 @@ class TreesThroughArchive(Trees):
         return {name: top if top == root_of(top) else self._root(top) for name, top in found.items()}
 
     def _root(self, session_id: str) -> str:
-        while (link := self.link(session_id)) is not None:
-            session_id = link.session_id
+        seen: set[str] = set()
+        with contextlib.suppress(StateUnreadable):
+            while session_id not in seen and (link := self.link(session_id)) is not None:
+                seen.add(session_id)
+                session_id = link.session_id
         return session_id
 
     def link(self, session_id: str) -> Any:

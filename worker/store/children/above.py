@@ -22,9 +22,10 @@ def sessions_above(context: StoreContext, session_ids: Iterable[str]) -> dict[st
     while level:
         reads: list[list[Command]] = [[("HGET", context.keys(each).session, "parent")] for each in level.values()]
         links = [_link(replies) for replies in context.read_apart("requests.above", reads)]
-        level = {name: link for name, link in zip(level, links, strict=True) if link is not None}
-        for name, above in level.items():
-            found[name] = (above, *found[name])
+        above = zip(level, links, strict=True)
+        level = {name: link for name, link in above if link is not None and link not in (name, *found[name])}
+        for name, link in level.items():
+            found[name] = (link, *found[name])
     return found
 
 

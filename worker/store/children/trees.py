@@ -152,11 +152,12 @@ def _make_member(header: Header, found: Sequence[Reply] | StateUnreadable) -> Me
 
 
 def _above(member: Member, asked: str) -> str:
-    """The id of the session above; "" of the one that was asked for, which has none where its link cannot be read."""
-    if member.parent is not None:
-        return member.parent.session_id
+    """The id of the session above; "" of the one that was asked for, so that no circle of damaged links is walked."""
     name = member.header.session_id
-    return "" if name == asked else root_of(name)  # a child whose link cannot be read must not be passed over
+    if name == asked:
+        return ""
+    # A child whose link cannot be read must not be passed over.
+    return root_of(name) if member.parent is None else member.parent.session_id
 
 
 def _node(member: Member) -> TreeNode:
