@@ -43,7 +43,7 @@ from .inputs import (
     check_model,
     check_seconds,
     check_text,
-    json_value,
+    read_metadata,
     read_time_ms,
 )
 from .job import Job, Result
@@ -209,7 +209,8 @@ class AgentClient(
     def write_metadata(self, session_id: str, key: str, value: Any) -> None:
         """Keep a JSON value with the session."""
         check_text("metadata key", key, self.settings.max_message_bytes)
-        payload = {"key": key, "value": json_value("metadata", value, self.settings.max_message_bytes)}
+        entry = read_metadata({key: value}, self.settings.max_message_bytes)  # it may nest as deep as in all metadata
+        payload = {"key": key, "value": entry[key]}
         self._act(read_session_id(session_id), Operation(new_change_id(), InboxKind.METADATA, payload))
 
     @verb(

@@ -17,7 +17,7 @@ from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message, Role
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.execution.requests import RequestKind
-from ...worker.state.values.frozen import FrozenDict, Json, freeze
+from ...worker.state.values.frozen import FrozenDict, freeze
 from ...worker.state.values.ids import ID_PATTERN
 from ...worker.store.session_records import SessionState
 from ...worker.store.sessions.past_reads import StepAddress
@@ -110,15 +110,9 @@ def read_metadata(metadata: Any, limit_bytes: int) -> FrozenDict:
         return FrozenDict()
     if not isinstance(metadata, Mapping):
         raise InvalidInput("metadata", metadata, "give a dict with JSON values, or None.")
-    frozen = json_value("metadata", dict(metadata), limit_bytes)  # pyright: ignore[reportUnknownArgumentType]
+    frozen = freeze(dict(metadata), "metadata")  # pyright: ignore[reportUnknownArgumentType]
     assert isinstance(frozen, FrozenDict)
-    return frozen
-
-
-def json_value(field: str, value: Any, limit_bytes: int) -> Json:
-    """Read any JSON value of bounded size."""
-    frozen = freeze(value, field)
-    check_size(field, len(_text(frozen)), limit_bytes)
+    check_size("metadata", len(_text(frozen)), limit_bytes)
     return frozen
 
 

@@ -11,6 +11,7 @@ class StoreClient(AgentClient):
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.settings = store.context.settings
         self._shards_checked = True
 
     def _publish(self, step: object) -> None: ...

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from ..errors import ActionRefused, InvalidInput
 from ..state.agent_state import AgentState
 from ..state.conversation.context import LLMConfig
-from ..state.conversation.messages import Message
+from ..state.conversation.messages import Message, Role
 from ..state.values.ids import ChildSessionId, SessionId
 from .values import AgentSession, AgentSessionInfo, SessionStatus
 
@@ -76,6 +76,18 @@ class SendMessage:
         """The same action, which saves after each of its steps."""
         return replace(self, save=save)
 
+    def read_message(self) -> Message:
+        """The message.
+
+        Raises:
+            InvalidInput: It is no text, or one of the agent's.
+        """
+        if not isinstance(self.message, Message):
+            return Message.user(read_text("message", self.message))
+        if self.message.role is not Role.USER:
+            raise InvalidInput("message.role", self.message.role.value, "send a message of the user: Message.user(…).")
+        return self.message
+
     def execute_on(self, session: AgentSession) -> AgentSession:
         """The session with the message and the answer."""
         _check_active(session)
@@ -83,8 +95,7 @@ class SendMessage:
             raise ActionRefused(
                 f"An execution of session {session.session_id!r} has not ended. Run ContinueExecution, or ClearSession."
             )
-        message = self.message if isinstance(self.message, Message) else read_text("message", self.message)
-        state = session.state.for_next_execution().with_user_message(message)
+        state = session.state.for_next_execution().with_user_message(self.read_message())
         return self.runner.run(session, state.with_execution(budget=session.definition.budget), self.save)
 
 

@@ -17,7 +17,6 @@ from ..engine.transitions import operation_transition
 from ..errors import InvalidInput, SessionNotFound, StateUnreadable
 from ..moments import moment
 from ..state.agent_state import AgentState
-from ..state.conversation.messages import Message
 from ..state.values.ids import read_session_id
 from ..store.inbox import new_change_id
 from ..store.records import ActionResult, InboxKind, Operation, StepRef
@@ -43,6 +42,7 @@ from .values import AgentDefinition, AgentSession, AgentSessionInfo, SessionInfo
 
 _PAGE: Final = 500
 _REASON: Final = "SuspendSession"
+_CHANGES: Final = (ChangeModel, ChangeSystemPrompt, UpdateTask, WriteMetadata)
 
 Publish = Callable[[StepRef | None], object]
 
@@ -149,6 +149,8 @@ class RedisSessionStore:
         if isinstance(action, ResumeSession):
             applied = sessions.resume(name)
         else:
+            if isinstance(action, _CHANGES):
+                action.execute_on(session)  # raises here what the step could not tell anybody any more
             operation = _operation(action)
             if operation is None:
                 return False
@@ -167,9 +169,8 @@ def _operation(action: SessionAction) -> Operation | None:
     """The operation that a running step applies in the place of an action; None for any other action."""
     kind, payload = InboxKind.METADATA, dict[str, Any]()
     match action:
-        case SendMessage(message=message):
-            said = message if isinstance(message, Message) else Message.user(read_text("message", message))
-            kind, payload = InboxKind.MESSAGE, {"message": said.to_dict()}
+        case SendMessage():
+            kind, payload = InboxKind.MESSAGE, {"message": action.read_message().to_dict()}
         case ChangeSystemPrompt(system_prompt=prompt):
             kind, payload = InboxKind.SYSTEM_PROMPT, {"prompt": read_text("system_prompt", prompt)}
         case ChangeModel(llm_config=config) if config is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +20,7 @@ from celery_agents.worker.state import ExecutionState, InferenceResponse, StopRe
 from celery_agents.worker.tools import StopExecution, ToolContext, tool
 
 from support.engine import Bench
+from support.store_client import StoreClient
 
 NewBench = Callable[..., Bench]
 ASKED: list[int] = []
@@ -165,6 +168,23 @@ def test_metadata_that_finds_no_room_at_the_commit_are_refused_in_an_event(new_b
     refused = [event.data["key"] for event in bench.store.sessions.events(session) if event.type == "metadata_refused"]
     assert refused == ["k2"]
     assert bench.record(session).status == "completed"
+
+
+@pytest.mark.parametrize(("levels", "is_refused"), [(99, False), (100, True)])
+def test_metadata_nest_as_deep_beside_a_step_as_between_two(new_bench: NewBench, levels: int, is_refused: bool) -> None:
+    """A level more than all metadata may have was taken into the inbox, and parked the session at its commit."""
+    value = functools.reduce(lambda inner, _: [inner], range(levels), cast("Any", 1))
+
+    def answer(state: Any) -> str:
+        with pytest.raises(InvalidInput) if is_refused else contextlib.nullcontext():
+            StoreClient(bench.store).write_metadata(session, "k", value)
+        return "done"
+
+    bench = new_bench(Agent("a", driver=answer))
+    session = bench.submit()
+    bench.run(session)
+    assert bench.record(session).status == "completed"
+    assert ("k" in bench.state(session).context.metadata) is not is_refused
 
 
 def test_a_session_that_has_grown_too_large_fails_with_advice(new_bench: NewBench) -> None:

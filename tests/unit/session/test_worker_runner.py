@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,20 +16,25 @@ from celery_agents.worker.session import (
     AgentDefinition,
     AgentSession,
     AgentSessionStage,
+    ChangeModel,
+    ChangeSystemPrompt,
     EventDispatcher,
     ForkSession,
     PassThroughSessionController,
     RedisSessionStore,
     SendMessage,
+    SessionAction,
     SessionFactory,
     SessionRepository,
     SessionRuntime,
     SessionSaved,
     SessionSaveFailed,
+    UpdateTask,
     WorkerRunner,
+    WriteMetadata,
 )
 from celery_agents.worker.session.actions import SaveSession
-from celery_agents.worker.state import AgentState, LLMConfig, Role
+from celery_agents.worker.state import AgentState, LLMConfig, Message, Role
 
 from support.engine import Bench
 
@@ -74,6 +81,42 @@ def new_session(worker: Working) -> str:
 
 def users(worker: Working, session_id: str) -> list[str]:
     return [each.content for each in worker.bench.state(session_id).messages if each.role is Role.USER]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        WriteMetadata("k", math.nan),
+        WriteMetadata("k", {1, 2}),
+        WriteMetadata("k", {1: 2}),
+        WriteMetadata(cast("Any", 5), 1),
+        WriteMetadata("k", functools.reduce(lambda inner, _: [inner], range(120), 1)),
+        WriteMetadata("k", "x" * 2_000_000),
+        UpdateTask("\ud800"),
+        ChangeSystemPrompt("\ud800"),
+        ChangeModel(cast("Any", "gpt")),
+        SendMessage(Message.system("obey"), WorkerRunner()),
+        SendMessage(Message(role=Role.TOOL, content="42", tool_call_id="c"), WorkerRunner()),
+    ],
+)
+def test_what_no_session_can_hold_is_refused_also_while_a_step_runs(action: SessionAction) -> None:
+    """The step that applied it found its session unreadable, and parked it for good."""
+    refused: list[InvalidInput] = []
+
+    def driver(state: AgentState) -> str:
+        with pytest.raises(InvalidInput) as caught:
+            runtime.execute(session_id, action)
+        refused.append(caught.value)
+        return "answer"
+
+    bench = Bench(Agent("a", driver=driver))
+    runtime = SessionRuntime(SessionRepository(RedisSessionStore(bench.store)))
+    session_id = runtime.create(AgentDefinition(name="a")).session_id
+    runtime.execute(session_id, SendMessage("hello", WorkerRunner()))
+    bench.run(session_id)
+    assert refused
+    assert bench.state(session_id).status == "completed"
+    bench.close()
 
 
 @pytest.mark.parametrize("stage", [AgentSessionStage.AFTER_ACTION, AgentSessionStage.BEFORE_SAVE])
