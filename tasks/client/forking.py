@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from ...worker.errors import ActionRefused, CeleryAgentsError, IdempotencyMismatch
 from ...worker.state.codec.join import StateParts
@@ -16,7 +17,6 @@ from ...worker.state.execution.tool_calls import ToolOutcome
 from ...worker.state.past.edits import Edit, read_edits
 from ...worker.state.values.canonical import canonical_digest
 from ...worker.state.values.field_types import utcnow
-from ...worker.state.values.frozen import freeze
 from ...worker.state.values.ids import ChildSessionId, ExecutionId, read_session_id
 from ...worker.store.labels import check_labels
 from ...worker.store.session_records import StoredSession
@@ -24,7 +24,7 @@ from ...worker.store.sessions.copying import edit_entries, go_on
 from ...worker.store.sessions.past_reads import StepAddress
 from ...worker.store.sessions.whole_sessions import Copy, without_execution
 from .connection import ClientConnection
-from .inputs import check_agent_name, check_text, derive_id, read_address
+from .inputs import check_agent_name, check_size, check_text, derive_id, read_address
 from .verbs import MOST_TEXT, Scope, verb
 
 _WITHOUT_EFFECT: Final = "pure"
@@ -202,6 +202,8 @@ class _Wanted:
             check_agent_name(self.agent)
         if self.prompt is not None:
             check_text("system_prompt", self.prompt, limit_bytes)
+        for place, each in enumerate(self.edits):
+            check_size(f"edit[{place}]", len(to_json(asdict(each))), limit_bytes)
 
     def of(self, source: StoredSession, parts: StateParts) -> tuple[StoredSession, StateParts]:
         """Make it of a session as it is at the step, or at its last commit."""
@@ -218,8 +220,7 @@ class _Wanted:
 
     def facts(self) -> list[Any]:
         """All of it as JSON: other forks of the session have other ones."""
-        edits = [freeze(asdict(each)) for each in self.edits]
-        return [str(self.at), edits, self.go_on, self.agent, self.prompt, self.labels]
+        return [str(self.at), [*map(asdict, self.edits)], self.go_on, self.agent, self.prompt, self.labels]
 
 
 def _going_on(parts: StateParts) -> StateParts:

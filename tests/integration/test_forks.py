@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -25,6 +26,7 @@ from celery_agents.worker.errors import (
     SessionNotFound,
 )
 from celery_agents.worker.state import ReplaceMessage, SetResult
+from celery_agents.worker.state.conversation.messages import DEFAULT
 from celery_agents.worker.state.past.seen_requests import ModelRequest
 from celery_agents.worker.store.store import SessionActions
 
@@ -179,6 +181,8 @@ def test_forks_whose_worker_is_killed_make_each_effect_once(tmp_path: Path) -> N
         ({"edit": [{"number": True, "content": "x"}]}, r"edit\[0\]: give ReplaceMessage"),
         ({"edit": [{"call_id": "x", "value": {1}}]}, "edit"),
         ({"edit": "x"}, "edit: give a list of edits"),
+        ({"edit": [ReplaceMessage(1, "x" * 1_000_001)]}, r"edit\[0\]: at most 1000000 bytes"),
+        ({"edit": [SetResult("x", ["x" * 1_000_001])]}, r"edit\[0\]: at most 1000000 bytes"),
         ({"agent": "no agent"}, "agent"),
         ({"system_prompt": 3}, "system_prompt: give a text"),
         ({"labels": {"": "x"}}, "labels"),
@@ -193,6 +197,14 @@ def test_what_cannot_be_forked_is_named_and_nothing_is_written(
     with pytest.raises(InvalidInput, match=sentence):
         lab.client.fork(source.session_id, **given)
     assert lab.redis.dbsize() == before
+
+
+def test_a_result_that_nests_as_deep_as_it_may_is_set_with_and_without_a_key(lab: Lab, source: Job) -> None:
+    value = functools.reduce(lambda inner, _: [inner], range(100), cast("Any", 1))
+    call_id = next(each.tool_call_id for each in lab.client.show(source.session_id).state.messages if each.tool_call_id)
+    for key in (None, "deep", "deep"):
+        fork = lab.client.fork(source.session_id, edit=[SetResult(call_id, value)], idempotency_key=key)
+        assert "[" * 100 in str(lab.client.show(fork).state.store.section(DEFAULT).messages)
 
 
 @pytest.fixture(scope="module")

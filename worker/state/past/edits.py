@@ -58,7 +58,7 @@ def _read_edit(name: str, given: object) -> Edit:
     if isinstance(edit, ReplaceMessage) and isinstance(edit.content, str) and type(edit.number) is int:  # pyright: ignore[reportUnnecessaryIsInstance]
         freeze(edit.content, f"{name}.content")
     elif isinstance(edit, SetResult) and isinstance(edit.call_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        freeze(edit.value, f"{name}.value")
+        return SetResult(edit.call_id, freeze(edit.value, f"{name}.value"))
     else:
         raise InvalidInput(name, cast("Any", given), _ADVICE)
     return edit
