@@ -11,7 +11,7 @@ from pydantic import Field
 from ...worker.errors import InvalidInput
 from ...worker.flow.schedules import Schedule, ScheduleStatus, TakenSlot
 from ...worker.flow.slots import take
-from .inputs import check_caller, check_text
+from .inputs import check_caller, check_text, derive_id
 from .job import Job
 from .provider_notes import find_unknown_agent
 from .verbs import BY, Scope, verb
@@ -87,7 +87,8 @@ class Schedules:
         """Submit the message of a schedule now, besides its slots, whatever runs; a time in it is this second.
 
         Args:
-            idempotency_key: The same key makes one execution, however often it comes.
+            idempotency_key: The same key makes one execution, however often it comes; of a schedule with a time in its
+                message or its session within a day.
         Raises:
             InvalidInput: There is no schedule of this name.
             ActionRefused: The session takes no message, or belongs to another agent.
@@ -96,6 +97,10 @@ class Schedules:
         if status is None:
             raise InvalidInput("name", name, "there is no such schedule; schedules.list() names those that there are.")
         now_ms = self._client.store.housekeeping.now_ms()
+        if idempotency_key is not None:
+            flow, operation = self._client.store.flow, derive_id(idempotency_key, "run")
+            flow.note_in_burst(f"run {name}", operation, str(now_ms), instead_of="")
+            now_ms = int(flow.burst(f"run {name}", operation)[1] or now_ms)  # the first time: its message is the same
         slot = take(status.schedule, now_ms - now_ms % 1000)
         return submit_slot(self._client, name, slot, idempotency_key)
 

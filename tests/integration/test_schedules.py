@@ -129,6 +129,18 @@ def test_a_schedule_is_set_edited_run_and_removed(client: AgentClient) -> None:
         client.schedules.run_now("nightly")
 
 
+def test_a_key_makes_one_execution_also_in_a_later_second(client: AgentClient) -> None:
+    """Its time is in the message and in the session: it was refused, or a second session was made."""
+    client.schedules.set(made(message="At {slot}", session="at-{hour}-{minute}-{second}"))
+    first = client.schedules.run_now("nightly", idempotency_key="one")
+    second = client.store.housekeeping.now_ms() // 1000
+    wait_until(lambda: client.store.housekeeping.now_ms() // 1000 > second, "another second has begun", 5)
+    assert client.schedules.run_now("nightly", idempotency_key="one").session_id == first.session_id
+    assert first.result(timeout=30).status == "completed"
+    assert len(client.show(first.session_id).state.messages) == 2
+    assert client.schedules.run_now("nightly", idempotency_key="two").session_id != first.session_id
+
+
 def test_a_slot_that_its_session_refuses_is_told_and_the_next_one_tries_again(client: AgentClient) -> None:
     client.submit("other", "mine", session_id="taken")
     client.schedules.set(made(cron="* * * * * *", session="taken"))

@@ -42,7 +42,7 @@ of the fleet begin with `ca:{fleet}:` instead of `ca:`.
 | `ca:shards` | string | permanent | the first process |
 | `ca:flow` | hash | permanent | limits, pauses, known buckets; clients, and workers that learn |
 | `ca:burst:<name>` | hash | 30 days | the session that takes the messages under a debounce key; clients |
-| `ca:burst:<name>:<operation>` | hash | a day | the session that got a message under an idempotency key; clients |
+| `ca:burst:<name>:<operation>` | hash | a day | session of an idempotency key, or the time of its run; clients |
 | `ca:cap:<name>:<period>:spent`, `:held` | zset, hash | a day behind the period | money spent; money reserved |
 | `ca:rate:<digest>` | hash | an hour, or until its *not before* and an hour | a bucket; the script `bucket` |
 | `ca:rate:<digest>:held` | zset | the longest lease | reservation → end of its lease; the script |
