@@ -189,6 +189,9 @@ LATE: dict[str, Callable[[Bench, Claimed], object]] = {
     "release": lambda bench, claimed: bench.store.steps.restore(claimed.claim),
     "park": lambda bench, claimed: bench.store.steps.park(claimed.claim.ref, "cannot be read"),
     "claim": lambda bench, claimed: bench.answer(),
+    "trace": lambda bench, _: bench.store.sessions.note_failed_sinks(bench.session, bench.execution, {"http": "why"}),
+    "end of a job": lambda bench, claimed: bench.store.steps.end_job(claimed.claim, 0, "gone", 1),
+    "follow": lambda bench, _: bench.store.live.keep_followed(bench.session),
 }
 
 
@@ -202,6 +205,7 @@ def test_a_worker_that_comes_late_brings_nothing_of_the_session_back(bench: Benc
     except ClaimLost:
         assert doing in ("begin", "commit")
     assert left_of(bench) == ([""], [])
+    assert bench.database("HGETALL", bench.store.context.keys(bench.session).session)[::2] == [b"created"]
 
 
 def test_a_forged_entry_of_the_due_index_brings_nothing_back(bench: Bench) -> None:

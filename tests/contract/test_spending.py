@@ -163,3 +163,15 @@ def test_what_an_execution_was_charged_for_children_counts_for_these_alone(datab
         assert paid_by(bench, bench.session) == (number, tokens * number, cost * number)
         if number == 1:
             bench.execution = bench.message("next").execution_id
+
+
+@pytest.mark.parametrize("point", ["costs.steps", "steps.messages"])
+def test_a_session_that_goes_while_its_costs_are_read_has_none(database: Database, point: str) -> None:
+    """Its mark stays: it was counted without its steps, or named as one that cannot be read."""
+    bench = Bench(database)
+    bench.submit()
+    bench.commit(bench.claim(), text="long " * 500)
+    commit_paid(bench, 2, 0.5, final=True)
+    headers = [bench.store.sessions.header(bench.session)]
+    bench.spy.before(point, lambda: bench.store.sessions.delete(bench.session))
+    assert bench.store.sessions.costs(headers) == ([], [])

@@ -104,13 +104,13 @@ class ReadVerbs(StorePart):
         The state cannot keep them any more: a field of the session does, and goes with the record of the execution.
 
         Returns:
-            False: The session is gone.
+            False: The session is gone, or in the archive.
         Raises:
             StoreUnavailable: No answer in time. It may be stored; storing it again is safe.
         """
-        session = self._context.keys(session_id).session
-        write = ("HSET", session, failed_sinks_field(execution_id), fields.to_json(dict(failed)))
-        is_there = ("EXISTS", session), (1,)
+        keys = self._context.keys(session_id)
+        write = ("HSET", keys.session, failed_sinks_field(execution_id), fields.to_json(dict(failed)))
+        is_there = ("EXISTS", keys.ctl), (1,)  # the session's hash is there as its mark, too
         return self._context.database.compare_and_apply("trace.failed", [is_there], [write]) is not None
 
     def read_failed_sinks(self, session_id: str, execution_id: str) -> dict[str, str]:

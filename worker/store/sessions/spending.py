@@ -97,9 +97,9 @@ class SpendingVerbs(StorePart):
                 found += self._costs_of(header, *replies[0])
             except (StateUnreadable, AttributeError, KeyError, TypeError, ValueError):
                 unread.append(header.session_id)
-        # Of a key of another type, too.
-        there = self._context.database.pipeline("costs.there", [("EXISTS", keys.session) for keys in all_keys])
-        gone = {each.session_id for each, is_there in zip(headers, there, strict=True) if not is_there}
+        versions: list[list[Command]] = [[("HGET", keys.session, "version")] for keys in all_keys]  # no mark has one
+        there = self._context.read_apart("costs.there", versions)
+        gone = {each.session_id for each, replies in zip(headers, there, strict=True) if replies == [None]}
         return [each for each in found if each.session_id not in gone], [each for each in unread if each not in gone]
 
     def _costs_of(

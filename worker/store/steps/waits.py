@@ -60,7 +60,6 @@ class RefusedWait:
     """The step must not wait; only requests that a message closes were closed: the caller continues with its claim.
 
     Attributes:
-        journal: The journal as it is now.
         journal: As it is stored now; an answer may have come.
         cancel: The execution, when it was asked to stop.
         refused: Requests whose children cannot be made, by id, with the reason.
