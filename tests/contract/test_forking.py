@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from celery_agents.worker.errors import StateUnreadable
+from celery_agents.worker.errors import NotKept, StateUnreadable
 from celery_agents.worker.state import AgentState, ExecutionStatus, Message
 from celery_agents.worker.state.codec.join import StateParts
 from celery_agents.worker.state.past.edits import ReplaceMessage
@@ -72,6 +73,26 @@ def test_a_fork_is_the_state_of_its_step_under_another_execution_and_goes_on(ben
         copied.commit(copied.claim(at.number + 1), final=True)
         assert copied.store.sessions.load(copied.session).state.status is ExecutionStatus.COMPLETED
     past.check()
+
+
+@pytest.mark.parametrize("kind", ["a fork of a step", "a fork as it stands", "restored"])
+def test_what_a_copy_was_before_its_step_is_refused_and_never_guessed(bench: Bench, kind: str) -> None:
+    """Its source alone has kept the old values: the present ones were told for them."""
+    bench.submit()
+    past = Past(bench, 0)
+    for number in range(1, 4):
+        past.step(number, lambda state: state.with_metadata("step", state.step_count))
+    sessions = bench.store.sessions
+    if kind == "restored":
+        copy = f"{bench.session}.{'c' * 32}"
+        sessions.create(copy, replace(sessions.load(bench.session), version=0))
+    else:
+        copy = fork(bench, f"{bench.execution}:3" if kind == "a fork of a step" else "")
+    for session, number in ((bench.session, 1), (bench.session, 2), (bench.session, 3), (copy, 3)):
+        assert sessions.state_at(session, StepAddress(number)).metadata["step"] == number - 1
+    for number in (1, 2):
+        with pytest.raises(NotKept, match="that it is a copy of"):
+            sessions.state_at(copy, StepAddress(number))
 
 
 @pytest.mark.parametrize("words", ["short", "long " * 500])

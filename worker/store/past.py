@@ -97,13 +97,13 @@ class PastChange:
     asked: bytes | None = None
 
 
-def begin_past(scope: SessionScope, *, is_committed: bool) -> PastChange:
-    """The old values of a new session that is a copy of another one: none yet.
+def begin_past(scope: SessionScope, at: Position) -> PastChange:
+    """The old values of a new session that is a copy of another one, as a step has committed it: none yet.
 
     Args:
-        is_committed: Its state is as its last step has committed it.
+        at: The step; those before it are known of the other session alone.
     """
-    kept = Past(version=1, is_committed=is_committed).to_stored() if scope.settings.history_bytes else b""
+    kept = Past(version=1, is_committed=at.step > 0, since=at).to_stored() if scope.settings.history_bytes else b""
     return PastChange(kept, [])
 
 
@@ -142,7 +142,7 @@ def change_past(
     for before, after in states:
         added = 0
         if before is None:
-            past = Past(version)
+            past = Past(version, since=position_of(after))
         elif past is None or not continues(before, after):
             commands.clear()
             commands.append(("DEL", key))

@@ -232,6 +232,7 @@ def _before(scope: SessionScope, past: Past | None) -> str:
         return "the session was saved last by a version of this package that kept no old values"
     number, step = past.since
     return (
-        f"the past of this session is known from step {step} of its execution {number} on: before, it was saved by a "
-        "version of this package that kept no old values, was cleared, or has dropped them to stay within its bound"
+        f"the past of this session is known from step {step} of its execution {number} on: before, it was the session "
+        "that it is a copy of, was saved by a version of this package that kept no old values, was cleared, or has "
+        "dropped them to stay within its bound"
     )

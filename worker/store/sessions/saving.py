@@ -18,6 +18,7 @@ from ...state.conversation.messages import Message
 from ...state.execution.execution import ExecutionState
 from ...state.execution.status import ExecutionStatus
 from ...state.execution.steps import StepExecution
+from ...state.past.old_values import Position
 from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..cache import CachedSession
@@ -146,7 +147,8 @@ class SessionSave:
 
     def _change_past(self, growth: Sequence[Growth]) -> PastChange:
         if self.copied is not None:
-            return begin_past(self.scope, is_committed=bool(self.copied.steps))
+            execution = self.next_state.state.execution
+            return begin_past(self.scope, Position(execution.number if execution else 0, len(self.copied.steps)))
         pairs = [(before, after) for after, _, before in growth]
         return change_past(self.scope, self.bookkeeping, pairs, self.version, self.next_state.asked, self.old_values)
 
