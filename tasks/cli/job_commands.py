@@ -350,7 +350,12 @@ def stop(
 
 def retry(
     session: Annotated[str | None, typer.Argument(metavar="SESSION", help="Id of one session.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="All failed executions instead of one session.")] = False,
+    failed: Annotated[
+        bool,
+        typer.Option(
+            "--failed", help="All failed executions instead of one session, but for those in the archive (act retry)."
+        ),
+    ] = False,
     since: Annotated[timedelta | None, time_option("With --failed: ended within the last 1h, 7d, …")] = None,
     agent: Annotated[str | None, typer.Option(help="With --failed: only this agent's.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --failed: only list them.")] = False,

@@ -46,7 +46,12 @@ Asked = Literal["approval", "question", "external"]
 OfStatus = Annotated[Status | None, typer.Option(help="Only sessions that are this.")]
 OfAgent = Annotated[str | None, typer.Option(help="Only sessions of this agent.")]
 OfLabel = Annotated[list[str] | None, typer.Option(help="Only with this label, KEY=VALUE; repeat it.")]
-WithText = Annotated[str | None, typer.Option(help="Only where the first message, at its beginning, has this.")]
+WithText = Annotated[
+    str | None,
+    typer.Option(
+        help="Only where the first message, at its beginning, has this; in the archive, words of the conversation."
+    ),
+]
 WithError = Annotated[str | None, typer.Option(help="Only those that failed with an error that contains this.")]
 WaitsFor = Annotated[Asked | None, typer.Option(help="Only those that wait for this.")]
 

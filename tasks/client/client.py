@@ -189,7 +189,7 @@ class AgentClient(
         dry_run: bool = False,
         by: str | None = None,
     ) -> Generator[Job]:
-        """Retry all executions that failed.
+        """Retry all executions that failed, but for those in the archive, which `act_on_many` reaches.
 
         Args:
             since: Only those that failed at or after this time. None: all that are kept.

@@ -83,7 +83,8 @@ class DurableRunOptions(TypedDict, total=False):
 
     Attributes:
         message_history: What was said before; a new session begins with it.
-        deps: The dependencies, which must have a form as JSON: they become the metadata `deps`.
+        deps: The dependencies, which must have a form as JSON: they become the metadata `deps`. Refused where
+            `CeleryDurability(deps=…)` makes them.
         conversation_id: The session to go on with, from an earlier result. None: a new one.
         run_id: The same run with the same id is made once, however often it is asked for.
         usage_limits: Limits that pydantic-ai keeps, of a new session.
@@ -123,12 +124,14 @@ class DurableAgent(Generic[OutputT]):
         Raises:
             ConfigurationError: The agent cannot be durable; the text says why.
         """
-        if definition_of(agent, "given to durable(…)") is None:
+        definition = definition_of(agent, "given to durable(…)")
+        if definition is None:
             raise ConfigurationError(
                 f"agent {agent.name!r} is not durable: give it the capability, as "
                 "Agent(…, name='helpdesk', capabilities=[CeleryDurability()])"
             )
         self._agent = agent
+        self._makes_deps = definition.makes_deps
         self._given = client
 
     async def run(
@@ -148,6 +151,9 @@ class DurableAgent(Generic[OutputT]):
             AgentRunError: The run was stopped or has failed otherwise; the text says why.
             StoreUnavailable: No answer from Redis.
         """
+        if self._makes_deps and options.get("deps") is not None:
+            advice = "CeleryDurability(deps=…) of this agent makes the dependencies of the metadata; give metadata=."
+            raise InvalidInput("deps", cast("type[Any]", type(options["deps"])), advice)
         submission = _RunSubmission.of(self._agent, user_prompt, cast("dict[str, Any]", options))
         client = self._client()
         job = await client.submit(self._agent.name or "", submission.prompt, **submission.arguments)

@@ -187,8 +187,8 @@ class SnapshotVerbs(ClientConnection):
 
         The execution begins at the step after its last commit, with its own id: the provider sees the same history, and
         keyed effects keep their keys. Requests that were open are asked again. Where the execution has ended, send a
-        message. The job has a notice, which is also a warning, where no worker has registered the agent, or what goes
-        on cannot begin yet.
+        message. The job has a notice, which is also a warning, where what goes on cannot begin yet, as without a worker
+        that has registered the agent.
 
         Args:
             snapshot: As it was returned, or as JSON.
@@ -220,7 +220,7 @@ class SnapshotVerbs(ClientConnection):
         self._publish(saved.publish)
         execution = saved.session.state.execution
         job = self._make_job(name, execution_id=execution.execution_id if execution else "")
-        if queue is None or (execution is not None and not execution.status.is_terminal()):
+        if execution is not None and not execution.status.is_terminal():
             job.notice = self._describe_wait(found.agent, queue, session.labels)
         if job.notice:
             warnings.warn(job.notice, stacklevel=2)

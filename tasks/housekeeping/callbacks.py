@@ -29,8 +29,9 @@ from ...worker.errors import CeleryAgentsError, InvalidInput, NotConfirmed
 from ...worker.redaction import describe_exception
 from ...worker.state.execution.requests import Request
 from ...worker.store.keys import ShardKeys
-from ...worker.store.session_records import REQUEST_TASK, Callback, Result
+from ...worker.store.session_records import REQUEST_TASK, Callback
 from ...worker.store.store import Store
+from ..client.json_values import result_value
 from ..publishing import write_message
 from .receivers import read_task
 from .webhooks import WebhookPoster, receiver_of
@@ -48,7 +49,6 @@ _BUSY_SECONDS: Final = 2.0
 _FIRST_DELAY_SECONDS: Final = 2.0
 _LONGEST_DELAY_SECONDS: Final = 3600.0
 _MOST_ATTEMPTS: Final = 30
-_NOT_SENT: Final = frozenset({"stop_message", "operation_id", "retries"})
 _TASK_KINDS: Final = ("task", REQUEST_TASK)
 _TASKS: Final = "celery tasks"
 _UNUSABLE: Final = "urls that are none"
@@ -188,11 +188,6 @@ class CallbackCaller:
                 callback.execution_id,
                 error,
             )
-
-
-def result_value(result: Result) -> dict[str, Any]:
-    """The JSON that a callback receives."""
-    return {name: value for name, value in result.to_dict().items() if name not in _NOT_SENT}
 
 
 def request_value(request: Request) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 
 from celery_agents import AgentClient
 from celery_agents.config.settings import Settings
+from celery_agents.tasks.client.json_values import result_value
 from celery_agents.tasks.observability.doctor.checks import examine
 from celery_agents.worker.errors import InvalidInput
 
@@ -60,6 +61,7 @@ def test_a_webhook_is_signed_and_repeated_until_it_is_heard(
     headers, body = receiver.posts[2]
     told = json.loads(body)
     assert (told["status"], told["final_response"], told["session_id"]) == ("completed", "told", job.session_id)
+    assert told == result_value(job.result())
     assert headers["X-Celery-Agents-Id"] == job.execution_id
     timestamp, given = (part.split("=")[1] for part in headers["X-Celery-Agents-Signature"].split(","))
     expected = hmac.new(SECRET.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
@@ -88,7 +90,7 @@ def test_a_task_of_another_service_gets_the_result_once(
     assert message["headers"]["task"] == "their.task"
     assert message["headers"]["id"] == f"{job.execution_id}.callback"
     assert kwargs["ticket"] == 7
-    assert kwargs["result"]["final_response"] == "told"
+    assert kwargs["result"] == result_value(job.result())
     redis_client.delete("theirs")
 
 

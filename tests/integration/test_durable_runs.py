@@ -145,6 +145,11 @@ def test_what_cannot_travel_is_refused_by_name(lab: Lab, options: dict[str, Any]
         durable(examples.support, lab.client).run_sync("go", **options)
 
 
+def test_dependencies_that_the_agent_makes_itself_are_refused_and_not_ignored(lab: Lab) -> None:
+    with pytest.raises(InvalidInput, match=r"^deps: CeleryDurability\(deps=…\) of this agent makes .*; give metadata="):
+        durable(examples.dice, lab.client).run_sync("go", deps="Bob", metadata={"player": "Anne"})
+
+
 REFUSED = inspect.signature(PydanticAgent.run).parameters.keys() - {"self", "user_prompt"}
 REFUSED -= DurableRunOptions.__annotations__.keys()
 

@@ -121,6 +121,14 @@ def test_a_snapshot_whose_agent_nobody_offers_or_that_waits_says_so(
         assert "an audit" in two.client.resume_snapshot(taken, session_id="paused").notice
 
 
+def test_a_snapshot_of_an_ended_session_says_of_no_job_that_it_waits(labs: tuple[Lab, Lab]) -> None:
+    one, two = labs
+    one.worker()
+    job = one.client.submit("planned", plan(answer="done"))
+    job.result(timeout=30)
+    assert two.client.resume_snapshot(one.client.snapshot(job.session_id)).notice == ""
+
+
 def test_what_cannot_be_resumed_is_refused_and_writes_nothing(labs: tuple[Lab, Lab]) -> None:
     one, two = labs
     one.worker()

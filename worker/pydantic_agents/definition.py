@@ -43,11 +43,13 @@ class PydanticDefinition(NamedTuple):
         agent: The original.
         fields: The fields of our agent: its name, its description, the driver that asks its model, and its limits.
         toolset: Its tools, those included that are known at run time only.
+        makes_deps: Whether a function makes its dependencies of the metadata.
     """
 
     agent: Agent[Any, Any]
     fields: Mapping[str, Any]
     toolset: ToolSet
+    makes_deps: bool
 
 
 _OF_AN_AGENT: Final = (
@@ -97,7 +99,9 @@ def definition_of(value: object, place: str) -> PydanticDefinition | None:
         "driver": PydanticAgentDriver(agent, options, {name: tool.options for name, tool in known.items()}),
         **{name: getattr(options, name) for name in _OF_AN_AGENT},
     }
-    return PydanticDefinition(agent, fields, PydanticToolSet(agent, options, known))
+    return PydanticDefinition(
+        agent, fields, PydanticToolSet(agent, options, known), makes_deps=options.deps is not None
+    )
 
 
 def _capabilities_in(capability: Any) -> Iterator[Any]:

@@ -127,7 +127,7 @@ class TokenSigner:
     def _signature(self, signed: str) -> bytes:
         if self._secret is None:
             raise ConfigurationError(
-                "tokens need the setting token_secret: set CELERY_AGENTS_TOKEN_SECRET to the same random text of 16 "
+                "tokens need the setting token_secret; set CELERY_AGENTS_TOKEN_SECRET to the same random text of 16 "
                 "characters or more for all workers and clients, as `openssl rand -hex 32` prints it"
             )
         # The prefix keeps a signature of anything else under the same secret from being one of a token.

@@ -93,7 +93,7 @@ class SessionSnapshot(Value):
         except StateTooNew:
             raise
         except (ValidationError, StateUnreadable) as error:
-            raise InvalidInput("snapshot.state", str(error).splitlines()[0], "it is no state of a session.") from None
+            raise InvalidInput("snapshot.state", _first_problem(error), "it is no state of a session.") from None
         if context is not None:
             for key in () if merge else state.context.metadata:
                 state = state.without_metadata(key)
@@ -125,4 +125,12 @@ def read_snapshot(given: SessionSnapshot | Mapping[str, Any] | str | bytes) -> S
         return SessionSnapshot.from_dict(dict(given))
     except (ValueError, TypeError) as error:
         advice = "give what `client.snapshot` has returned, or its JSON."
-        raise InvalidInput("snapshot", str(error).splitlines()[0], advice) from None
+        raise InvalidInput("snapshot", _first_problem(error), advice) from None
+
+
+def _first_problem(error: Exception) -> str:
+    """The first problem of a value that was read, after the name of its field; nothing of the value."""
+    if not isinstance(error, ValidationError):
+        return str(error).splitlines()[0]
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))

@@ -119,7 +119,7 @@ class Replies:
             ConfigurationError: The tool hands out none, or the setting `token_secret` is missing.
         """
         if self.make_token is None:
-            raise ConfigurationError("this tool has no completion token: declare it with @tool(result='later')")
+            raise ConfigurationError("this tool has no completion token; declare it with @tool(result='later')")
         return self.make_token(purpose)
 
     def offered_token(self, purpose: TokenPurpose) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 from celery_agents.worker.drivers import PydanticAIDriver
 from celery_agents.worker.drivers.pydantic_ai.models import ModelClients, Target, build
 from celery_agents.worker.errors import ConfigurationError, MissingExtra
+from celery_agents.worker.redaction import redact
 from celery_agents.worker.state import LLMConfig
 
 LOCAL = "http://localhost:9/v1"
@@ -33,7 +34,7 @@ def refused(model: str, base_url: str | None = None, **options: Any) -> str:
 @pytest.mark.parametrize(
     ("model", "base_url", "said"),
     [
-        ("openai:gpt-5-mini", None, "needs OPENAI_API_KEY: set it in the environment of the workers"),
+        ("openai:gpt-5-mini", None, "needs OPENAI_API_KEY; set it in the environment of the workers"),
         ("anthropic:claude-haiku-4-5", None, "needs ANTHROPIC_API_KEY"),
         ("opanai:gpt-5-mini", None, "there is no provider 'opanai'; did you mean 'openai'"),
         ("zzz:gpt-5-mini", None, "there is no provider 'zzz'; write provider:name"),
@@ -50,6 +51,7 @@ def test_what_is_missing_or_wrong_is_said_in_a_sentence(model: str, base_url: st
     text = refused(model, base_url)
     assert said in text
     assert "\n" not in text
+    assert redact(text) == text, "as the session shows it"
 
 
 def test_a_provider_whose_package_is_missing_names_it():

@@ -73,3 +73,17 @@ def test_a_context_whose_keys_are_no_text_is_refused() -> None:
 def test_what_is_no_snapshot_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match=r"^snapshot: give what"):
         read_snapshot(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (taken().to_json()[:60], "Invalid JSON: EOF"),
+        ({}, "Got 'format: Field required'"),
+        ({**taken().to_dict(), "version": "x"}, "Got 'version: "),
+    ],
+)
+def test_a_damaged_snapshot_names_its_first_problem(wrong: Any, said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_snapshot(wrong)
+    assert said in str(refused.value)

@@ -308,6 +308,6 @@ def _unusable(target: Target, said: str) -> ConfigurationError:
     variables = list(dict.fromkeys(_VARIABLE.findall(said)))
     if variables:
         needed = " or ".join(variables)
-        return ConfigurationError(f"model {target.model!r} needs {needed}: set it in the environment of the workers")
+        return ConfigurationError(f"model {target.model!r} needs {needed}; set it in the environment of the workers")
     sentence = redact(said).partition("\n")[0].partition(" To try Pydantic AI")[0]
     return ConfigurationError(f"model {target.model!r} cannot be used: {sentence}")
