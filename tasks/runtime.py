@@ -115,7 +115,7 @@ class Runtime:
         self.agents = import_agents(settings)
         require_servers(server for agent in self.agents for server in agent.mcp)
         self.connections = ServerConnections()
-        self.observers = Observers(settings)
+        self.observers = Observers(settings, [each.name for each in self.agents])
         self.broker_key_types = broker_key_types(app, settings, queues) if shares_a_database(settings) else {}
         self.problems: tuple[str, ...] = ()
         self.redis_memory_share = 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ...config.brokers import takes_steps_itself
@@ -19,6 +19,7 @@ from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import CeleryAgentsError, ConfigurationError, MissingExtra
 from ...worker.flow.values import AT_PROVIDER
 from ...worker.state.execution.inference import InferenceResponse
+from ...worker.state.execution.status import ExecutionStatus
 from ..consumer.refusals import SOURCES, refusals
 from .provider_jobs import JobTally, measure_jobs, tally_jobs
 from .provider_metrics import count_waits, measure_buckets, measure_caps, measure_concurrency
@@ -72,8 +73,10 @@ class Metrics(StepObserver):
     The first 100 models, 100 kinds of errors and 1 000 tools have values of their own; all others are `(other)`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, agents: Iterable[str] = ()) -> None:
         """
+        Args:
+            agents: Names of those that the worker has.
         Raises:
             MissingExtra: prometheus-client is not installed.
         """
@@ -92,8 +95,10 @@ class Metrics(StepObserver):
 
         self._steps = counter("steps", "Steps that this worker claimed, by what came of them", "agent", "outcome")
         self._deliveries = counter("deliveries", "Step messages by what came of them", "outcome")
-        self._deliveries.labels("parked")  # from 0 on: an alert sees no increase in a series that begins with 1
         self._executions = counter("executions", "Executions that ended in this worker", "agent", "status")
+        self._deliveries.labels("parked")  # from 0 on: an alert sees no increase in a series that begins with 1
+        for agent in agents:
+            self._executions.labels(agent, ExecutionStatus.FAILED.value)
         self._step_seconds = seconds("step", "A step from its claim to its commit", "agent")
         self._driver_seconds = seconds("driver", "One driver call", "agent", "outcome")
         self._tool_seconds = seconds("tool", "One tool call", "agent", "tool")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ...config.settings import Settings
@@ -29,12 +29,14 @@ class Observers(StepObserver):
         tracing: None when it is off.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, agents: Iterable[str] = ()) -> None:
         """
+        Args:
+            agents: Names of those that the process runs.
         Raises:
             MissingExtra: A setting enables an extra that is not installed.
         """
-        self.metrics = Metrics() if settings.metrics_port is not None else None
+        self.metrics = Metrics(agents) if settings.metrics_port is not None else None
         self.tracing = Tracing() if settings.traces else None
         self._all: tuple[StepObserver, ...] = tuple(each for each in (self.metrics, self.tracing) if each is not None)
 

@@ -114,8 +114,7 @@ def read_snapshot(given: SessionSnapshot | Mapping[str, Any] | str | bytes) -> S
     """Read a snapshot in any of its forms.
 
     Raises:
-        InvalidInput: It is none; nothing was written.
-        StateTooNew: A newer version of this package has taken it.
+        InvalidInput: It is none, or a newer version of this package has taken it; nothing was written.
     """
     if isinstance(given, SessionSnapshot):
         return given

@@ -73,6 +73,12 @@ def test_a_session_that_is_parked_is_an_increase_of_what_its_alert_looks_at() ->
     assert (before, metrics.registry.get_sample_value(series, {"outcome": "parked"})) == (0, 1)
 
 
+def test_the_first_failure_of_an_agent_is_an_increase_of_what_its_alert_looks_at() -> None:
+    metrics = Metrics(["agent"])
+    failed = {"agent": "agent", "status": "failed"}
+    assert metrics.registry.get_sample_value("celery_agents_executions_total", failed) == 0
+
+
 def test_a_long_name_of_a_model_is_cut() -> None:
     metrics = Metrics()
     answers_of(metrics, 3, prefix="x" * 100_000)
