@@ -151,9 +151,10 @@ class DurableAgent(Generic[OutputT]):
             AgentRunError: The run was stopped or has failed otherwise; the text says why.
             StoreUnavailable: No answer from Redis.
         """
-        if self._makes_deps and options.get("deps") is not None:
+        deps = options.get("deps")
+        if self._makes_deps and deps is not None:
             advice = "CeleryDurability(deps=…) of this agent makes the dependencies of the metadata; give metadata=."
-            raise InvalidInput("deps", cast("type[Any]", type(options["deps"])), advice)
+            raise InvalidInput("deps", cast("type[Any]", type(deps)), advice)
         submission = _RunSubmission.of(self._agent, user_prompt, cast("dict[str, Any]", options))
         client = self._client()
         job = await client.submit(self._agent.name or "", submission.prompt, **submission.arguments)
