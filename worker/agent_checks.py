@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..config.settings import DEFAULT_QUEUE, QUEUE_NAME
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_LISTS: Final = ("tools", "guards", "hooks", "capabilities", "handoffs", "mcp", "schedules")
 
 
 def check_kinds(agent: Any) -> None:
     """Wrong kinds of values, said where the agent is written and not in its first step."""
+    for name in _LISTS:
+        value = getattr(agent, name)
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise ConfigurationError(f"agent {agent.name!r}: {name}={value!r:.80} must be a list")
     for name in ("step_timeout", "tool_timeout", "max_parallel_tools", "archive_days"):
         value = getattr(agent, name)
         kinds = int if name == "max_parallel_tools" else (int, float)
@@ -36,11 +42,13 @@ def check_kinds(agent: Any) -> None:
     check_child_limits(f"agent {agent.name!r}", agent.max_children, agent.max_depth)
     if not isinstance(agent.model, str) and agent.model is not None:
         check_models(agent)
+    driver = agent.driver
     expected: tuple[tuple[str, object, bool], ...] = (
         ("provider_group", "a name", agent.provider_group is None or is_name(agent.provider_group)),
         ("system_prompt", "a text", isinstance(agent.system_prompt, str)),
         ("description", "a text", isinstance(agent.description, str)),
         ("budget", "an ExecutionBudget", agent.budget is None or isinstance(agent.budget, ExecutionBudget)),
+        ("driver", "a Driver or a function", driver is None or callable(driver) or hasattr(driver, "infer")),
         ("compiler", "a MessageCompiler", agent.compiler is None or hasattr(agent.compiler, "compile")),
         ("price", "a TokenPrice", agent.price is None or isinstance(agent.price, TokenPrice)),
         ("guards", "a list of objects with check(view)", all(hasattr(guard, "check") for guard in agent.guards)),

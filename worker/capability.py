@@ -206,7 +206,8 @@ def check_capabilities(agent: str, capabilities: Iterable[Any], tools: Iterable[
     """Refuse what cannot work together, where the agent is defined.
 
     Raises:
-        ConfigurationError: Something is no capability, two want the same tool name or part, or one misses a tool.
+        ConfigurationError: Something is no capability, or brings no guard or policy as one; two want the same tool name
+            or part; or one misses a tool.
     """
     given = tuple(capabilities)
     parts: dict[str, str] = {}
@@ -216,6 +217,10 @@ def check_capabilities(agent: str, capabilities: Iterable[Any], tools: Iterable[
             raise ConfigurationError(
                 f"agent {agent!r}: {each!r:.80} is no Capability; derive its class from Capability"
             )
+        for kind, brought, method in (("guard", each.guards(), "check"), ("policy", each.policies(), "decide")):
+            for one in brought:
+                if not hasattr(one, method):
+                    raise ConfigurationError(f"agent {agent!r}: {each.name}: {one!r:.80} is no {kind} with {method}(…)")
         _claim_names(agent, each, ToolSet(each.tools()).names(), names, "tool")
         _claim_names(agent, each, map(_checked_part, each.parts()), parts, "part")
     for each in given:

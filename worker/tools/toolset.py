@@ -106,7 +106,7 @@ def _checked_tool(given: Tool | Callable[..., Any]) -> Tool:
     if isinstance(given, FunctionTool):
         return cast("Tool", given)
     if not is_tool(given):
-        return tool(cast("Callable[..., Any]", given))
+        return tool()(cast("Callable[..., Any]", given))  # which refuses None, too
     each = as_tool(given)
     name = check_name(each.name)
     effect = check_effect(name, each.effect)

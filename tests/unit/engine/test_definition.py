@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from celery_agents.worker.agent import Agent, AgentRegistry
+from celery_agents.worker.capability import Capability
 from celery_agents.worker.errors import CeleryAgentsError, ConfigurationError
+from celery_agents.worker.guards import BudgetGuard
+from celery_agents.worker.hooks import Hook, HookPoint
+from celery_agents.worker.mcp import MCPServer
 from celery_agents.worker.tools import tool
 
 
 def _answer(state: object) -> str:
     return "done"
+
+
+@dataclass(frozen=True)
+class _Bringing(Capability):
+    """A capability that brings what is no guard or no policy."""
+
+    guard: Any = 5
+
+    def guards(self) -> list[Any]:
+        return [self.guard]
+
+    def policies(self) -> list[Any]:
+        return [5]
 
 
 @pytest.mark.parametrize(
@@ -47,6 +65,18 @@ def _answer(state: object) -> str:
         {"compiler": "all"},
         {"tools": ["search"]},
         {"tools": [print, print]},
+        {"tools": [None]},
+        {"tools": tool(_answer)},
+        {"tools": 5},
+        {"hooks": Hook(HookPoint.BEFORE_STEP, lambda context: None)},
+        {"guards": BudgetGuard()},
+        {"handoffs": "billing"},
+        {"capabilities": Capability()},
+        {"capabilities": [_Bringing()]},
+        {"capabilities": [_Bringing(guard=BudgetGuard())]},
+        {"mcp": MCPServer("http://127.0.0.1:9/mcp", name="s")},
+        {"schedules": "0 2 * * *"},
+        {"driver": 5},
     ],
     # Two workers of pytest-xdist must give a function the same name.
     ids=lambda fields: re.sub(r" at 0x[0-9a-f]+", "", str(fields)),
@@ -55,6 +85,13 @@ def test_a_definition_that_cannot_work_is_refused_with_a_sentence(fields: dict[s
     with pytest.raises(ConfigurationError) as raised:
         Agent(**{"name": "a", "driver": _answer, **fields})
     assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["tools", "guards", "hooks", "capabilities", "handoffs", "mcp", "schedules"])
+def test_one_in_the_place_of_a_list_is_told_by_the_name_of_its_field(name: str) -> None:
+    for given in (object(), "one"):
+        with pytest.raises(ConfigurationError, match=f"agent 'a': {name}=.* must be a list"):
+            Agent(**{"name": "a", "driver": _answer, name: given})
 
 
 def test_a_budget_that_cannot_be_is_refused() -> None:
