@@ -501,7 +501,7 @@ def _agents_in(module: str) -> Iterator[Agent]:
         imported = import_module(module)
     except ImportError as error:
         raise ConfigurationError(
-            f"module {module!r} (CELERY_AGENTS_AGENTS) cannot be imported: {error}. "
+            f"module {module!r} (CELERY_AGENTS_AGENTS) cannot be imported: {str(error).rstrip('.')}. "
             "Is it installed, or the worker started in the right folder?"
         ) from error
     for variable, value in vars(imported).items():

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...worker.errors import CeleryAgentsError, StateUnreadable
+from ...worker.errors import StoreFull, StoreUnavailable
 from ...worker.redaction import describe_exception
 from ...worker.store.archiving.moving import Archiver, MoveOutcome
 from ...worker.store.keys import ShardKeys
@@ -106,8 +106,6 @@ class SessionMover:
                     self._tidy_at = time.monotonic() + _rest(self._archiver.context.settings.archive_settle_seconds / 2)
                 if not self._move(shards, load):
                     return
-        except CeleryAgentsError as error:
-            log.warning("sessions stay in Redis for now: %s", error)
         except Exception as error:  # noqa: BLE001 - the next pass tries again
             log.warning("sessions stay in Redis for now: %s", describe_exception(error).message)
 
@@ -161,9 +159,12 @@ class SessionMover:
     def _move_one(self, session_id: str) -> None:
         try:
             outcome = self._archiver.move(session_id)
-        except StateUnreadable as error:
+        except (StoreUnavailable, StoreFull):
+            raise
+        except Exception as error:  # noqa: BLE001 - of damaged data: it keeps no other session from moving
             self._progress.failed += 1
-            log.error("session %s stays in Redis, since it cannot be read: %s", session_id, error)
+            why = describe_exception(error).message
+            log.error("session %s stays in Redis, since it cannot be read: %s", session_id, why)
             return
         self._progress.moved += outcome is MoveOutcome.MOVED
         if outcome is MoveOutcome.DELETED:

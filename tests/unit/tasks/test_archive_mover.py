@@ -11,7 +11,7 @@ import pytest
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.housekeeping.archiving import ArchiveProgress, SessionMover, StepLoad
-from celery_agents.worker.errors import ArchiveUnavailable
+from celery_agents.worker.errors import ArchiveUnavailable, StateUnreadable
 from celery_agents.worker.store.archiving.moving import MoveOutcome
 from celery_agents.worker.store.keys import ShardKeys
 
@@ -147,3 +147,20 @@ def test_an_archive_that_is_away_ends_the_pass_and_the_next_one_tries_again() ->
     assert progress.moved == 0
     mover.begin([SHARD], 1.0)
     wait_until(lambda: progress.moved == 2, "the next pass moves them")
+
+
+@pytest.mark.parametrize("error", [StateUnreadable("head", "damaged"), AttributeError("'list' object has no 'get'")])
+def test_a_session_that_cannot_be_moved_keeps_no_other_from_it(error: Exception) -> None:
+    sessions = Sessions(3, archive_per_second=1000)
+    move = sessions.move
+
+    def fail(session_id: str) -> MoveOutcome:
+        if session_id == "s1":
+            raise error
+        return move(session_id)
+
+    sessions.move = fail  # type: ignore[method-assign]
+    mover, progress = mover_of(sessions)
+    mover.begin([SHARD], 1.0)
+    wait_until(lambda: list(sessions.left) == ["s1"], "the others have moved")
+    assert progress.failed == 1
