@@ -225,7 +225,6 @@ class SubmittingVerbs(ClientConnection):
     def _created(self, submission: Submission, applied: ActionResult, agent: str, queue: str | None) -> Job:
         """The job of a session that was created."""
         job = self._job_of(submission, applied)
-        job.placed = Placement.STARTS
         job.notice = self._describe_wait(agent, queue, submission.labels)
         return job
 
@@ -276,7 +275,9 @@ class SubmittingVerbs(ClientConnection):
             with contextlib.suppress(IdempotencyMismatch):
                 applied, queue = self._create(submission, agent)
                 if applied.outcome == "started":
-                    return self._created(submission, applied, agent, queue)
+                    job = self._created(submission, applied, agent, queue)
+                    job.placed = Placement.STARTS
+                    return job
             # Another caller has made it in the meantime, perhaps by saying the same.
             return self._join_burst(submission, agent, debounce)
         if applied.outcome == "idle":

@@ -54,14 +54,6 @@ def ask(lab: Lab, task: str, **kwargs: Any) -> None:
     create_app(lab.client.settings).send_task(f"celery_agents.{task}", kwargs=kwargs, queue="celery_agents.control")
 
 
-def test_the_receipt_of_a_message_that_begins_a_session_is_that_it_starts(lab: Lab) -> None:
-    client = lab.client
-    for _ in range(2):
-        assert client.submit("planned", plan(), idempotency_key="once").placed == "starts"
-    assert client.submit("planned", plan(), session_id="mine").placed == "starts"
-    assert client.submit("planned", plan(), session_id="mine").placed == "joins"
-
-
 def test_each_queued_message_has_its_execution_once_and_in_order_while_workers_die(lab: Lab) -> None:
     client = lab.client
     jobs = [client.submit("planned", working(f"{s}.0")) for s in range(6)]
