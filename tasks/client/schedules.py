@@ -99,8 +99,8 @@ class Schedules:
         now_ms = self._client.store.housekeeping.now_ms()
         if idempotency_key is not None:
             flow, operation = self._client.store.flow, derive_id(idempotency_key, "run")
-            flow.note_in_burst(f"run {name}", operation, str(now_ms), instead_of="")
-            now_ms = int(flow.burst(f"run {name}", operation)[1] or now_ms)  # the first time: its message is the same
+            if not flow.note_in_burst(f"run {name}", operation, str(now_ms), instead_of=""):
+                now_ms = int(flow.burst(f"run {name}", operation)[1] or now_ms)  # so that its message is the same
         slot = take(status.schedule, now_ms - now_ms % 1000)
         return submit_slot(self._client, name, slot, idempotency_key)
 
