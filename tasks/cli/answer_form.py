@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pydantic_core import from_json
+
+from ...worker.state.values.frozen import thaw
 from .views import clean
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def _ask_field(name: str, rules: Mapping[str, Any], ask: Ask, say: Say, *, requi
     of_type = _type_of(rules)
     kind = " | ".join(choices) or of_type or "JSON"
     default = "default" in rules
-    hint = kind if required and not default else f"{kind}, empty for {rules['default'] if default else 'none'}"
+    hint = kind if required and not default else f"{kind}, empty for {thaw(rules['default']) if default else 'none'}"
     while True:
         text = ask(f"{clean(name)} ({clean(hint)})")
         if not text.strip() and (default or not required):
@@ -99,7 +101,7 @@ def _parse(text: str, kind: str) -> Any:
             raise ValueError(text)
         return _WORDS[text.strip().lower()]
     try:
-        return json.loads(text)
+        return from_json(text)
     except ValueError:
         if kind in ("array", "object", "null"):
             raise

@@ -143,10 +143,12 @@ def read_text(file: TextIO, hint: str) -> str:
     Args:
         hint: The name that the error gives it.
     Raises:
-        typer.BadParameter: It is no text.
+        typer.BadParameter: It cannot be read, or is no text.
     """
     try:
         return file.read()
+    except OSError as error:
+        raise typer.BadParameter(f"it cannot be read: {error.strerror}", param_hint=hint) from None
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"it is no {error.encoding} text: {error.reason}", param_hint=hint) from None
 

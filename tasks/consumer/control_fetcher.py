@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ...worker.errors import CeleryAgentsError, StoreForbidden
 from ...worker.store.database import Command, Reply
-from ...worker.store.redis.database import RedisDatabase
+from ...worker.store.redis.database import FORBIDDEN_SECONDS, RedisDatabase
 from ...worker.unique import unique_hex
 from .garbage_collection import MessageGarbage
 from .queue_fetcher import BLOCK_SECONDS, FORBIDDEN, FetchedElement, QueueFetcher
@@ -204,14 +204,14 @@ class ControlFetcher(QueueFetcher):
         self._records = records
         self._visibility_seconds = visibility_seconds
         self._restore = restore
-        self._may_run_scripts = self._may_wait = True
+        self._no_scripts_until = self._no_wait_until = 0.0
         self._looked_at = self._restored_at = float("-inf")
         self._record = unique_hex()
 
     def _fetch(self, queues: Mapping[str, Sequence[str]], wanted: int) -> list[FetchedElement]:
         """Take what lies in the queues, or what comes within a second."""
         del wanted
-        if self._may_run_scripts and (taken := self._take_with_record(queues)) is not None:
+        if time.monotonic() >= self._no_scripts_until and (taken := self._take_with_record(queues)) is not None:
             return taken
         popped = [each._replace(record=unique_hex()) for each in super()._fetch(queues, 1)]
         for each in popped:
@@ -240,12 +240,13 @@ class ControlFetcher(QueueFetcher):
         Returns:
             Whether one has come; None where Redis refuses to wait so.
         """
-        if not self._may_wait:
+        if time.monotonic() < self._no_wait_until:
             return None
         key = next(iter(queues.values()))[0]
         (reply,) = self._database.exchange([("BLMOVE", key, key, "RIGHT", "RIGHT", BLOCK_SECONDS)])
         if isinstance(reply, Exception):
-            self._may_wait = FORBIDDEN.search(str(reply)) is None
+            if FORBIDDEN.search(str(reply)):
+                self._no_wait_until = time.monotonic() + FORBIDDEN_SECONDS
             return None
         return reply is not None
 
@@ -262,7 +263,7 @@ class ControlFetcher(QueueFetcher):
         if isinstance(reply, Exception):
             if FORBIDDEN.search(str(reply)):
                 log.warning("no script may run, so control messages of a killed worker are lost: %s", reply)
-                self._may_run_scripts = False
+                self._no_scripts_until = time.monotonic() + FORBIDDEN_SECONDS
             elif "WRONGTYPE" not in str(reply):  # the BRPOP says it
                 refusals.record(REDELIVERY, f"control messages are taken without records: {reply}")
             return None

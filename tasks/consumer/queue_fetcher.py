@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final, NamedTuple
@@ -19,7 +20,7 @@ from ...worker.concurrency import fibers
 from ...worker.errors import CeleryAgentsError
 from ...worker.redaction import describe_exception
 from ...worker.store.database import Command, Reply
-from ...worker.store.redis.database import RedisDatabase
+from ...worker.store.redis.database import FORBIDDEN_SECONDS, RedisDatabase
 from .refusals import FETCH, refusals
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class QueueFetcher:
         self._record_turn = record_turn
         self._give_way = give_way
         self._order: list[str] = []
-        self._may_batch = True
+        self._no_batch_until = 0.0
         self._is_ended = False
         self._woken: concurrent.futures.Future[None] | None = None
 
@@ -142,7 +143,7 @@ class QueueFetcher:
         order = self._order_queues(queues)
         commands: list[Command] = [("BRPOP", *_keys_of(queues[name] for name in order), BLOCK_SECONDS)]
         batch = FetchedElement(order[-1], queues[order[-1]][0], b"")
-        if wanted > 1 and self._may_batch:
+        if wanted > 1 and time.monotonic() >= self._no_batch_until:
             commands.append(("RPOP", batch.key, wanted - 1))
         first, *others = self._database.exchange(commands)
         return [
@@ -182,7 +183,7 @@ class QueueFetcher:
                 yield batch._replace(data=data)
         elif FORBIDDEN.search(str(reply)):
             log.warning("steps are fetched one by one: %s", reply)
-            self._may_batch = False
+            self._no_batch_until = time.monotonic() + FORBIDDEN_SECONDS
 
     def _refuse(self, error: Exception) -> None:
         refusals.record(FETCH, f"Redis refuses to pop messages: {error}")

@@ -12,6 +12,7 @@ from celery_agents.flow import ModelEndpoint, Pause, ProviderLimit
 from celery_agents.worker.flow.values import ProviderFacts, limit_field
 from celery_agents.worker.store.flow.records import CallCounts, Refused, Reservation, Settled, Settlement
 from celery_agents.worker.store.keys import FLEET, FLOW_CHANNEL
+from celery_agents.worker.store.redis import database
 from celery_agents.worker.store.redis.database import connect
 from celery_agents.worker.store.redis.wake_ups import wake_ups
 
@@ -98,6 +99,19 @@ def test_a_user_who_may_run_no_scripts_asks_without_limits(
         for plain in open_bench(url):
             found = plain.store.flow.reserve(claim, M, ProviderLimit("openai:m", rpm=0), call="1", cost={}, lease_ms=9)
             assert plain.store.flow.settle(ok(found)) == Settled()
+        client.acl_deluser("plain")
+
+
+def test_a_user_who_may_run_scripts_again_runs_them(
+    redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "FORBIDDEN_SECONDS", 0.0)
+    opened = connect(redis_url.replace("://", "://plain:x@"), timeout_seconds=5, connections=1, name="contract")
+    with redis_server.client() as client:
+        for rules, expected in (("-@scripting", None), ("+@scripting", [])):
+            client.execute_command("ACL", "SETUSER", "plain", "on", "nopass", "~*", "+@all", rules)
+            assert opened.compare_and_apply("test", [(("GET", "ca:none"), [""])], []) == expected
+        opened.close()
         client.acl_deluser("plain")
 
 

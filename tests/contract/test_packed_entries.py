@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from celery_agents.worker.errors import ActionRefused, ClaimLost, StateUnreadable
+from celery_agents.worker.errors import ActionRefused, ClaimLost, StateUnreadable, StoreForbidden
 from celery_agents.worker.state import Message
 from celery_agents.worker.store import Store
-from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.database import Command, Database, Reply
 from celery_agents.worker.store.packing import step_spans, unpack
 
 from support.store import Bench, fleet_of
@@ -107,6 +108,24 @@ def test_an_upgrade_is_refused_while_workers_live_that_read_no_packed_entries(da
         bench.store.registry.unregister(f"old-{number}")
     assert bench.store.housekeeping.upgrade()
     bench.store.registry.unregister("new")
+
+
+def test_an_upgrade_that_the_store_refuses_can_be_asked_for_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, pipeline = an_old_store(database), database.pipeline
+
+    def refuse_upgrade(point: str, commands: Sequence[Command]) -> list[Reply]:
+        if point == "upgrade":
+            raise StoreForbidden("Redis refuses this user")
+        return pipeline(point, commands)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(database, "pipeline", refuse_upgrade)
+        with pytest.raises(StoreForbidden):
+            bench.store.housekeeping.upgrade()
+    assert bench.store.housekeeping.upgrade()
+    assert stored(database) == b"3 packed"
 
 
 def test_workers_notice_an_upgrade_when_they_register(database: Database) -> None:

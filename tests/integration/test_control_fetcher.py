@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_agents.tasks.consumer import control_fetcher
 from celery_agents.tasks.consumer.control_fetcher import MOST_HELD_BYTES, ControlFetcher, ControlRecords
 from celery_agents.tasks.consumer.internals import plain_socket
 from celery_agents.tasks.consumer.queue_fetcher import FetchedElement
@@ -34,6 +35,10 @@ def connect(url: str) -> RedisDatabase:
 def waits_in_redis(client: redis.Redis) -> bool:
     """Whether a blocking command is under way."""
     return any("b" in each["flags"] for each in client.client_list())
+
+
+def waits_by(client: redis.Redis, command: str) -> bool:
+    return any(each["cmd"] == command and "b" in each["flags"] for each in client.client_list())
 
 
 class Worker:
@@ -354,6 +359,23 @@ def test_a_user_whom_redis_refuses_the_script_in_any_words_is_asked_once(
         limited.takes(*"abc")
         limited.end()
     assert caplog.text.count("no script may run") == 1
+
+
+@pytest.mark.parametrize("rule", ["@scripting", "blmove"])
+def test_a_message_has_a_record_again_once_redis_permits_the_command(
+    new_worker: Callable[..., Worker], redis_client: redis.Redis, redis_url: str, rule: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(control_fetcher, "FORBIDDEN_SECONDS", 1.0)
+    with user(redis_client, redis_url, f"-{rule}") as url:
+        worker = new_worker(url)
+        wait_until(lambda: waits_by(redis_client, "brpop"), "it is refused", LIMIT_SECONDS)
+        redis_client.execute_command("ACL", "SETUSER", "limited", f"+{rule}")
+        wait_until(lambda: waits_by(redis_client, "blmove"), "it asks again", LIMIT_SECONDS)
+        redis_client.lpush(QUEUE, "a")
+        worker.takes("a")
+        assert is_kept(redis_client, "a")
+        worker.end()
 
 
 def test_an_acknowledgement_that_redis_has_not_answered_is_sent_again(

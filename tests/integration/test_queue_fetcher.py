@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_agents.tasks.consumer import queue_fetcher
 from celery_agents.tasks.consumer.internals import plain_socket
 from celery_agents.tasks.consumer.queue_fetcher import FetchedElement, QueueFetcher
 from celery_agents.tasks.consumer.refusals import FETCH, refusals
@@ -262,6 +263,26 @@ def test_what_is_not_delivered_because_of_an_error_goes_back(worker: Worker, red
     redis_client.lpush(QUEUE, "a", "b")
     worker.give_room(2)
     worker.takes("a", "b")
+
+
+def test_steps_are_fetched_together_again_once_redis_permits_it(
+    new_worker: Callable[..., Worker], redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_fetcher, "FORBIDDEN_SECONDS", 0.0)
+    redis_client.execute_command("ACL", "SETUSER", "one", "on", "nopass", "~*", "+@all", "-rpop")
+    try:
+        worker = new_worker(redis_url.replace("redis://", "redis://one:any@"))
+        redis_client.lpush(QUEUE, *"abc")
+        worker.give_room(3)
+        worker.takes(*"abc")
+        assert max(map(len, worker.batches)) == 1
+        redis_client.execute_command("ACL", "SETUSER", "one", "+rpop")
+        redis_client.lpush(QUEUE, *"def")
+        worker.give_room(3)
+        worker.takes(*"abcdef")
+        assert max(map(len, worker.batches)) > 1
+    finally:
+        redis_client.execute_command("ACL", "DELUSER", "one")
 
 
 def test_a_redis_that_was_busy_with_a_script_is_asked_for_several_messages_again(

@@ -16,7 +16,9 @@ from .keys import FleetKeys, ShardKeys, shard_keys
 NEW: Final = 64
 """Shards of a new store: enough for every cluster, and nearly as cheap as one."""
 
-_PACKED: Final = " packed"
+PACKED: Final = " packed"
+"""Ends the layout of a store whose entries are packed."""
+
 _SHOWN: Final = 20
 
 
@@ -36,7 +38,7 @@ class Layout:
 
     def text(self, shards: int) -> str:
         """The layout with this number of shards, as the store holds it."""
-        return f"{shards}{_PACKED if self.packs else ''}"
+        return f"{shards}{PACKED if self.packs else ''}"
 
     def read(self, database: Database, fleet: FleetKeys, wanted: int | None) -> None:
         """Read the layout of the store, and store one where none is stored.
@@ -50,7 +52,7 @@ class Layout:
                 session's slots are of that node is a matter of chance.
         """
         found = _read(database, fleet, wanted)
-        number = found.removesuffix(_PACKED)
+        number = found.removesuffix(PACKED)
         if wanted is not None and number != str(wanted):
             raise ConfigurationError(
                 f"CELERY_AGENTS_SHARDS={wanted}, but this Redis holds sessions in {number[:_SHOWN]!r} shards; set it "
@@ -67,7 +69,7 @@ class Layout:
 
     def note(self, stored: Reply) -> None:
         """Note a layout that was read: an operator may have upgraded the store."""
-        self.packs = self.packs or fields.any_text(stored).endswith(_PACKED)
+        self.packs = self.packs or fields.any_text(stored).endswith(PACKED)
 
 
 def _read(database: Database, fleet: FleetKeys, wanted: int | None) -> str:
@@ -88,7 +90,7 @@ def _read(database: Database, fleet: FleetKeys, wanted: int | None) -> str:
 
 def _store(database: Database, key: str, wanted: int | None) -> Reply:
     """Store the layout of a new store; a user who may not write leaves that to the first worker."""
-    layout = f"{NEW if wanted is None else wanted}{_PACKED}"
+    layout = f"{NEW if wanted is None else wanted}{PACKED}"
     writes: list[Command] = [("SET", key, layout, "NX"), ("GET", key)]
     try:
         return database.pipeline("shards.first", writes)[1]

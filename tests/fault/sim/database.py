@@ -139,7 +139,7 @@ class SimTables(RedisDatabase):
         self.is_node = shared.is_node
         self._connections = shared._connections
         self._loaded = shared._loaded
-        self._may_run_scripts = shared._may_run_scripts
+        self._no_scripts_until = shared._no_scripts_until
         self._world = world
         self._observe = observe
         self._restarted = restarted

@@ -67,6 +67,7 @@ def test_an_object_is_asked_for_field_by_field_and_wrong_lines_again() -> None:
     assert terminal.prompts[0] == "sku (string)"
     assert terminal.prompts[1] == "count (integer, empty for 1)"
     assert "currency (EUR | USD, empty for EUR)" in terminal.prompts
+    assert "tags (array, empty for [])" in terminal.prompts
     assert terminal.said[0].strip() == "Article, as on the invoice."
     assert [line.strip() for line in terminal.said[1:]] == ["count: write integer", "urgent: write boolean"]
 
@@ -80,6 +81,7 @@ def test_an_empty_line_leaves_out_what_has_a_default_or_is_not_required() -> Non
     ("schema", "line", "value"),
     [
         ({}, "some words", "some words"),
+        ({}, "[" * 4_000, "[" * 4_000),
         ({}, '{"a": 1}', {"a": 1}),
         ({"type": "string"}, "12", "12"),
         ({"type": "number"}, "1.5", 1.5),

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_agents.tasks.cli import request_commands
-from celery_agents.tasks.cli.options import duration, find_session, moment_option
+from celery_agents.tasks.cli.options import duration, find_session, moment_option, read_text
 from celery_agents.worker.errors import InvalidInput, SessionNotFound
 
 
@@ -42,6 +43,12 @@ def test_units_are_understood(text: str, expected: timedelta) -> None:
 def test_anything_else_is_a_usage_error(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         duration(text)
+
+
+def test_a_file_that_cannot_be_read_is_a_usage_error(tmp_path: Path) -> None:
+    writable = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    with os.fdopen(writable) as file, pytest.raises(typer.BadParameter, match="it cannot be read: Bad file descriptor"):
+        read_text(file, "FILE")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...errors import ActionRefused
 from ...state.agent_fields import PACKED_SCHEMA_VERSION
 from ..context import StorePart
+from ..shards import PACKED
 from .registry import WorkerRegistry
 
 _NAMED = 5
@@ -37,7 +38,7 @@ class UpgradeVerbs(StorePart):
                 f"workers of an older version are alive and could not read what would be written: {named}. Stop them, "
                 f"wait {context.settings.agents_seen_seconds:.0f} s, and ask again"
             )
-        context.layout.packs = True
-        layout = context.layout.text(len(context.shards))
+        layout = context.layout.text(len(context.shards)) + PACKED
         context.database.pipeline("upgrade", [("SET", context.fleet.shards, layout)])
+        context.layout.packs = True
         return True

@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -45,6 +46,9 @@ _MULTI: Final = ("MULTI",)
 _EXEC: Final = ("EXEC",)
 # redis-py keeps a buffer of this size for each connection; there may be hundreds.
 POOL_OPTIONS: Final[Mapping[str, Any]] = {"socket_read_size": 16_384}
+FORBIDDEN_SECONDS: Final = 60.0
+"""What this user may not do is tried again so much later: the permission may have been given."""
+
 # Lua's stack takes no more than 8000 values at once.
 _MOST_WORDS: Final = 4_000
 
@@ -122,7 +126,7 @@ class RedisDatabase:
         self._connections.on_lost = self._forget_server
         self._connections.asks_primary = asks_primary
         self._loaded: dict[str, str] = {}
-        self._may_run_scripts = True
+        self._no_scripts_until = 0.0
 
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one round trip. See `Database.pipeline`."""
@@ -161,12 +165,12 @@ class RedisDatabase:
             words += (len(read), len(answers), *_with_place(read, places), *answers)
         for command in commands:
             words += (len(command), *_with_place(command, places))
-        if not self._may_run_scripts or len(words) > _MOST_WORDS:
+        if time.monotonic() < self._no_scripts_until or len(words) > _MOST_WORDS:
             return None
         try:
             return self.script(point, "compare_and_apply", list(places), words)
         except StoreForbidden:  # users of services run no scripts; WATCH does the same with more round trips
-            self._may_run_scripts = False
+            self._no_scripts_until = time.monotonic() + FORBIDDEN_SECONDS
             return None
 
     def watch(self, point: str, keys: Sequence[str], reads: Sequence[Command]) -> _RedisWatched:
