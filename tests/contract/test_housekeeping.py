@@ -26,6 +26,7 @@ from celery_agents.worker.store.labels import labels_range
 from celery_agents.worker.store.memory.database import MemoryDatabase
 
 from support.store import Bench, fleet_of, step_transition
+from support.wait import wait_until
 
 pytestmark = pytest.mark.leaves_keys("sessions are left in the middle of an execution")
 
@@ -306,6 +307,25 @@ def test_a_session_whose_keys_live_longer_than_its_end_was_noted_for_is_pruned_w
         time.sleep(0.01)
     assert [bench.database(read, index, bench.session) for index, read in indexes] == [None, None]
     assert bench.database("ZRANGEBYLEX", keys.shard.labels, *labels_range(bench.session)) == []
+
+
+def test_keys_to_which_an_earlier_build_gave_no_time_to_live_go_with_their_session(database: Database) -> None:
+    bench = Bench(database, retention_seconds=0.3)
+    bench.submit()
+    bench.commit(bench.claim(), final=True)
+    keys = bench.store.context.keys(bench.session)
+    left = {keys.old_values: ("HSET", "head:1.1", "old"), keys.next: ("RPUSH", "a message")}
+    for key, (command, *values) in left.items():
+        bench.database("DEL", key)
+        bench.database(command, key, *values)
+    bench.store.housekeeping.prune()
+    assert bench.database("EXISTS", *left) == len(left)
+
+    def is_pruned() -> bool:
+        bench.store.housekeeping.prune()
+        return bench.database("EXISTS", *left) == 0
+
+    wait_until(is_pruned, "they are gone", 5)
 
 
 def test_a_queue_in_the_store_s_redis_tells_its_length_and_what_leaves_next(bench: Bench) -> None:

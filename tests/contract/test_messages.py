@@ -284,6 +284,19 @@ def test_releasing_again_under_the_same_id_does_not_release_a_later_hold(bench: 
     assert bench.queue == (["b"], "")
 
 
+def test_a_queue_that_a_build_without_queues_has_left_behind_is_released(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.message("a", "a", when="queue")
+    bench.message("b", "b", when="queue")
+    bench.commit(claimed, failed=True)
+    bench.database("HDEL", bench.store.context.keys(bench.session).ctl, "next_held")
+    assert (bench.queue, bench.due()) == ((["a", "b"], ""), None)
+    assert bench.release_queue("r1").outcome == "started"
+    assert bench.release_queue("r1").outcome == "again"
+    answer(bench)
+    assert (bench.said, bench.queue) == (["first", "a", "b"], ([], ""))
+
+
 def test_a_lost_reply_changes_nothing_of_a_message_twice(bench: Bench) -> None:
     claimed = bench.claim()
     bench.spy.lose(Points.ACT_PUSH)

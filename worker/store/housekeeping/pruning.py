@@ -62,7 +62,8 @@ def _forget_ended(context: StoreContext, shard: ShardKeys, now_ms: int) -> int:
         if due:
             names = [fields.name(member) for member in due]
             _end_parked(context, names)
-            keys = [shard.session(name).session for name in names]
+            sessions = [shard.session(name) for name in names]
+            keys = [key for each in sessions for key in (each.session, each.old_values, each.next)]
             total += context.database.script("prune.pass", "prune", (*indexes, *keys), (now_ms, *due))
         if len(due) < limit:
             return total

@@ -178,7 +178,7 @@ def _offer(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
 def _prune(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
     now_ms, *sids = args
     gone = 0
-    for sid, session in zip(sids, keys[6:], strict=True):
+    for sid, session, *others in zip(sids, keys[6::3], keys[7::3], keys[8::3], strict=True):
         left = run(("PTTL", session))
         if left == _NO_KEY:
             gone += 1
@@ -188,6 +188,7 @@ def _prune(run: Run, keys: Sequence[str], args: Sequence[Word]) -> Reply:
             for member in run(("ZRANGEBYLEX", keys[5], b"[" + own + b"\n", b"(" + own + b"\x0b")):
                 label = member.partition(b"\n")[2]
                 run(("ZREM", keys[5], member, b"=" + label + b"\n" + _bytes(sid)))
+            run(("DEL", *others))
         run(("ZREM", keys[0], sid))
         if left >= 0:
             run(("ZADD", keys[0], int(now_ms) + left + 1, sid))

@@ -224,18 +224,19 @@ class _MessageAction:
     def release(self, transition: Transition) -> ActionResult:
         """Make one attempt to release the queue."""
         with self._read("release_queue.read") as read:
-            found, queue = read.found, read.waiting.queue
+            found, held = read.found, read.waiting.queue.held
             if self.operation_id in found.bookkeeping.operations:
                 return self.written or ActionResult("again", "", found.version)
-            if not queue.held:
+            found, queue = with_known(found, [self.operation_id]), replace(read.waiting.queue, held="")
+            starts = found.control.phase == "end" and queue.next is not None
+            if not (held or starts):  # a build that knows no queues leaves one that starts and is not held
                 return ActionResult("idle", "", found.version)
-            found, queue = with_known(found, [self.operation_id]), replace(queue, held="")
             commands: list[Command] = [
                 self._remember(found),
                 *tell(self.scope, found.step, EventType.QUEUE_RELEASED, self._whom),
             ]
             self.written = ActionResult("changed", found.control.execution, found.version)
-            if found.control.phase != "end" or queue.next is None:
+            if queue.next is None or not starts:
                 read.watched.commit("release_queue.exec", [*commands, *read.store_queue(queue)])
                 return self.written
             commands += read.store_queue(queue.without(queue.next.id))
