@@ -54,14 +54,19 @@ def exit_code(error: BaseException) -> ExitCode:
 def sentence(error: BaseException) -> str:
     """Write an error as a sentence: what happened and what to do."""
     text = " ".join(str(error).split(" ")).strip() or (type(error).__doc__ or type(error).__name__).strip()
-    advice = _CONFIRM_ADVICE if isinstance(error, errors.NotConfirmed) else _ADVICE.get(exit_code(error), "")
+    advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), "")
     named = text.split(maxsplit=1)[0].endswith(":")  # a field, an option: names stay as they are written
     first = text[0] if named else text[0].upper()
     return f"{first}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}{advice}"
 
 
-_CONFIRM_ADVICE: Final = " `celery-agents doctor` says which replicas are missing."
-_ADVICE: Final = {
-    ExitCode.NO_REDIS: " Is Redis running, and is CELERY_AGENTS_REDIS_URL (or --redis-url) right?"
-    " `celery-agents doctor` tells more."
-}
+# The first line that fits decides.
+_ADVICE: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (errors.ArchiveUnavailable, ""),
+    (errors.NotConfirmed, " `celery-agents doctor` says which replicas are missing."),
+    (errors.StoreForbidden, " deploy/redis/users.acl has what each role needs."),
+    (
+        errors.StoreUnavailable,
+        " Is Redis running, and is CELERY_AGENTS_REDIS_URL (or --redis-url) right? `celery-agents doctor` tells more.",
+    ),
+)

@@ -45,6 +45,10 @@ def test_every_error_of_the_tree_has_a_code_and_a_docstring_to_fall_back_on() ->
 def test_a_sentence_begins_large_ends_with_a_stop_and_says_what_to_do() -> None:
     assert sentence(errors.ActionRefused("it has ended")) == "It has ended."
     assert sentence(errors.StoreUnavailable()).endswith("`celery-agents doctor` tells more.")
+    full = "Redis is at its memory limit and refuses writes; free memory or raise maxmemory."
+    assert sentence(errors.StoreFull(full)) == full
+    forbidden = "Redis refuses this user: no permissions to run 'time'."
+    assert sentence(errors.StoreForbidden(forbidden)) == f"{forbidden} deploy/redis/users.acl has what each role needs."
     assert sentence(errors.NotConfirmed("0 of 1 replicas have it")) == (
         "Written, and not confirmed by a replica; ask again (0 of 1 replicas have it). `celery-agents doctor` says which "
         "replicas are missing."

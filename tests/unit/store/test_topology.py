@@ -68,6 +68,16 @@ def test_nodes_that_are_away_are_passed_over() -> None:
         topology.find(0)
 
 
+def test_a_node_that_has_left_the_cluster_takes_no_slot_away() -> None:
+    topology = Topology(URL, Nodes(a=[], b=WHOLE, c=[], d=[]).ask)
+    for _ in range(8):  # nodes are asked in an order by chance
+        assert topology.find(0) == ("a", 7000)
+        topology.read()
+    topology = Topology(URL, Nodes(a=[], b=[], c=[]).ask)
+    with pytest.raises(ConfigurationError, match=f"{SLOTS} of the {SLOTS} slots"):
+        topology.find(0)
+
+
 def test_a_server_that_is_no_node_and_slots_that_are_served_by_none_are_named() -> None:
     alone = redis.ResponseError("This instance has cluster support disabled")
     with pytest.raises(ConfigurationError, match="b:6379 is no node of a cluster"):

@@ -151,22 +151,26 @@ class Topology:
                 found.append(answer)
         if not found:
             raise _nobody_answers(troubles)
-        unserved = found[0].count(None)
+        fullest = min(found, key=lambda slots: slots.count(None))  # a node that has left the cluster knows none
+        unserved = fullest.count(None)
         if unserved:
             raise ConfigurationError(
                 f"{unserved} of the {SLOTS} slots of the cluster are served by no node; look at redis-cli --cluster "
                 f"check {_name(self._named[0])}, and assign them with --cluster fix"
             )
-        return found[0]
+        return fullest
 
     def _any_answer(self) -> Sequence[Place | None]:
         now, known = time.monotonic(), list({*self._named, *(place for place in self._slots if place is not None)})
         random.shuffle(known)
         troubles: dict[Place, str] = {}
         for place, answer in self._answers(sorted(known, key=lambda each: self._away.get(each, 0.0) > now)):
-            if not isinstance(answer, Exception):
+            if isinstance(answer, Exception):
+                troubles[place] = f"{type(answer).__name__}: {answer}"
+            elif any(answer):
                 return answer
-            troubles[place] = f"{type(answer).__name__}: {answer}"
+            else:
+                troubles[place] = "it knows no slots, as a node that has left the cluster"
         raise _nobody_answers(troubles)
 
     def _answers(self, places: Sequence[Place]) -> Iterator[tuple[Place, Sequence[Place | None] | Exception]]:
