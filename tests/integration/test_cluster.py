@@ -79,6 +79,25 @@ def test_a_job_runs_and_is_followed_listed_stopped_and_looked_at(
     assert all(each.startswith("no replica follows 127.0.0.1:") for each in alone)
 
 
+@pytest.mark.timeout(60)
+def test_a_client_that_was_idle_while_a_node_left_the_cluster_asks_it_no_more(tmp_path: Path, redis_url: str) -> None:
+    config = {"cluster-allow-replica-migration": "no"}
+    with (
+        ClusterGroup(tmp_path, replicas=0, config=config) as group,
+        AgentClient(group.url, broker_url=redis_url) as client,
+    ):
+        with pytest.warns(UserWarning, match="no worker has registered"):
+            session = client.submit("nobody-offers-this", "wait").session_id
+        slot, guest = slot_of(shard_of_session(session).due), group.add_node()
+        home = group.move_slot(slot, guest)
+        assert client.header(session).status == "pending"
+        group.move_slot(slot, home)
+        group.remove_node(guest)
+        wait_until(
+            lambda: client.header(session).status == "pending", "it asks the other", 10, ignoring=(StoreUnavailable,)
+        )
+
+
 @pytest.fixture
 def roles(cluster: ClusterGroup) -> Iterator[Callable[[str], str]]:
     """The users of deploy/redis/users.acl on every node; gives the cluster's address for one of them."""

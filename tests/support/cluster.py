@@ -62,6 +62,7 @@ class ClusterGroup(ProcessGroup):
             "cluster-enabled": "yes", "cluster-node-timeout": str(timeout_ms), "repl-diskless-sync-delay": "0",
             "cluster-require-full-coverage": "no", **(config or {}),
         }  # fmt: skip
+        self._removed: list[RedisServer] = []
         self.nodes = [self._new_node() for _ in range(primaries * (1 + replicas))]
 
     def _new_node(self) -> RedisServer:
@@ -185,6 +186,13 @@ class ClusterGroup(ProcessGroup):
         self.wait_until_whole()
         return node
 
+    def remove_node(self, node: RedisServer) -> None:
+        """Let a node without slots leave the cluster. It goes on running."""
+        owner = self.id_of(node)
+        self.nodes.remove(node)
+        self._removed.append(node)
+        self._cli("--cluster", "del-node", f"127.0.0.1:{self.living.port}", owner)
+
     def _join(self) -> RedisServer:
         node = self._new_node()
         self.nodes.append(node.start())
@@ -205,7 +213,7 @@ class ClusterGroup(ProcessGroup):
 
     def end(self) -> None:
         """End all nodes, whatever state they are in."""
-        for node in self.nodes:
+        for node in (*self.nodes, *self._removed):
             node.end()
 
 

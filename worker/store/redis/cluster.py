@@ -103,7 +103,8 @@ class ClusterDatabase:
             again = self._replies(point, [commands[place] for place in moved])
             for place, reply in zip(moved, again, strict=True):
                 replies[place] = reply
-        return raise_errors(replies)
+        with self._noticing():
+            return raise_errors(replies)
 
     def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands in one MULTI/EXEC. See `Database.transaction`."""
@@ -166,9 +167,7 @@ class ClusterDatabase:
         except SlotMoved:
             fibers.run_in_thread(self.topology.read)
             raise
-        except SlotAway:
-            raise
-        except StoreUnavailable:
+        except StoreUnavailable:  # also one that has left the cluster and says that the slot is served by none
             self.topology.read_soon()
             raise
 
