@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -55,7 +56,6 @@ class SessionReader:
         self.has_more = True
         self._filter = DeltaFilter(resumes=after is not None)
         self._followed_at: float | None = None
-        self._may_mark = is_live
 
     def begin(self) -> bool:
         """Register the reader, and tell whether events that it lacks were there and are not stored any more.
@@ -109,14 +109,12 @@ class SessionReader:
             SessionExpired: Nothing of the session is left.
         """
         now = time.monotonic()
-        if not self._may_mark or (self._followed_at is not None and now - self._followed_at < FOLLOW_MARK_SECONDS):
+        if not self._is_live or (self._followed_at is not None and now - self._followed_at < FOLLOW_MARK_SECONDS):
             return
-        try:
+        with contextlib.suppress(StoreForbidden):  # of a user of Redis who may only look: others may have said it
             if not self._store.live.keep_followed(self._session_id):
                 raise SessionExpired(self._session_id)
-            self._followed_at = now
-        except StoreForbidden:  # of a user of Redis who may only look: others may have said it
-            self._may_mark = False
+        self._followed_at = now
 
     def read(self, block_seconds: float | None) -> list[StreamItem]:
         """Read the next items, and wait `block_seconds` at most for the first of them; None: not at all."""
