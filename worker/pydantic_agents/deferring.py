@@ -90,11 +90,15 @@ class RequestWaiter(ExternalEventWaiter):
     """Waits for events from outside by requests: the run unwinds, and the call runs again with the reply.
 
     It serves one run of one call.
+
+    Attributes:
+        has_begun: The run has come to the call; until then none of its effects can have happened.
     """
 
     def __init__(self, tool: str, call_id: str, replies: Replies) -> None:
         self._tool, self._call_id, self._replies = tool, call_id, replies
         self._waits: Counter[str] = Counter()
+        self.has_begun = False
 
     async def wait(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,7 +17,7 @@ from ..drivers.pricing import estimate, is_priced
 from ..drivers.protocol import InferenceRequest
 from ..drivers.pydantic_ai.answers import finish_reason_of, inference_usage
 from ..drivers.pydantic_ai.background import translate
-from ..drivers.pydantic_ai.failures import OF_ANY_CODE, as_driver_error
+from ..drivers.pydantic_ai.failures import OF_ANY_CODE, as_driver_error, may_pass
 from ..drivers.pydantic_ai.models import ModelClients, Target, endpoint_of, unwrapped
 from ..drivers.pydantic_ai.received import INTERRUPTED, interrupted_stream
 from ..drivers.pydantic_ai.response_limit import response_limit
@@ -154,7 +154,7 @@ class PydanticAgentDriver(LaterAnswers):
         from pydantic_ai.run import AgentRun
 
         options = await self._options_of_session(request.settings)
-        async with self._agent.iter(
+        opened = self._agent.iter(
             conversation.prompt,
             **options,
             message_history=conversation.history or None,
@@ -162,7 +162,8 @@ class PydanticAgentDriver(LaterAnswers):
             usage=conversation.usage,
             usage_limits=limits_of(self._options, request.state.metadata),
             conversation_id=request.session_id,
-        ) as run:
+        )
+        async with closing_quietly(opened) as run:
             counters, takes_outputs = conversation.counters, conversation.results is not None
             run_step = counters.run_step - takes_outputs
             internals.seed_run(run, counters, run_step=run_step, prompt=conversation.asked)
@@ -420,6 +421,22 @@ async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
         raise interrupted_stream(run.ctx.deps.model.model_id) from None  # it ended before it began
 
 
+@asynccontextmanager
+async def closing_quietly(
+    opened: AbstractAsyncContextManager[AgentRun[Any, Any]],
+) -> AsyncGenerator[AgentRun[Any, Any]]:
+    """A run whose work counts once it is done: where a toolset cannot be closed behind it, the log tells so."""
+    is_done = False
+    try:
+        async with opened as run:
+            yield run
+            is_done = True
+    except Exception as error:
+        if not is_done:
+            raise
+        log.warning("a toolset could not be closed: %s%s", describe_exception(error).message, place_of(error))
+
+
 def limits_of(options: CeleryDurability, metadata: Mapping[str, Any]) -> UsageLimits | None:
     """The limits that pydantic-ai keeps: those of the run that `durable` has submitted, else those of the agent."""
     given: Any = metadata.get(USAGE_LIMITS)
@@ -457,9 +474,7 @@ def _as_failure(error: Exception, model: str) -> Exception:
     if not isinstance(failure, DriverError) or failure.kind not in OF_ANY_CODE or _is_of_model(error):
         return failure
     described = describe_exception(error)
-    # A missing file is no broken connection, and does not pass.
-    passes = not isinstance(error, OSError) or isinstance(error, (TimeoutError, ConnectionError))
-    found = DriverError(described.kind, described.message, transient=failure.transient and passes)
+    found = DriverError(described.kind, described.message, transient=may_pass(error))
     found.__cause__ = error
     return found
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from ..drivers.pydantic_ai.failures import may_pass
 from ..errors import CeleryAgentsError
 from ..requests.tokens import TokenPurpose
 from ..state.conversation.messages import DEFAULT
@@ -15,7 +17,7 @@ from ..state.execution.tool_calls import ToolCall
 from ..state.values.frozen import FrozenDict, thaw
 from ..tools.context import ToolContext
 from ..tools.effect import Effect
-from ..tools.needs import OutcomeUnknown
+from ..tools.needs import NeedsTime, OutcomeUnknown
 from ..tools.stop import FailExecution, StopExecution
 from ..tools.toolset import ToolSet
 from . import internals
@@ -29,7 +31,7 @@ from .conversation import (
     make_call_ids_unique,
     read_conversation,
 )
-from .driver import deps_of, limits_of
+from .driver import closing_quietly, deps_of, limits_of
 from .repeating import failure_of_call, is_approved, key_of
 from .stored_messages import CallResult, write_result
 from .tool_options import TOOLS, ToolOptions
@@ -48,6 +50,11 @@ if TYPE_CHECKING:
 
 _MOST_CHARS = 100_000_000
 """Characters of a result; its bytes are limited by the setting, and media have more characters than a text should."""
+
+_MOST_TRIES = 8
+"""Tries of a call whose toolset cannot connect, each after twice the time: four minutes in all."""
+
+_MOST_REASON_CHARS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,16 +89,19 @@ class PydanticTool:
 
         Raises:
             FailExecution: The tool raised what ends a run of pydantic-ai.
-            NeedsReply: The call waits for an approval, for an answer, or for a result from outside.
+            NeedsReply: The call waits for an approval, an answer, a result from outside, or a server that is away.
         """
         from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
+        from pydantic_ai.external_events import external_event_scope
 
-        from .deferring import Suspended, needs_of
+        from .deferring import RequestWaiter, Suspended, needs_of
 
         if self.name == ANSWER_AGAIN and ctx.provider is not None and is_rejected(thaw(ctx.provider[KEY])):
             return "The output was rejected; the model is asked again."
+        waiter = RequestWaiter(self.name, ctx.calls[ctx.index].id, ctx.replies)
         try:
-            return await self._call(ctx, bound)
+            with external_event_scope(waiter):
+                return await self._call_in_run(ctx, bound, waiter)
         except Suspended as suspended:
             raise suspended.needs from None
         except (ApprovalRequired, CallDeferred) as deferral:
@@ -99,16 +109,10 @@ class PydanticTool:
         except (CeleryAgentsError, StopExecution, OutcomeUnknown):
             raise
         except Exception as error:
-            raise FailExecution(failure_of_call(error, self.effect)) from error
-
-    async def _call(self, ctx: ToolContext, bound: Mapping[str, Any]) -> Any:
-        from pydantic_ai.external_events import external_event_scope
-
-        from .deferring import RequestWaiter
-
-        waiter = RequestWaiter(self.name, ctx.calls[ctx.index].id, ctx.replies)
-        with external_event_scope(waiter):
-            return await self._call_in_run(ctx, bound, waiter)
+            failure = failure_of_call(error, self.effect if waiter.has_begun else Effect.PURE)
+            if not waiter.has_begun and may_pass(error):
+                _wait_for_server(ctx, failure.message)
+            raise FailExecution(failure) from error
 
     async def _call_in_run(self, ctx: ToolContext, bound: Mapping[str, Any], waiter: RequestWaiter) -> Any:
         from pydantic_ai.exceptions import CallDeferred
@@ -122,17 +126,19 @@ class PydanticTool:
         added = KeptMessages.read(kept)
         history = added.extend(before.history[: before.known])
         make_call_ids_unique(history, before.known if added.earlier is None else 0)
-        async with self.agent.iter(
+        opened = self.agent.iter(
             message_history=history,
             deps=deps_of(self.agent, self.options, ctx.state.metadata),
             usage=load_usage(kept["usage"]),
             usage_limits=limits,
             conversation_id=ctx.session_id,
             metadata={"celery": _metadata(ctx, kept)},
-        ) as run:
+        )
+        async with closing_quietly(opened) as run:
             internals.seed_run(run, counters, run_step=counters.run_step - 1, prompt=before.asked)
             await run.next(run.next_node)  # type: ignore[arg-type]
             internals.restore_history(run, history, prompt=before.asked)
+            waiter.has_begun = True
             _check_limit(limits, run, len(kept.get("calls", ())))
             manager = internals.tool_manager_of(run, counters)
             call = _part_of_call(ctx.calls[ctx.index].id, self.name, bound["args"], history[-1])
@@ -198,6 +204,17 @@ class _ToolsOfAnswer(ToolSet):
     def get(self, name: str) -> Tool | None:
         """The tool of that name; there always is one."""
         return self._changed.get(name) or self._agents.get(name)
+
+
+def _wait_for_server(ctx: ToolContext, why: str) -> None:
+    """Give the worker back for a while: what a toolset connects to is away, and the call has not begun.
+
+    Raises:
+        NeedsTime: The call goes on later; not after so many tries.
+    """
+    tries = sum("away" in memo.value for memo in ctx.replies.memos)
+    if tries < _MOST_TRIES:
+        raise NeedsTime(timedelta(seconds=2**tries), why=why[:_MOST_REASON_CHARS]).with_memo({"away": tries})
 
 
 def _check_limit(limits: UsageLimits | None, run: AgentRun[Any, Any], calls: int) -> None:

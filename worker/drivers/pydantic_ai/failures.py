@@ -113,6 +113,15 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
     return _driver_error(kind, model, detail=", ".join(filter(None, (_name(error), _route(kind, error)))))
 
 
+def may_pass(error: BaseException | None) -> bool:
+    """Whether code that is no model's has failed at a connection or a time: itself, or what it was raised from."""
+    if error is None:
+        return False
+    if isinstance(error, OSError):  # a missing file is no broken connection, and does not pass
+        return isinstance(error, (TimeoutError, ConnectionError))
+    return _of_other(error).transient or may_pass(error.__cause__)
+
+
 def status_of(error: BaseException | None, among: range = _STATUSES) -> int | None:
     """The HTTP status in an error of a provider's own client; None for an error without one."""
     found = (getattr(error, name, None) for name in ("status_code", "code"))  # Google's has the second name
@@ -225,7 +234,7 @@ def _references(code: str | None, request_id: str | None) -> list[str]:
     return [f"{name} {value}" for name, value in (("code", code), ("request", request_id)) if value]
 
 
-def _of_other(error: Exception) -> _Kind:
+def _of_other(error: BaseException) -> _Kind:
     if status_of(error, _REDIRECTS):
         return _REDIRECTED
     names = {kind.__name__ for kind in type(error).__mro__}
