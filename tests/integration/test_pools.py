@@ -61,6 +61,20 @@ def slow_hook(context):
     time.sleep(1.0)
 
 
+def slow_choice(state, prompt):
+    time.sleep(1.0)
+    return prompt
+
+
+def slow_join(present, brought):
+    time.sleep(1.0)
+    return brought
+
+
+def find(context):
+    return context.changed(state=context.state.with_metadata("found", 1, now=context.state.updated_at))
+
+
 @tool(effect="pure")
 async def ask(ctx: ToolContext) -> str:
     """Ask the model, in a thread that waits for the loop."""
@@ -81,6 +95,11 @@ mixed = Agent(
 )
 patient = Agent("patient", driver=script(CallTool("plain", seconds=1.0), "done"), tools=[plain])
 hooked = Agent("hooked", driver=script("done"), hooks=[Hook(HookPoint.BEFORE_INFERENCE, slow_hook)])
+finder = Agent("finder", driver=script("done"), hooks=[Hook(HookPoint.AFTER_STEP, find)])
+joining = Agent(
+    "joining", driver=script(CallTool("find", prompt="go"), "done"),
+    tools=[finder.as_tool("find", context=slow_choice, merge={"found": slow_join})],
+)
 asking = Agent("asking", driver=FunctionDriver(look_up), tools=[ask])
 blocking = Agent("blocking", driver=script(CallTool("rude"), "done"), tools=[rude])
 '''
@@ -138,6 +157,20 @@ def test_plain_functions_and_hooks_that_block_keep_no_other_step_waiting(
     for job in jobs:
         assert job.result(timeout=30).status == "completed"
     assert time.monotonic() - before < 10, "30 seconds of blocking were waited for one after the other"
+
+
+def test_rules_of_children_that_block_keep_no_other_step_waiting(
+    worker: Callable[..., WorkerProcess], redis_url: str
+) -> None:
+    worker(CELERY_AGENTS_CONCURRENCY="40")
+    client = AgentClient(redis_url)
+    client.submit("mixed", "warm up").result(timeout=20)
+    before = time.monotonic()
+    jobs = [client.submit("joining", "go") for _ in range(15)]
+    for job in jobs:
+        assert job.result(timeout=60).status == "completed"
+        assert client.show(job.session_id).state.metadata["found"] == 1
+    assert time.monotonic() - before < 15, "30 seconds of blocking were waited for one after the other"
 
 
 @pytest.mark.parametrize("pool", ["greenlets", "threads"])

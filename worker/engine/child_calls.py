@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from ...config.settings import Settings
 from ..capability import compiler_of
-from ..concurrency.fibers import bounded
+from ..concurrency.fibers import run_users_code
 from ..redaction import describe_exception, redact
 from ..state.agent_state import AgentState
 from ..state.conversation.compilers import ConversationWithCurrentToolTrace
@@ -59,9 +59,10 @@ def first_messages(run: Run, request: Request, prompt: str) -> list[Message]:
         return [Message.user(prompt)]
     if not callable(rule):
         # A capability may hide messages from the model, which those of a child must not read either.
-        shown = compiler_of(ConversationWithCurrentToolTrace(), run.agent.capabilities).compile(run.state)
+        compiler = compiler_of(ConversationWithCurrentToolTrace(), run.agent.capabilities)
+        shown = run_users_code(compiler.compile, run.state)
         return [*context_messages(shown, rule), Message.user(prompt)]
-    given = bounded(rule, run.state, prompt)
+    given: Any = run_users_code(rule, run.state, prompt)
     listed = [given] if isinstance(given, str | Message) else [*given] or [prompt]
     messages = [Message.user(each) if isinstance(each, str) else each for each in listed]
     if isinstance(given, Mapping) or not all(isinstance(each, Message) for each in messages):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -243,12 +244,12 @@ def _merge_one(state: AgentState, key: Any, reducer: Any, end: ChildEnd | None, 
         if key not in end.metadata:
             return state
         present = state.context.metadata.get(key)
-        return state.with_metadata(key, reducer(thaw(present), thaw(end.metadata[key])), now=now)
+        return state.with_metadata(key, run_users_code(reducer, thaw(present), thaw(end.metadata[key])), now=now)
     kind: type[StatePart] = key
     brought = end.parts.get(kind.part_name)
     if brought is None:
         return state
-    return state.with_part(reducer(state.part(kind), kind.from_json(to_json(brought))), now=now)
+    return state.with_part(run_users_code(reducer, state.part(kind), kind.from_json(to_json(brought))), now=now)
 
 
 def _name_of(key: Any) -> str:

@@ -327,16 +327,22 @@ def test_a_part_of_the_children_is_merged_in_the_order_of_the_calls(new_bench: N
     assert "never" not in bench.state(root).metadata
 
 
-def test_a_reducer_of_a_part_that_fails_is_named_by_the_part(new_bench: NewBench) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"), [(LookupError("no room"), "LookupError: no room"), (SystemExit(3), "SystemExit: 3")]
+)
+def test_a_reducer_of_a_part_that_fails_is_named_by_the_part(
+    new_bench: NewBench, error: BaseException, said: str
+) -> None:
     def note(context: HookContext) -> HookContext:
         return context.changed(state=context.state.with_part(Notes(found=("x",))))
 
     def fail(present: Notes, brought: Notes) -> Notes:
-        raise LookupError("no room")
+        raise error
 
     worker = answering(hooks=[Hook(HookPoint.AFTER_STEP, note)])
     lead = delegating("lead", *asking("ask_worker", "a"), tools=[worker.as_tool(merge={Notes: fail})])
     bench, root = a_tree(new_bench, lead, worker)
     run_tree(bench, root)
     assert bench.record(root).status is ExecutionStatus.FAILED
-    assert "merging notes failed: LookupError: no room" in bench.record(root).errors[-1]
+    assert "merging notes failed: " in bench.record(root).errors[-1]
+    assert said in bench.record(root).errors[-1]
