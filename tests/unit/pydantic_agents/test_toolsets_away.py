@@ -13,6 +13,7 @@ from pydantic_ai.toolsets import FunctionToolset, WrapperToolset
 
 from celery_agents import CeleryDurability
 from celery_agents.worker.engine.outcome import RetryLater
+from celery_agents.worker.state import Approve
 
 from support.engine import Bench
 from support.pydantic_found import submitted
@@ -47,8 +48,12 @@ class Server(WrapperToolset[None]):
         self.calls.append(at)
         return "fired"
 
-    def agent(self) -> PydanticAgent[None, Any]:
-        """Ask for one call, and be away from then on."""
+    def agent(self, *, asks: bool = False) -> PydanticAgent[None, Any]:
+        """Ask for one call, and be away from then on.
+
+        Args:
+            asks: A person has to approve the call.
+        """
         lost = self.error
 
         def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -58,10 +63,21 @@ class Server(WrapperToolset[None]):
             return ModelResponse(parts=[ToolCallPart("fire", {"at": 1})])
 
         self.error = None
-        return PydanticAgent(FunctionModel(answer), name="agent", toolsets=[self], capabilities=[CeleryDurability()])
+        return PydanticAgent(
+            FunctionModel(answer),
+            name="agent",
+            toolsets=[self.approval_required() if asks else self],
+            capabilities=[CeleryDurability()],
+        )
 
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")
+
+
+def wait_for_server(bench: Bench, session: str) -> None:
+    """Let the time pass for which a session waits."""
+    bench.clock.go_on(300)
+    bench.run(session)
 
 
 def wait_in_vain(bench: Bench, session: str) -> int:
@@ -69,8 +85,7 @@ def wait_in_vain(bench: Bench, session: str) -> int:
     waits = 0
     while bench.execution(session).status == "waiting":
         waits += 1
-        bench.clock.go_on(300)
-        bench.run(session)
+        wait_for_server(bench, session)
     return waits
 
 
@@ -130,5 +145,25 @@ def test_what_a_run_has_got_counts_although_its_toolset_cannot_be_closed() -> No
     with submitted(agent) as (bench, session):
         outcomes = bench.run(session)
         assert len(outcomes) == 2, "no answer was paid for again"
+        assert bench.record(session).final_response == "done"
+        assert server.calls == [1]
+
+
+def test_a_call_that_has_waited_for_its_server_is_approved_by_a_person_all_the_same() -> None:
+    server = Server("unsafe")
+    server.error = REFUSED
+    agent = server.agent(asks=True)
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        server.error = None
+        wait_for_server(bench, session)
+        assert "May fire be called?" in bench.open_request(session).text
+        assert server.calls == []
+        server.error = REFUSED
+        bench.answer(session, Approve())
+        bench.run(session)
+        assert "Client failed to connect" in bench.open_request(session).text
+        server.error = None
+        wait_in_vain(bench, session)
         assert bench.record(session).final_response == "done"
         assert server.calls == [1]
