@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic_ai.messages import (
     BinaryContent,
+    Citation,
     FilePart,
     ModelMessagesTypeAdapter,
     ModelRequest,
@@ -17,6 +18,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
+    WebCitationSource,
 )
 from pydantic_ai.usage import RequestUsage
 
@@ -40,6 +42,8 @@ SECOND_THOUGHT = ThinkingPart("", id="rs_2", signature="YmJi", provider_name="op
 TEXT = TextPart("I will look.", id="msg_1", provider_name="openai", provider_details={"phase": "commentary"})
 CALL = ToolCallPart("search", '{"query":"x"}', "call_1", id="fc_1", provider_name="openai")
 OTHER_CALL = ToolCallPart("open", "{}", "call_2", provider_name="google", provider_details={"thought_signature": "abc"})
+
+CITATION = Citation(sources=[WebCitationSource(url="https://weather.example/", title="The weather")])
 
 
 def response(*parts: Any, **more: Any) -> ModelResponse:
@@ -89,6 +93,8 @@ def sent_back(given: ModelResponse) -> ModelResponse:
             NativeToolReturnPart("web_search", {"status": "completed"}, "srv_1", provider_name="openai"),
             TextPart("found"),
         ],
+        [TextPart("The sun shines.", citations=[CITATION]), TextPart(" So go out.")],
+        [TextPart("The sun shines.", provider_name="anthropic", citations=[CITATION])],
         [FilePart(BinaryContent(b"\x00\xff", media_type="image/png"), provider_name="openai"), TextPart("a picture")],
     ],
 )

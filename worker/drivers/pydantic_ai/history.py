@@ -27,7 +27,10 @@ _KEPT_OF_RESPONSE: Final = (
 _KEPT_ELSEWHERE: Final = frozenset({"finish_reason", "timestamp"})
 """Details of a response that are in the step already."""
 
-_KEPT_OF_PART: Final = ("id", "provider_name", "provider_details", "tool_kind")
+_IN_MESSAGE: Final = frozenset({"part_kind", "content", "tool_name", "args", "tool_call_id"})
+"""Fields of texts and calls that our message has; all others go back with it: ids, details, citations."""
+
+_OF_PLAIN: Final = _IN_MESSAGE | {"provider_name", "otel_metadata"}
 
 
 def model_messages(messages: Iterable[Message], *, marks_errors: bool) -> list[ModelMessage]:
@@ -122,7 +125,7 @@ def _kept_parts(parts: Iterable[ModelResponsePart], dumped: Iterable[dict[str, A
     kept: list[Any] = []
     at, calls = 0, 0
     for part, data in zip(parts, dumped, strict=True):
-        extra = {name: data[name] for name in _KEPT_OF_PART if data.get(name) is not None}
+        extra = {name: value for name, value in data.items() if value is not None and name not in _IN_MESSAGE}
         if part.part_kind == "text":
             start = content.index(part.content, at)
             at = start + len(part.content)
@@ -147,7 +150,7 @@ def _is_plain(parts: Iterable[ModelResponsePart]) -> bool:
     allowed = ["text", "tool-call"]
     for part in parts:
         kind = part.part_kind
-        if kind not in allowed or getattr(part, "id", None) or getattr(part, "provider_details", None):
+        if kind not in allowed or any(value for name, value in vars(part).items() if name not in _OF_PLAIN):
             return False
         allowed = ["tool-call"]
     return True
@@ -181,7 +184,7 @@ def _restore_response(message: Message, kept: FrozenDict) -> ModelResponse | Non
 
 
 def _part(kept: Mapping[str, Any], message: Message, same_text: bool) -> dict[str, Any] | None:
-    extra = {name: kept[name] for name in _KEPT_OF_PART if name in kept}
+    extra = {name: value for name, value in kept.items() if name not in ("text", "call")}
     if "text" in kept:
         start, stop = kept["text"]
         return {"part_kind": "text", "content": message.content[start:stop], **extra} if same_text else None
