@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _LISTS: Final = ("tools", "guards", "hooks", "capabilities", "handoffs", "mcp", "schedules")
+_DRIVER_MEMBERS: Final = ("name", "is_async", "parse", "check", "knows_price", "aclose")
 
 
 def check_kinds(agent: Any) -> None:
@@ -43,12 +44,16 @@ def check_kinds(agent: Any) -> None:
     if not isinstance(agent.model, str) and agent.model is not None:
         check_models(agent)
     driver = agent.driver
+    is_driver = hasattr(driver, "infer")
+    missing = ", ".join(name for name in _DRIVER_MEMBERS if is_driver and not hasattr(driver, name))
     expected: tuple[tuple[str, object, bool], ...] = (
         ("provider_group", "a name", agent.provider_group is None or is_name(agent.provider_group)),
         ("system_prompt", "a text", isinstance(agent.system_prompt, str)),
         ("description", "a text", isinstance(agent.description, str)),
         ("budget", "an ExecutionBudget", agent.budget is None or isinstance(agent.budget, ExecutionBudget)),
-        ("driver", "a Driver or a function", driver is None or callable(driver) or hasattr(driver, "infer")),
+        ("driver", "a Driver or a function", driver is None or is_driver or callable(driver)),
+        ("driver", "an object, not its class", not (is_driver and isinstance(driver, type))),
+        ("driver", f"a Driver, and has no {missing}", not missing),
         ("compiler", "a MessageCompiler", agent.compiler is None or hasattr(agent.compiler, "compile")),
         ("price", "a TokenPrice", agent.price is None or isinstance(agent.price, TokenPrice)),
         ("guards", "a list of objects with check(view)", all(hasattr(guard, "check") for guard in agent.guards)),

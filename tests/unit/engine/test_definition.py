@@ -11,6 +11,8 @@ import pytest
 
 from celery_agents.worker.agent import Agent, AgentRegistry
 from celery_agents.worker.capability import Capability
+from celery_agents.worker.drivers import ScriptedDriver
+from celery_agents.worker.drivers.function import LocalDriver
 from celery_agents.worker.errors import CeleryAgentsError, ConfigurationError
 from celery_agents.worker.guards import BudgetGuard
 from celery_agents.worker.hooks import Hook, HookPoint
@@ -33,6 +35,13 @@ class _Bringing(Capability):
 
     def policies(self) -> list[Any]:
         return [5]
+
+
+class _WithoutAsync(LocalDriver):
+    name = "raw"
+
+    def infer(self, request: Any) -> bytes:
+        raise NotImplementedError
 
 
 @pytest.mark.parametrize(
@@ -77,6 +86,8 @@ class _Bringing(Capability):
         {"mcp": MCPServer("http://127.0.0.1:9/mcp", name="s")},
         {"schedules": "0 2 * * *"},
         {"driver": 5},
+        {"driver": ScriptedDriver},
+        {"driver": _WithoutAsync()},
     ],
     # Two workers of pytest-xdist must give a function the same name.
     ids=lambda fields: re.sub(r" at 0x[0-9a-f]+", "", str(fields)),
