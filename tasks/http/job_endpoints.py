@@ -39,6 +39,7 @@ async def list_executions(call: Call) -> Response:
 async def show_execution(call: Call) -> Response:
     """Read how an execution ended, and wait for its end if wanted."""
     execution_id = call.path["execution_id"]
+    await _check_is_kept(call, execution_id)
     result = await wait_for_end(call, call.session_id, execution_id, call.query.wait)
     value = {
         "session_id": call.session_id,
@@ -47,6 +48,16 @@ async def show_execution(call: Call) -> Response:
         "result": result,
     }
     return send(value)
+
+
+async def _check_is_kept(call: Call, execution_id: str) -> None:
+    """Refuse an execution whose end nobody will read: the session has or keeps none of this id."""
+    if await _read_end(call, call.session_id, execution_id) is not None:
+        return
+    latest = (await call.client.header(call.session_id)).execution_id
+    if execution_id != latest and await _read_end(call, call.session_id, execution_id) is None:
+        detail = f"The session keeps no execution {execution_id[:100]!r}; its latest is {latest or 'none'}."
+        raise HttpProblem(404, "execution-not-found", detail)
 
 
 @endpoint(
@@ -64,8 +75,9 @@ async def stop_execution(call: Call) -> Response:
         "clear_queue": body.clear_queue,
     }
     header = await call.client.header(call.session_id)
-    execution_id = body.execution_id or header.execution_id
-    was_over = not execution_id or await _read_end(call, call.session_id, execution_id) is not None
+    execution_id = header.execution_id
+    is_other = body.execution_id not in (None, execution_id)
+    was_over = not execution_id or is_other or await _read_end(call, call.session_id, execution_id) is not None
     async with call.line():
         await call.client.stop(call.session_id, timeout=0, **wanted)
     if was_over:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,3 +210,17 @@ def test_a_reader_of_agui_that_comes_back_after_the_end_shows_every_text_once(
         again = Stream(http, "POST", "/agui/model", json=given, after=cursor)
         again.join()
         assert list(messages_of(again.run).values()) == ["I count.", ANSWER]
+
+
+def test_an_execution_that_the_session_does_not_have_is_waited_for_by_nobody(lab: Lab, http: httpx.Client) -> None:
+    lab.client.submit("model", "count", session_id="s")
+    began = time.monotonic()
+    for other in ("0" * 32, "x"):
+        assert http.post("/v1/sessions/s/stop", json={"execution_id": other}).json() == {
+            "stopped": False,
+            "result": None,
+        }
+        asked = http.get(f"/v1/sessions/s/executions/{other}?wait=30")
+        assert (asked.status_code, asked.json()["type"].rpartition(":")[2]) == (404, "execution-not-found")
+    assert time.monotonic() - began < 20
+    assert http.post("/v1/sessions/s/stop").json()["stopped"] is True
