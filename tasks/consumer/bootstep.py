@@ -102,7 +102,10 @@ class WorkerBootstep(bootsteps.StartStopStep):
         else:
             wait_for_redis(self._runtime())
             self._check_broker()
-            self._begin(parent)
+            try:
+                self._begin(parent)
+            except ConfigurationError as error:
+                raise refuse_to_start(error) from error
 
     def _check_broker(self) -> None:
         """End a worker whose broker Celery cannot use; one that does not answer is waited for by Celery."""

@@ -256,6 +256,7 @@ def test_a_metrics_port_that_is_taken_is_said(new_worker: Callable[..., WorkerPr
     worker = new_worker(env={"CELERY_AGENTS_METRICS_PORT": port}, wait=False)
     assert worker.wait(30) != 0
     assert "choose another CELERY_AGENTS_METRICS_PORT" in worker.text()
+    assert "Traceback" not in worker.text()
 
 
 class Dripping(QuietHandler):
