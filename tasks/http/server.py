@@ -80,7 +80,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         advice = "Choose another one with --address, or end what listens there."
-        raise SettingsError(f"the HTTP interface cannot listen on {host}:{port}: {error.strerror or error}. {advice}") from None
+        why = error.strerror or error
+        raise SettingsError(f"the HTTP interface cannot listen on {host}:{port}: {why}. {advice}") from None
     # asyncio sets it for sockets that it opens itself. A reply is written in two pieces, and without it the second one
     # waits 40 ms for the client's acknowledgement of the first. Accepted sockets inherit it.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -15,14 +15,13 @@ from collections.abc import Callable, Generator, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from redis.exceptions import MovedError
-
 from ....config.redis_urls import ClusterUrl
 from ...concurrency import fibers
 from ...errors import StoreUnavailable
 from ..database import Command, Confirmation, Guard, Reply, SlotAway, SlotMoved, WatchedTransaction, Word
 from .connection import PlainSocket
 from .database import POOL_OPTIONS, RedisDatabase, raise_errors
+from .outages import has_moved
 from .pools import make_pool
 from .topology import NODE_SECONDS, Place, Topology, keys_of, slot_of
 
@@ -97,7 +96,7 @@ class ClusterDatabase:
     def pipeline(self, point: str, commands: Sequence[Command]) -> list[Reply]:
         """Run the commands, in one round trip to each node that serves a key of them. See `Database.pipeline`."""
         replies = self._replies(point, commands)
-        moved = [place for place, reply in enumerate(replies) if isinstance(reply, MovedError)]
+        moved = [place for place, reply in enumerate(replies) if has_moved(reply)]
         if moved:
             fibers.run_in_thread(self.topology.read)
             again = self._replies(point, [commands[place] for place in moved])
@@ -167,7 +166,7 @@ class ClusterDatabase:
         except SlotMoved:
             fibers.run_in_thread(self.topology.read)
             raise
-        except StoreUnavailable:  # also one that has left the cluster and says that the slot is served by none
+        except StoreUnavailable:
             self.topology.read_soon()
             raise
 

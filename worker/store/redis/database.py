@@ -14,7 +14,6 @@ from typing import Any, Final
 from redis.exceptions import (
     AuthenticationError,
     MaxConnectionsError,
-    MovedError,
     NoPermissionError,
     NoScriptError,
     RedisError,
@@ -37,7 +36,7 @@ from ..database import USED_PRIMARIES, Changed, Command, Confirmation, Guard, Re
 from ..primaries import REPLICATION, replication_id
 from .connection import PlainSocket, RedisConnection
 from .connections import RedisConnections
-from .outages import RedisIsAway, find_outage, find_slot, find_wrong_url
+from .outages import RedisIsAway, find_outage, find_slot, find_wrong_url, has_moved
 from .pools import make_pool
 from .scripts import SCRIPTS
 from .topology import keys_of
@@ -149,7 +148,7 @@ class RedisDatabase:
         use = _Use(self)
         with use as wire:
             replies = self._round_trip(point, wire, commands)
-            use.did_nothing = self.is_node and all(isinstance(reply, MovedError) for reply in replies)
+            use.did_nothing = self.is_node and all(map(has_moved, replies))
         return replies
 
     def transaction(self, point: str, commands: Sequence[Command]) -> list[Reply]:

@@ -26,7 +26,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 
 from ....config.redis_urls import CLUSTER_EXAMPLE, EXAMPLE
 from ...errors import ConfigurationError, StoreForbidden
-from ..database import SlotAway, SlotMoved
+from ..database import Reply, SlotAway, SlotMoved
 
 _TO_PRIMARY: Final = "CELERY_AGENTS_REDIS_URL leads to a replica; name the primary, or Sentinels that know it"
 
@@ -55,13 +55,19 @@ _CLASSES: Final[tuple[tuple[type[Exception], str], ...]] = (
 
 def find_slot(error: Exception) -> SlotAway | None:
     """Tell whether an error of a node says that it does not serve a slot now; None: it says something else."""
-    if isinstance(error, MovedError):
+    # A node that was emptied and has left the cluster goes on running, and knows no other node.
+    if isinstance(error, MovedError) or (isinstance(error, ClusterDownError) and "not served" in str(error)):
         return SlotMoved(f"a slot of the cluster has moved to another node ({error})")
     if isinstance(error, (AskError, TryAgainError)):
         return SlotAway("a slot of the cluster is moving to another node; its sessions go on when it is there")
     if isinstance(error, ClusterDownError) and not isinstance(error, MasterDownError):
         return SlotAway(f"some slots of the cluster have no primary ({error})")
     return None
+
+
+def has_moved(reply: Reply) -> bool:
+    """Whether a node has done nothing, because another one serves the slot."""
+    return isinstance(reply, Exception) and isinstance(find_slot(reply), SlotMoved)
 
 
 NODE_OF_CLUSTER: Final = (
