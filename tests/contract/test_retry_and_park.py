@@ -14,7 +14,9 @@ from celery_agents.worker.store import (
     Claimed,
     StepRef,
 )
+from celery_agents.worker.store.database import Database
 
+from support.asking import failing_transition
 from support.lost_writes import lost_afterwards
 from support.points import Points
 from support.store import Bench, an_operation, step_transition
@@ -124,6 +126,33 @@ def test_a_retry_leaves_the_journal_of_a_committed_step_to_its_end(bench: Bench)
     )
     bench.store.sessions.retry(bench.session, retry_transition(None))
     assert bench.database("PTTL", bench.store.context.keys(bench.session).journal(bench.execution, 1)) > 0
+
+
+def test_the_journal_of_a_failed_execution_ends_with_the_one_that_follows(bench: Bench) -> None:
+    claimed = bench.claim()
+    bench.store.steps.record_answer(claimed.claim, b"answer")
+    bench.store.steps.commit(claimed.claim, claimed.loaded, failing_transition(claimed), results={}, keep_claim=False)
+    journal = bench.journal(bench.ref())
+    assert bench.database("PTTL", journal) > bench.store.context.journal_ms
+    bench.message("the next execution")
+    assert 0 < bench.database("PTTL", journal) <= bench.store.context.journal_ms
+
+
+def test_nothing_stays_for_ever_of_executions_that_failed_long_ago(database: Database) -> None:
+    bench = Bench(database, retention_seconds=None, executions_kept=2)
+    bench.submit()
+    journals = list[str]()
+    for number in range(4):
+        claimed = bench.claim()
+        bench.store.steps.record_answer(claimed.claim, b"answer")
+        transition = failing_transition(claimed)
+        bench.store.steps.commit(claimed.claim, claimed.loaded, transition, results={}, keep_claim=False)
+        journals.append(bench.journal(bench.ref()))
+        if number < 3:
+            bench.execution = bench.message(f"message {number}").execution_id
+    assert [bench.database("PTTL", journal) > 0 for journal in journals] == [True, True, True, False]
+    bench.store.sessions.delete(bench.session)
+    assert all(bench.database("PTTL", journal) != -1 for journal in journals)
 
 
 def test_a_completed_execution_cannot_be_retried(bench: Bench) -> None:

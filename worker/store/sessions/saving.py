@@ -326,6 +326,9 @@ class SessionSave:
             yield ("ZADD", keys.shard.failed, self.now_ms, keys.session_id)
         elif before is not None and before.status is ExecutionStatus.FAILED:
             yield ("ZREM", keys.shard.failed, keys.session_id)
+        if before is not None and not is_active(before):
+            for name in self._open_journal(before) - self._open_journal(after):  # only the last execution is retried
+                yield ("PEXPIRE", name, self.scope.context.journal_ms)
         ended_ms = self.scope.context.ended_ms
         if not is_active(after) and ended_ms is not None:
             for name in self._living_keys(executions):
@@ -343,9 +346,13 @@ class SessionSave:
         names += (keys.section(name, section.generation) for name, section in state.store.sections.items())
         names += (keys.part(name, items.generation) for name, items in state.part_lists.items())
         names += map(keys.steps, executions)
-        if state.execution is not None and self.next_state.keep_journal:
-            names.append(keys.journal(state.execution.execution_id, state.execution.step_count + 1))
+        names += self._open_journal(state) if self.next_state.keep_journal else ()
         return names
+
+    def _open_journal(self, state: AgentState) -> set[str]:
+        """The journal behind the last committed step, which a retry needs; nothing without an execution."""
+        found = state.execution
+        return set() if found is None else {self.scope.keys.journal(found.execution_id, found.step_count + 1)}
 
     def _append_commands(self, state: AgentState, change: StateChanges, before: AgentState | None) -> Iterator[Command]:
         """Append what a state has and the state before it has not; a list that starts over replaces the old one."""
