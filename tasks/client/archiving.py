@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ...worker.archive.rows import ArchiveFacts, FoundSession, Search
-from ...worker.errors import ConfigurationError, SessionNotFound, StateUnreadable
+from ...worker.errors import ConfigurationError, SessionNotFound, StateUnreadable, StoreFull, StoreUnavailable
+from ...worker.redaction import describe_exception
 from ...worker.store.archiving.moving import Archiver, MoveOutcome
 from ...worker.store.archiving.reaching import ArchivedSessions
 from ...worker.store.keys import ShardKeys
@@ -160,8 +161,10 @@ def _move_all(
                 continue
             try:
                 outcome = archiver.move(session_id)
-            except StateUnreadable as error:
-                unreadable[session_id] = str(error)
+            except (StoreUnavailable, StoreFull):
+                raise
+            except Exception as error:  # noqa: BLE001 - of damaged data: it keeps no other session from moving
+                unreadable[session_id] = describe_exception(error).message
                 continue
             moved += outcome is MoveOutcome.MOVED
             if outcome is MoveOutcome.LATER:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from ...worker.errors import StoreFull, StoreUnavailable
@@ -110,12 +111,16 @@ class SessionMover:
             log.warning("sessions stay in Redis for now: %s", describe_exception(error).message)
 
     def _tidy(self, shards: Sequence[ShardKeys]) -> None:
-        """Finish what other workers have begun, delete what was deleted, and forget what is old."""
-        for shard in shards:
-            self._archiver.keep(shard)
-        self._archiver.finish_pending()
-        self._archiver.bury_deleted(shards)
-        self._archiver.forget()
+        """Finish what other workers have begun, delete what was deleted, and forget what is old: each by itself."""
+        archiver = self._archiver
+        kept = [partial(archiver.keep, shard) for shard in shards]
+        for job in (*kept, archiver.finish_pending, partial(archiver.bury_deleted, shards), archiver.forget):
+            try:
+                job()
+            except (StoreUnavailable, StoreFull):
+                raise
+            except Exception as error:  # noqa: BLE001 - of damaged data: sessions move all the same
+                log.error("the archive could not be tidied: %s", describe_exception(error).message)
 
     def _move(self, shards: Sequence[ShardKeys], load: StepLoad) -> bool:
         """Move a batch of each shard whose scan is due; False where none is."""

@@ -62,9 +62,10 @@ class ReadVerbs(ArchivePart):
 
     def of_ids(self, session_ids: Sequence[str]) -> list[FoundSession]:
         """Read the sessions that have these ids, each the newest one with its id, in no order."""
-        wanted = _COLUMNS.where(sessions.c.session_id.in_(list(session_ids)), _IS_SESSION, _IS_NEWEST)
+        wanted, parts = _COLUMNS.where(_IS_SESSION, _IS_NEWEST), range(0, len(session_ids), _MOST)
+        named = [sessions.c.session_id.in_(list(session_ids[first : first + _MOST])) for first in parts]
         with self._database.reading() as connection:
-            return [_parse(row) for row in connection.execute(wanted)]
+            return [_parse(row) for each in named for row in connection.execute(wanted.where(each))]
 
     def named(self, prefix: str, *, limit: int = _MOST_NAMED) -> list[FoundSession]:
         """Read the sessions whose ids begin with a text, in the order of their ids; each the newest one with its id."""

@@ -123,7 +123,8 @@ class StoreVerbs(ArchivePart):
 
     def forget(self, now_ms: int) -> int:
         """Remove some of the rows whose time is over, tombstones too; returns how many. 0: there are no more."""
-        expired = select(sessions.c.id).where(sessions.c.expires_ms <= now_ms).limit(_AT_ONCE)
+        # Locked: a row that is stored again before it is removed has another time.
+        expired = select(sessions.c.id).where(sessions.c.expires_ms <= now_ms).limit(_AT_ONCE).with_for_update()
         with self._database.writing() as connection:
             rows = list(connection.execute(expired).scalars())
             remove_rows(self._database.dialect, connection, rows)

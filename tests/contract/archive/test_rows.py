@@ -112,6 +112,33 @@ def test_rows_whose_time_is_over_are_forgotten_and_no_others(archive: Archive) -
     assert archive.store(entry("buried"), seen=0) == 1, "the id is free again"
 
 
+def test_no_row_is_forgotten_that_is_stored_at_the_same_moment(opened: Callable[[], Archive]) -> None:
+    """A session that was restored in its last hour has ended again: its row has another time."""
+    mover, worker = opened(), opened()
+    barrier = threading.Barrier(2, timeout=30)
+    names = [f"s{number}" for number in range(40)]
+
+    def forget() -> None:
+        for _ in names:
+            barrier.wait()
+            worker.forget(2_000)
+
+    thread, stored = threading.Thread(target=forget), list[str]()
+    thread.start()
+    for name in names:
+        mover.store(entry(name, expires_ms=1_000), seen=0)
+        barrier.wait()
+        if mover.store(entry(name, expires_ms=9_000), seen=1) is not None:
+            stored.append(name)
+    thread.join()
+    assert [name for name in stored if mover.row(key(name)) is None] == []
+
+
+def test_any_number_of_ids_is_looked_for(archive: Archive) -> None:
+    archive.store(entry("s7"), seen=0)
+    assert [each.name for each in archive.of_ids([f"s{number}" for number in range(70_000)])] == ["s7"]
+
+
 def test_pending_rows_are_found(archive: Archive) -> None:
     for name in ("a", "b", "c"):
         archive.store(entry(name), seen=0)

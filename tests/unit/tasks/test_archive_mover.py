@@ -149,6 +149,24 @@ def test_an_archive_that_is_away_ends_the_pass_and_the_next_one_tries_again() ->
     wait_until(lambda: progress.moved == 2, "the next pass moves them")
 
 
+@pytest.mark.parametrize("part", ["keep", "finish_pending", "bury_deleted", "forget"])
+def test_what_cannot_be_tidied_keeps_nothing_else_from_it(part: str) -> None:
+    sessions, tidied = Sessions(3, archive_per_second=1000), list[str]()
+
+    def tidy(name: str) -> None:
+        if name == part:
+            raise StateUnreadable("head", "damaged")
+        tidied.append(name)
+
+    parts = ["keep", "finish_pending", "bury_deleted", "forget"]
+    for each in parts:
+        setattr(sessions, each, lambda *_, name=each: tidy(name))
+    mover, progress = mover_of(sessions)
+    mover.begin([SHARD], 1.0)
+    wait_until(lambda: progress.moved == 3, "all have moved")
+    assert tidied == [each for each in parts if each != part]
+
+
 @pytest.mark.parametrize("error", [StateUnreadable("head", "damaged"), AttributeError("'list' object has no 'get'")])
 def test_a_session_that_cannot_be_moved_keeps_no_other_from_it(error: Exception) -> None:
     sessions = Sessions(3, archive_per_second=1000)

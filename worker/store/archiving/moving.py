@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ... import crash_points
 from ...archive.rows import FoundSession, RowState, SessionKey
+from ...errors import StateUnreadable
 from ...moments import LAST_MS
 from .. import fields
 from ..bookkeeping import read_link
@@ -96,12 +97,9 @@ class Archiver:
             "ZRANGEBYSCORE", shard.sessions, f"({behind_ms}", until_ms, "WITHSCORES", "LIMIT", 0, _BATCH,
         )  # fmt: skip
         (found,) = self.context.database.pipeline("archive.find", [read])
-        names = [fields.name(member) for member in found[::2]]
-        reads: list[Command] = [("HGET", shard.session(name).ctl, "phase") for name in names]
-        phases = self.context.database.pipeline("archive.phases", reads) if reads else []
-        times = map(float, found[1::2])
-        ended = {name: at for name, at, phase in zip(names, times, phases, strict=True) if phase == b"end"}
-        return ended, float(found[-1]) if len(names) == _BATCH else None
+        times = {fields.name(member): float(at) for member, at in zip(found[::2], found[1::2], strict=True)}
+        ended = {name: times[name] for name in self._choose_ended(shard, list(times))}
+        return ended, float(found[-1]) if len(times) == _BATCH else None
 
     def move(self, session_id: str) -> MoveOutcome:
         """Move a session, if it has ended and nothing waits for it.
@@ -144,12 +142,16 @@ class Archiver:
             (ending,) = self.context.database.pipeline("archive.ending", [read])
             if not ending:
                 return total
-            names = [fields.name(member) for member in ending]
-            reads: list[Command] = [("HGET", shard.session(name).ctl, "phase") for name in names]
-            phases = self.context.database.pipeline("archive.phases", reads)
-            ended = [name for name, phase in zip(names, phases, strict=True) if phase == b"end"]
+            ended = self._choose_ended(shard, [fields.name(member) for member in ending])
             kept = sum(self._keep(self.context.session(name)) for name in ended)
-            total, place = total + kept, place + len(names) - kept  # those that are parked stay in the index
+            total, place = total + kept, place + len(ending) - kept  # others, such as parked ones, stay in the index
+
+    def _choose_ended(self, shard: ShardKeys, names: Sequence[str]) -> list[str]:
+        """Choose the sessions whose execution has ended."""
+        phases = self.context.read_apart(
+            "archive.phases", [[("HGET", shard.session(name).ctl, "phase")] for name in names]
+        )
+        return [name for name, phase in zip(names, phases, strict=True) if phase == [b"end"]]
 
     def finish_pending(self) -> int:
         """Finish the moves of workers that have died on the way; returns how many."""
@@ -161,10 +163,12 @@ class Archiver:
 
     def _finish_all(self, pending: Sequence[FoundSession]) -> int:
         scopes = [self.context.session(found.session.key.session_id) for found in pending]
-        reads: list[Command] = [("HMGET", scope.keys.session, "version", MARK, ARCHIVED) for scope in scopes]
-        marks, total = self.context.database.pipeline("archive.pending", reads), 0
-        for found, scope, (version, created, archived) in zip(pending, scopes, marks, strict=True):
-            key = found.session.key
+        reads: list[list[Command]] = [[("HMGET", each.keys.session, "version", MARK, ARCHIVED)] for each in scopes]
+        marks, total = self.context.read_apart("archive.pending", reads), 0
+        for found, scope, mark in zip(pending, scopes, marks, strict=True):
+            if isinstance(mark, StateUnreadable):
+                continue
+            ((version, created, archived),), key = mark, found.session.key
             own = str(key.created_ms).encode()
             if version is not None and created in (own, None):
                 continue  # it is there, and will be moved again
@@ -284,7 +288,10 @@ class Archiver:
         scope.apply_once(attempt, "give its mark a life")
 
     def _keep(self, scope: SessionScope) -> bool:
-        document = read_document(scope, self.context.database.pipeline)
+        try:
+            document = read_document(scope, self.context.database.pipeline)
+        except StateUnreadable:  # it could not move either
+            return False
         if document is None or document.control.get(b"phase") != b"end":
             return False
         names = [scope.keys.session + name for name in document.values]

@@ -132,16 +132,14 @@ class ArchivedSessions:
         They have `SessionKey.name` as their name. No listing shows them, and no other verb reads them.
         """
         for page in self._pages(wanted):
-            keys = [each.session.key for each in page]
-            of_sessions = [self.context.keys(key.session_id) for key in keys]
-            reads: list[Command] = [("HMGET", names.session, MARK) for names in of_sessions]
-            shards = list(dict.fromkeys(names.shard for names in of_sessions))
-            reads += [("ZRANGEBYSCORE", shard.archive, "-inf", "+inf") for shard in shards]
-            replies = self.context.database.pipeline("archive.earlier", reads)
-            deleted = {note for notes in replies[len(page) :] for note in notes}
-            for found, key, (created,) in zip(page, keys, replies[: len(page)], strict=True):
-                is_there = created is not None and created != str(key.created_ms).encode()
-                if (is_there or not found.is_newest) and _note_of(key).encode() not in deleted:
+            named = [(each.session.key, self.context.keys(each.session.key.session_id)) for each in page]
+            reads: list[list[Command]] = [
+                [("HGET", keys.session, MARK), ("ZSCORE", keys.shard.archive, _note_of(key))] for key, keys in named
+            ]
+            for found, reply in zip(page, self.context.read_apart("archive.earlier", reads), strict=True):
+                created, deleted = (None, None) if isinstance(reply, StateUnreadable) else reply
+                is_there = created is not None and created != str(found.session.key.created_ms).encode()
+                if (is_there or not found.is_newest) and deleted is None:
                     yield found
 
     def delete_earlier(self, found: FoundSession) -> None:
@@ -197,9 +195,9 @@ class ArchivedSessions:
         places, names = list[int](), sorted(counted)
         for first in range(0, len(names), _PENDING):
             part = names[first : first + _PENDING]
-            reads: list[Command] = [("HGET", self.context.keys(each).session, "version") for each in part]
-            versions = self.context.database.pipeline("archive.counted", reads)
-            moved = [name for name, version in zip(part, versions, strict=True) if version is None]
+            reads: list[list[Command]] = [[("HGET", self.context.keys(each).session, "version")] for each in part]
+            versions = self.context.read_apart("archive.counted", reads)
+            moved = [name for name, version in zip(part, versions, strict=True) if version == [None]]
             places += [each.place for each in self.archive.of_ids(moved)] if moved else []
         return places
 
@@ -230,10 +228,12 @@ class ArchivedSessions:
         if not newest:
             return [], []
         named = [(each.session.key, self.context.keys(each.session.key.session_id)) for each in newest]
-        reads: list[Command] = [("HMGET", keys.session, "version", MARK, ARCHIVED) for _, keys in named]
-        reads += [("ZSCORE", keys.shard.archive, _note_of(key)) for key, keys in named]
-        replies = self.context.database.pipeline("archive.marks", reads)
-        marked = list(zip(newest, replies[: len(newest)], replies[len(newest) :], strict=True))
+        reads: list[list[Command]] = [
+            [("HMGET", keys.session, "version", MARK, ARCHIVED), ("ZSCORE", keys.shard.archive, _note_of(key))]
+            for key, keys in named
+        ]
+        marks = zip(newest, self.context.read_apart("archive.marks", reads), strict=True)
+        marked = [(each, *mark) for each, mark in marks if not isinstance(mark, StateUnreadable)]
         shown = [each for each, mark, deleted in marked if deleted is None and _is_shown(each, mark)]
         return shown, [each for each, (version, *_), _ in marked if version is not None]
 
