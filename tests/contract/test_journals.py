@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 
 from celery_agents.worker.engine import retry_transition, stop_transition
-from celery_agents.worker.errors import (
-    ClaimLost,
-)
+from celery_agents.worker.errors import ClaimLost, StoreUnavailable
 from celery_agents.worker.moments import moment
 from celery_agents.worker.state import StopReason, StopSignal
-from celery_agents.worker.store import NextState, Snapshot
+from celery_agents.worker.store import Claim, NextState, Snapshot
 from celery_agents.worker.store.database import Database
+from celery_agents.worker.store.store import StepStore
 
 from support.asking import failing_transition
 from support.points import Points
@@ -240,3 +240,35 @@ def _stopped_without_answer(snapshot: Snapshot) -> NextState:
     signal = StopSignal(reason=StopReason.USER_REQUESTED, message="stop", source="test")
     started = snapshot.state.with_execution_started(now=now)
     return NextState(started.with_stop_signal(signal, now=now).with_execution_completed(now=now), keep_journal=True)
+
+
+LATE_WRITES: dict[str, Callable[[StepStore, Claim], object]] = {
+    "journal.answer": lambda steps, claim: steps.record_answer(claim, b"late"),
+    "journal.auxiliary": lambda steps, claim: steps.record_auxiliary(claim, "summary", b"late"),
+    "journal.tools": lambda steps, claim: steps.record_tools(claim, b"late"),
+    "journal.failure": lambda steps, claim: steps.record_failure(claim, 1, b"late"),
+    "journal.result": lambda steps, claim: steps.record_results(claim, {0: b"late"}),
+    "journal.begin": lambda steps, claim: steps.begin_calls(claim, {0: 1000}, 5),
+    "journal.decide": lambda steps, claim: steps.record_decisions(claim, {0: b"late"}),
+    "journal.started": lambda steps, claim: steps.record_started_calls(claim, [0]),
+}
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("point", LATE_WRITES)
+def test_no_journal_that_a_worker_writes_after_its_end_stays_for_ever(
+    bench: Bench, point: str, *, is_lost: bool, is_deleted: bool
+) -> None:
+    slept = bench.claim().claim
+    bench.end_lease(slept)
+    bench.commit(bench.claim(), final=True)
+    if is_deleted:
+        bench.store.sessions.delete(bench.session)
+    bench.database("DEL", bench.journal(bench.ref()))  # its time was over
+    if is_lost:
+        bench.spy.lose(point)
+    with contextlib.suppress(ClaimLost, StoreUnavailable):
+        LATE_WRITES[point](bench.store.steps, slept)
+    life = bench.database("PTTL", bench.journal(bench.ref()))
+    assert life == -2 if is_deleted else life != -1

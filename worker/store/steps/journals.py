@@ -7,7 +7,7 @@ whose lease has ended. A begin record needs the claim.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -92,31 +92,22 @@ class JournalVerbs(StorePart):
             The stored pins, which may be another worker's.
         """
         journal = self._journal(claim)
-        record: Command = ("HSETNX", journal.key, "tools", raw)
-        first, place = journal.database.transaction("journal.tools", [record, journal.place()])
-        journal.expire_if_past(place)
+        (first,) = journal.write("journal.tools", [("HSETNX", journal.key, "tools", raw)])
         return raw if first else journal.read_stored("tools", raw)
 
     def record_failure(self, claim: Claim, number: int, failure: bytes, events: Sequence[NewEvent] = ()) -> None:
         """Journal an attempt of the driver that gave no usable answer, and tell watchers of it by the events."""
         journal = self._journal(claim)
         record: Command = ("HSETNX", journal.key, f"err:{claim.id}:{number}", failure)
-        writes = [record, *event_commands(journal.scope, events, is_late=True), journal.place()]
-        journal.expire_if_past(journal.database.transaction("journal.failure", writes)[-1])
+        journal.write("journal.failure", [record, *event_commands(journal.scope, events, is_late=True)])
 
     def record_results(self, claim: Claim, results: Mapping[int, bytes]) -> None:
         """Journal results of tool calls; the first one stored wins."""
         journal = self._journal(claim)
         try:
-            commands = [*journal.result_commands(results), journal.place()]
-            journal.expire_if_past(journal.database.transaction("journal.result", commands)[-1])
+            journal.write("journal.result", journal.result_commands(results))
         except StoreFull:
             journal.record_when_full([word for i, value in sorted(results.items()) for word in (f"t{i}:r", value)])
-        except StoreUnavailable:
-            # A lost reply may hide that a worker that slept has revived the journal, and nothing else would end it.
-            with contextlib.suppress(StoreUnavailable, Changed):
-                journal.expire()
-            raise
         crash_points.at("c6")
 
     def drop_answer(self, claim: Claim, rejected: bytes | None = None) -> bool:
@@ -194,7 +185,8 @@ class JournalVerbs(StorePart):
         records = {i: _begin_record(claim, at_ms, timeouts_ms[i]) for i in wanted}
         commands = _begin_commands(journal, records, again)
         marks = primaries.BeginMarks(journal.key, sorted(looked_up), journal.scope.context.known[journal.scope.place])
-        replies = _begin(journal, [*commands, *marks.commands()], again)
+        with journal.ending():
+            replies = _begin(journal, [*commands, *marks.commands()], again)
         (*place, holder, stop, interrupt), *written, found = replies[: len(commands)]
         results, begun = found[: len(wanted)], found[len(wanted) :]
         fresh = [i for i, is_new in zip(wanted, written, strict=True) if is_new]
@@ -310,15 +302,30 @@ class StepJournal:
         """
         try:
             settling = settle_commands(self.scope.context, settlement)
-            commands: list[Command] = [("HSETNX", self.key, name, raw), self.place(), *settling]
-            first, place, *settled = self.database.transaction(point, commands)
+            first, *settled = self.write(point, [("HSETNX", self.key, name, raw), *settling])
             if settlement is not None and settled and settled[0] is not None:
                 settlement.settled = read_settled(settled[0])
-            self.expire_if_past(place)
         except StoreFull:
             first = self.record_when_full((name, raw))[0]
         crash_points.at("c3")
         return raw if first else self.read_stored(name, raw)
+
+    def write(self, point: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands that write to the journal, which gets its time to live again where its step is past."""
+        with self.ending():
+            *replies, place = self.database.transaction(point, [*commands, self.place()])
+        self.expire_if_past(place)
+        return replies
+
+    @contextlib.contextmanager
+    def ending(self) -> Generator[None]:
+        """End a journal that a worker that slept has revived, also where the reply to its write is lost."""
+        try:
+            yield
+        except StoreUnavailable:
+            with contextlib.suppress(StoreUnavailable, Changed):
+                self.expire()
+            raise
 
     def read_stored(self, name: str, own: bytes) -> bytes:
         """Read a field that another worker has stored.
@@ -371,7 +378,8 @@ class StepJournal:
     def record_when_full(self, words: Iterable[Word]) -> list[Reply]:
         """Make room by trimming the session's events, and record fields and values."""
         keys = (self.key, self.scope.keys.events)
-        first = self.scope.database.script("journal.full", "journal_when_full", keys, [*words])
+        with self.ending():
+            first = self.scope.database.script("journal.full", "journal_when_full", keys, [*words])
         self.expire_if_past()
         return first
 

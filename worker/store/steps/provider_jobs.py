@@ -125,10 +125,8 @@ class ProviderJobVerbs(StorePart):
             ("HSET", journal.scope.keys.shard.jobs, entry.id, entry.to_json()),
             ("HSETNX", journal.key, SAW, asked.to_stored()),
             *([("HSETNX", journal.key, f"{JOB}{entry.job}", begun)] if begun else ()),
-            journal.place(),
         ]
-        first, *_, place = journal.database.transaction("job.keep", commands)
-        journal.expire_if_past(place)
+        first, *_ = journal.write("job.keep", commands)
         crash_points.at("p2")
         return own if first else journal.read_stored(name, own)
 
@@ -143,8 +141,7 @@ class ProviderJobVerbs(StorePart):
         """
         journal = StepJournal(self._context.session(claim.ref.session_id), claim)
         record: Command = ("HSETNX", journal.key, f"{JOB}{number}:end", f"{now_ms} {why}")
-        is_first, place = journal.database.transaction("job.end", [record, journal.place()])
-        journal.expire_if_past(place)
+        (is_first,) = journal.write("job.end", [record])
         return bool(is_first)
 
     def record_job_answer(self, claim: Claim, job: JournaledJob, entry: JobEntry, raw: bytes, now_ms: int) -> bytes:

@@ -69,8 +69,7 @@ class StepRequestVerbs(StorePart):
         journal, indexes = self._requests(claim), sorted(decisions)
         writes: list[Command] = [("HSETNX", journal.key, f"t{index}:p", decisions[index]) for index in indexes]
         read: Command = ("HMGET", journal.key, *(f"t{index}:p" for index in indexes))
-        *_, stored = journal.database.transaction("journal.decide", [*writes, read])
-        journal.expire_if_past()
+        *_, stored = journal.write("journal.decide", [*writes, read])
         return {index: value or decisions[index] for index, value in zip(indexes, stored, strict=True)}
 
     def record_started_calls(self, claim: Claim, indexes: Collection[int]) -> None:
@@ -81,8 +80,7 @@ class StepRequestVerbs(StorePart):
         journal = self._requests(claim)
         writes: list[Command] = [("HSETNX", journal.key, f"t{index}:h", claim.id) for index in sorted(indexes)]
         if writes:
-            journal.database.transaction("journal.started", writes)
-            journal.expire_if_past()
+            journal.write("journal.started", writes)
 
     def open_requests(
         self, claim: Claim, requests: Sequence[Request], *, begins: Mapping[int, int] | None = None
