@@ -210,6 +210,18 @@ def test_a_live_step_is_moved_to_its_leases_end(bench: Bench) -> None:
     assert due > bench.store.housekeeping.now_ms()
 
 
+def test_a_step_that_is_delayed_while_the_sweep_looks_keeps_its_time(bench: Bench) -> None:
+    def delay() -> None:
+        bench.store.steps.release(bench.claim().claim, delay_ms=3_600_000, give_back=True)
+
+    bench.make_due()
+    bench.spy.before("sweep.pass", delay)
+    assert swept(bench).lost == ()
+    due = bench.due()
+    assert due is not None
+    assert due > bench.store.housekeeping.now_ms() + 3_000_000
+
+
 def test_a_step_whose_message_is_still_queued_waits(bench: Bench) -> None:
     bench.make_due()
     found = swept(bench, QueueSnapshot(oldest_ms=1))

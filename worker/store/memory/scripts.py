@@ -17,7 +17,7 @@ Script = Callable[[Run, Sequence[str], Sequence[Word]], Reply]
 
 _SWEPT_FIELDS: Final = (
     "execution", "step", "claim", "phase", "published", "nudges", "retries", "queue", "unoffered",
-    "legs", "held", "cancel", "lane",
+    "legs", "held", "cancel", "lane", "not_before",
 )  # fmt: skip
 _SLACK_MS: Final = 1000
 _NO_KEY: Final = -2
@@ -63,7 +63,7 @@ class _Sweep:
             found = self.run(("HMGET", entry.ctl, *_SWEPT_FIELDS))
         except StateUnreadable:
             found = [b""] * len(_SWEPT_FIELDS)
-        execution, step, claim, phase, _, _, retries, _, _, legs, held, _, _ = found
+        execution, step, claim, phase, _, _, retries, _, _, legs, held, *_ = found
         numbers = [_count(b"0" if number is None else number) for number in (retries, legs)]
         if execution is not None and None in (_count(step), *numbers, _time(b"0" if held is None else held)):
             self.broken.append(sid)
@@ -86,9 +86,9 @@ class _Sweep:
 
     def _examine_unclaimed(self, entry: _Due, found: Sequence[Any]) -> bool:
         sid = entry.sid
-        execution, step, _, _, published, republished, retries, queue, mark, legs, held, cancel, lane = found
-        until = _time(held) or 0
-        if until > self.now and cancel != execution:
+        execution, step, _, _, published, republished, retries, queue, mark, legs, held, cancel, lane, comes = found
+        until = (0 if cancel == execution else _time(held)) if _time(held) else _time(comes)
+        if until and until > self.now:
             self._look_again(sid, until)
             return True
         agent = self.run(("HGET", entry.session, "agent")) if self.offers is not None else None

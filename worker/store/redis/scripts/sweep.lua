@@ -49,7 +49,7 @@ end
 for i = 1, count do
   local sid, session, ctl, stream, held_by = ARGV[10 + 2 * i], unpack(KEYS, 4 * i - 1, 4 * i + 2)
   local f = redis.pcall('HMGET', ctl, 'execution', 'step', 'claim', 'phase', 'published', 'nudges', 'retries', 'queue',
-    'unoffered', 'legs', 'held', 'cancel', 'lane')
+    'unoffered', 'legs', 'held', 'cancel', 'lane', 'not_before')
   local held = not f.err and tonumber(f[11] or '0')
   if f.err or (f[1] and not (tonumber(f[2]) and tonumber(f[7] or '0') and tonumber(f[10] or '0')
       and held and held >= 0 and held <= last)) then
@@ -70,12 +70,14 @@ for i = 1, count do
     end
     local queues, lane, line = agent and offered[agent], f[13] or '', queue
     if lane ~= '' then line = queue .. '\n' .. lane end
+    -- Somebody suspended it, and nobody asked it to stop; or it was delayed, or waits, since it was found to be due.
+    local later = held > 0 and (f[12] ~= f[1] and held or 0) or number_in(f[14], 0, last)
     local moves = queues and not queues[queue]  -- no worker that offers the agent takes this queue
     if left >= 0 then
       live = live + 1
       redis.call('ZADD', KEYS[1], 'XX', now + left + grace, sid)
-    elseif held > now and f[12] ~= f[1] then  -- somebody suspended it, and nobody asked it to stop
-      redis.call('ZADD', KEYS[1], 'XX', held, sid)
+    elseif later > now then
+      redis.call('ZADD', KEYS[1], 'XX', later, sid)
     elseif agent and not queues then
       leave_unoffered(sid, ctl, stream, f, agent)
     elseif not moves and (oldest[line] or -1) >= 0 and number_in(f[5], 0, now + lease) + slack >= oldest[line] then
