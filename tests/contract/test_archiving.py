@@ -617,6 +617,8 @@ def test_the_archive_forgets_after_its_days(database: Database, tmp_path: Path) 
         ({"definition": '{"archive_days":3}', "session_definition": '{"name":"agent","archive_days":2.5}'}, 2.5),
         ({"definition": '{"archive_days":3}', "session_definition": '{"name":"agent","archive_days":null}'}, 3),
         ({"definition": '{"name":"agent","archive_days":1e12}'}, 1e12),  # no database has such a number of milliseconds
+        ({"session_definition": '{"name":"agent","archive_days":1e305}'}, 1e12),
+        ({"definition": f'{{"name":"agent","archive_days":{10**400}}}'}, 1e12),
     ],
 )
 def test_an_agent_says_after_how_many_days_its_sessions_are_forgotten(

@@ -344,5 +344,5 @@ def _days_of(document: Document) -> float | None:
         found: Any = fields.read_json(document.session.get(name) or b"{}", name.decode())
         days = found.get("archive_days")
         if days is not None:
-            return float(days)
+            return float(min(days, LAST_MS))
     return None
