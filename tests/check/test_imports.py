@@ -72,7 +72,7 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.client": (
         "config tasks.housekeeping tasks.observability tasks.producer tasks.publishing worker.archive "
         "worker.capabilities worker.concurrency worker.drivers worker.engine worker.errors worker.flow worker.moments "
-        "worker.pydantic_agents worker.requests worker.session worker.state worker.store"
+        "worker.pydantic_agents worker.redaction worker.requests worker.session worker.state worker.store"
     ),
     "tasks.consumer": (
         "config tasks.agent_modules tasks.broker_connections tasks.broker_keys tasks.channels tasks.housekeeping "

@@ -185,8 +185,7 @@ class JournalVerbs(StorePart):
         records = {i: _begin_record(claim, at_ms, timeouts_ms[i]) for i in wanted}
         commands = _begin_commands(journal, records, again)
         marks = primaries.BeginMarks(journal.key, sorted(looked_up), journal.scope.context.known[journal.scope.place])
-        with journal.ending():
-            replies = _begin(journal, [*commands, *marks.commands()], again)
+        replies = _begin(journal, [*commands, *marks.commands()], again)
         (*place, holder, stop, interrupt), *written, found = replies[: len(commands)]
         results, begun = found[: len(wanted)], found[len(wanted) :]
         fresh = [i for i, is_new in zip(wanted, written, strict=True) if is_new]
@@ -251,9 +250,10 @@ def _begin_commands(journal: StepJournal, records: Mapping[int, str], again: Col
 
 
 def _begin(journal: StepJournal, commands: Sequence[Command], again: Collection[int]) -> list[Reply]:
-    if again:
-        return journal.scope.retry(lambda: _begin_again(journal, commands), "begin a call")
-    return journal.database.transaction("journal.begin", commands)
+    with journal.ending():
+        if again:
+            return journal.scope.retry(lambda: _begin_again(journal, commands), "begin a call")
+        return journal.database.transaction("journal.begin", commands)
 
 
 def _begin_again(journal: StepJournal, commands: Sequence[Command]) -> list[Reply]:
