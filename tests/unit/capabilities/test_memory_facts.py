@@ -186,6 +186,8 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         MemoryFacts(**wrong)
+    with pytest.raises(ConfigurationError, match="max_facts"):
+        FactFiles("facts", max_facts=0)
     assert MemoryFacts(namespace="x" * 64).namespace == "x" * 64
 
 

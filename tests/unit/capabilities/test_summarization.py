@@ -192,8 +192,16 @@ def parsed(**fields: Any) -> Any:
     return parse_summary(json.dumps({"summary": "s", **fields}))
 
 
-@pytest.mark.parametrize("text", ['{"summary": "s"}', '```json\n{"rawSummary": "s"}\n```', ' ```{"summary": "s"}``` '])
-def test_an_answer_is_read_with_and_without_a_fence(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"summary": "s"}',
+        '```json\n{"rawSummary": "s"}\n```',
+        ' ```{"summary": "s"}``` ',
+        'Here is the summary:\n\n```json\n{"summary": "s"}\n```\nTell me if more is needed.',
+    ],
+)
+def test_an_answer_is_read_with_and_without_what_models_write_around_it(text: str) -> None:
     assert parse_summary(text).text == "s"
 
 

@@ -55,8 +55,14 @@ def test_an_output_in_the_text():
     assert answer.content == '{"name": "Brno", "people": 400000}'
 
 
-def test_an_output_in_a_fence_of_markdown():
-    assert read(TextPart('```json\n{"name": "Brno"}\n```')).output == {"name": "Brno"}
+@pytest.mark.parametrize("around", ["{}", "Here is the city:\n\n{}\n\nShall I look for another one?"])
+def test_an_output_in_a_fence_of_markdown(around: str):
+    assert read(TextPart(around.format('```json\n{"name": "Brno"}\n```'))).output == {"name": "Brno"}
+
+
+def test_a_fence_within_an_output_is_a_part_of_it():
+    written = '{"name": "```sh\\nls\\n``` and Brno"}'
+    assert read(TextPart(written)).output == {"name": "```sh\nls\n``` and Brno"}
 
 
 def test_an_output_by_the_output_tool_becomes_the_text_of_the_message():

@@ -244,11 +244,14 @@ class FactFiles:
 
     Attributes:
         folder: Made when the first fact is saved.
-        max_facts: So many facts a namespace keeps, the newest ones.
+        max_facts: So many facts a namespace keeps, the newest ones; from 1.
     """
 
     folder: Path | str
     max_facts: int = 1_000
+
+    def __post_init__(self) -> None:
+        check_whole("FactFiles(max_facts)", self.max_facts, least=1)
 
     def load(self, namespace: str) -> Sequence[MemoryFact]:
         """The facts of a namespace.

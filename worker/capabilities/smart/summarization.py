@@ -210,14 +210,10 @@ def parse_summary(content: str) -> ParsedSummary:
     Raises:
         ValueError: It is no JSON object with a summary.
     """
-    text = content.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
     try:
-        found = json.loads(text)
+        data: dict[str, Any] = json.loads(content[content.find("{") : content.rfind("}") + 1])  # models write around it
     except RecursionError:
         raise ValueError("the summary is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError("the summary is no JSON object")
-    data = cast("dict[str, Any]", found)
     summary = data.get("summary") or data.get("rawSummary")
     if not isinstance(summary, str) or not summary.strip():
         raise ValueError("the summary has no text")

@@ -235,8 +235,6 @@ def _has_own_means(model: Model, *, with_tools: bool) -> bool:
 
 
 def _without_fence(text: str) -> str:
-    """Models without a guarantee like to wrap JSON in a Markdown fence."""
-    stripped = text.strip()
-    if stripped.startswith("```") and stripped.endswith("```"):
-        return stripped.partition("\n")[2].removesuffix("```")
-    return stripped
+    """Models without a guarantee like to wrap JSON in a Markdown fence, and to write around that."""
+    before, fence, rest = text.partition("```")
+    return text if not fence or before.lstrip()[:1] in tuple('{["') else rest.partition("\n")[2].rpartition("```")[0]
