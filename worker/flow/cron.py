@@ -50,7 +50,16 @@ def shortest_interval(cron: str, zone: str, after: datetime) -> timedelta:
 
 
 class _Times(CronSim):
-    """The library's times, also where the clock is shifted by half an hour: by itself it goes by whole hours."""
+    """The library's times, also where the clock is shifted by half an hour, or at midnight.
+
+    By itself it goes by whole hours, and begins each day at 00:00, also one that begins later.
+    """
+
+    def advance_hour(self) -> bool:
+        """Go to an hour that fits, on a day that begins at 01:00 not from 00:00, which would be an hour behind it."""
+        if self.dt.tzinfo is not None and self.dt.hour not in self.hours:
+            self.dt = self.dt.astimezone(UTC).astimezone(self.dt.tzinfo)
+        return super().advance_hour()
 
     def tick(self, seconds: int = 1) -> None:
         """Go forward: by an hour no further than to the next full one, and by more than a minute to no later shift."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final, cast
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
-from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ..errors import ConfigurationError, InvalidInput
 from ..state.values.frozen import Json, freeze, thaw
-from ..tool_schemas.checking import empty_registry
+from ..tool_schemas.checking import empty_registry, find_mismatch
 
 _TEXT_SCHEMA: Final[Mapping[str, Any]] = {"type": "string"}
 _MAX_SHOWN: Final = 3
@@ -79,20 +78,7 @@ def _errors(schema: Mapping[str, Any], value: Any) -> list[Any]:
 def _validator_type() -> Any:
     from jsonschema import Draft202012Validator, validators
 
-    return cast("Any", validators).extend(Draft202012Validator, {"pattern": _find_mismatch})
-
-
-def _find_mismatch(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-    """The rule `pattern`, in pydantic's language, in which types have theirs; in Python's where it is none of it."""
-    from jsonschema import Draft202012Validator, ValidationError
-
-    try:
-        check = SchemaValidator(core_schema.str_schema(pattern=pattern))
-    except SchemaError:
-        yield from Draft202012Validator.VALIDATORS["pattern"](validator, pattern, instance, schema) or ()
-        return
-    if isinstance(instance, str) and not check.isinstance_python(instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+    return cast("Any", validators).extend(Draft202012Validator, {"pattern": find_mismatch})
 
 
 def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:

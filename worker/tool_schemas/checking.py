@@ -1,8 +1,8 @@
 """JSON Schemas of servers: checked and applied at a cost that has a bound, whatever a server writes into them.
 
 A schema is text from outside, and so are the arguments that a model makes by it. Regular expressions are never run:
-some take ages for a short text. The rules whose outcome depends on one are left out with them, so that nothing is
-refused that the server would take. The server checks its arguments itself.
+some take ages for a short text. The rules whose outcome depends on one that is left out are left out with it, so that
+nothing is refused that the server would take. The server checks its arguments itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, cast
+
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ..state.values.frozen import thaw
 
@@ -87,7 +89,7 @@ def find_errors(value: Any, schema: Mapping[str, Any]) -> list[Any]:
         Errors of the library `jsonschema`. None are found where the check would take too long, or where the schema
         turns out to be unusable: the server decides then.
     """
-    kind = _validator_type(_has_patterns(schema))
+    kind = _validator_type(_is_applied_in_part(schema))
     plain = cast("dict[str, Any]", thaw(cast("Any", schema)))
     plain.pop("$schema", None)
     _budget.left = _MOST_RULES
@@ -144,8 +146,8 @@ def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
             todo += _parts(cast("Any", value))
 
 
-def _has_patterns(schema: Mapping[str, Any]) -> bool:
-    return any(name in each for each in _objects(schema) for name in _PATTERNS)
+def _is_applied_in_part(schema: Mapping[str, Any]) -> bool:
+    return any(name in each for each in _objects(schema) for name in (*_PATTERNS, *_UNCOUNTED))
 
 
 def problem_as_schema(schema: Mapping[str, Any]) -> str | None:
@@ -168,16 +170,32 @@ def empty_registry() -> Any:
     return cast("Any", Registry)()
 
 
+def find_mismatch(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    """The rule `pattern` in pydantic's language, in which types have theirs, and which takes no ages for a text.
+
+    In Python's where it is none of it.
+    """
+    from jsonschema import Draft202012Validator, ValidationError
+
+    try:
+        check = SchemaValidator(core_schema.str_schema(pattern=pattern))
+    except SchemaError:
+        yield from Draft202012Validator.VALIDATORS["pattern"](validator, pattern, instance, schema) or ()
+        return
+    if isinstance(instance, str) and not check.isinstance_python(instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
 @cache
-def _validator_type(has_patterns: bool) -> Any:
-    """The validator for schemas with or without regular expressions."""
+def _validator_type(is_in_part: bool) -> Any:
+    """The validator for schemas of which rules are left out, or for others."""
     from jsonschema import Draft202012Validator, validators
 
     rules: dict[str, Any] = dict(Draft202012Validator.VALIDATORS)
-    for name in (*_UNCOUNTED, *_PATTERNS, *(_TURNING if has_patterns else ())):
+    for name in (*_UNCOUNTED, *_PATTERNS, *(_TURNING if is_in_part else ())):
         rules.pop(name, None)
     rules["uniqueItems"] = _unique_items
-    if has_patterns:
+    if is_in_part:
         rules["oneOf"] = rules["anyOf"]
         rules["additionalProperties"] = _without_patterns(rules["additionalProperties"])
     counted = {name: _counted(rule) for name, rule in rules.items()}

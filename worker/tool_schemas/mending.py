@@ -40,7 +40,7 @@ _SCHEMAS: Final = frozenset(
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
 _LISTS_OF_SCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_NAMED_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "dependentSchemas"})
+_NAMED_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _MAX_RULES_CHARS: Final = 4_000
 # A schema can refer to itself; parts of it that are looked at for the properties of the top.
 _MOST_PARTS: Final = 200

@@ -1,5 +1,6 @@
 """Structured output."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import date
@@ -24,6 +25,7 @@ from celery_agents.worker.drivers.pydantic_ai.output import OutputShape, OutputT
 from celery_agents.worker.drivers.pydantic_ai.provider_rules import rules_of
 from celery_agents.worker.errors import ConfigurationError, UnusableAnswer
 from celery_agents.worker.state import AgentStep, InferenceResponse, ResponseFormat, ResponseFormatType
+from celery_agents.worker.state.values.frozen import thaw
 
 from support.strict_schemas import anthropic_refusal, openai_refusal
 
@@ -316,3 +318,39 @@ def test_a_schema_of_a_session_is_refused_where_it_is_none_and_fetches_nothing(m
     with pytest.raises(UnusableAnswer, match="schema of the output cannot be applied"):
         read(TextPart('{"a": 1}'), shape=shape)
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "does_not"),
+    [
+        ({"type": "array", "items": {"$ref": "#"}}, [[], [[]]], [1]),
+        ({"type": "array", "prefixItems": [{"type": "string"}], "items": {"$ref": "#/prefixItems/0"}}, ["a", "b"], ["a", 1]),
+        ({"$id": "http://x/y", "type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "null"}}}, [None], [1]),
+        ({"type": "array", "items": {"$ref": "#n"}, "$id": "http://x/y", "$defs": {"N": {"$anchor": "n", "type": "null"}}}, [None], [1]),
+        ({"type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}}, [[None]], [1]),
+        ({"enum": ["a", "b"]}, "a", "c"),
+        ({"const": 1}, 1, 2),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, None, 1),
+        ({"$ref": "#/$defs/N", "$defs": {"N": {"type": "string"}}}, "a", 1),
+        ({"type": "string", "pattern": "^(a+)+$"}, "aa", "a" * 40 + "!"),
+        ({"type": "string", "pattern": r"^\p{Letter}+$"}, "é", "1"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_a_session_asks_for_is_asked_for_where_a_model_can_give_it(
+    schema: dict[str, Any], fits: Any, does_not: Any
+) -> None:
+    shape = shape_of_format(ResponseFormat(type=ResponseFormatType.JSON_SCHEMA, json_schema=schema))
+    assert shape is not None
+    assert shape.wrapped
+    assert thaw(shape.read(json.dumps({"response": fits}))) == fits
+    with pytest.raises(UnusableAnswer, match=r"does not fit its schema at \$\.response"):
+        shape.read(json.dumps({"response": does_not}))
+
+
+def test_a_schema_that_cannot_be_applied_is_not_paid_for_again() -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}
+    shape = shape_of_format(ResponseFormat(type=ResponseFormatType.JSON_SCHEMA, json_schema=schema))
+    assert shape is not None
+    with pytest.raises(UnusableAnswer, match="cannot be applied") as caught:
+        shape.read('{"a": 1}')
+    assert caught.value.permanent

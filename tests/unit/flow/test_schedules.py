@@ -65,6 +65,22 @@ def test_no_slot_of_an_interval_is_lost_where_the_clock_is_shifted_by_half_an_ho
     assert slots(cron, "Australia/Lord_Howe", after, len(expected)) == expected
 
 
+@pytest.mark.parametrize(
+    ("cron", "after", "expected"),
+    [
+        # The day begins at 01:00.
+        ("* 1 * * SUN", "2024-10-05T14:00Z", ["10-06T04:00", "10-06T04:01"]),
+        ("*/30 1-5/2 6 * *", "2024-10-05T14:00Z", ["10-06T04:00", "10-06T04:30", "10-06T06:00"]),
+        ("0 0 1 6 * *", "2024-10-01T14:00Z", ["10-06T04:00", "11-06T04:00"]),
+        ("0 0 1 * OCT SUN", "2024-09-01T14:00Z", ["10-06T04:00", "10-13T04:00"]),
+        ("0 0 0 6 * *", "2024-10-01T14:00Z", ["10-06T04:00", "11-06T03:00"]),
+        ("0 0 * * SUN", "2024-10-05T14:00Z", ["10-06T04:00", "10-13T03:00"]),
+    ],
+)
+def test_no_slot_is_lost_on_a_day_that_the_clock_begins_later(cron: str, after: str, expected: list[str]) -> None:
+    assert slots(cron, "America/Asuncion", after, len(expected)) == expected
+
+
 def test_no_slot_comes_twice_or_goes_back_whatever_the_clock_does() -> None:
     for cron in ("*/7 * * * *", "15 1,2,3 * * *", "0 2 * * SUN", "59 23 L * *", "*/20 * * * * *"):
         for zone in ("Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "UTC"):

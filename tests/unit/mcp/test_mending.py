@@ -53,7 +53,7 @@ def parts(schema: Any) -> Iterator[Mapping[str, Any]]:
     for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
         for each in node.get(name, ()):
             yield from parts(each)
-    for name in ("properties", "$defs", "patternProperties", "dependentSchemas"):
+    for name in ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas"):
         for each in node.get(name, {}).values():
             yield from parts(each)
 
@@ -122,6 +122,8 @@ def refusal(tool: MCPTool) -> str | None:
         ({"type": "object", "required": ["a"]}, {"a": 1}, {"a": 1}),
         ({"additionalItems": {"properties": [], "$defs": 1}, "properties": {"a": TEXT}}, {"a": "x"}, {"a": "x"}),
         ({"type": "object", "properties": {"n": {"type": "number", "maximum": float("inf")}}}, {"n": 1}, {"n": 1}),
+        ({"type": "object", "properties": {"o": {"$ref": "#/properties/o/definitions/A", "definitions": {
+            "A": {"$ref": "#/properties/o/definitions/B"}, "B": {"type": "object"}}}}}, {"o": {}}, {"o": {}}),
     ],
 )  # fmt: skip
 def test_an_odd_tool_is_mended_and_its_server_gets_what_it_expects(

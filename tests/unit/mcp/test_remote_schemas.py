@@ -61,6 +61,8 @@ def test_no_schema_of_a_server_costs_more_than_a_moment(schema: dict[str, Any], 
         {"properties": {"y": {"contains": {"pattern": "^a"}, "maxContains": 1}}},
         {"patternProperties": {"^[xy]$": {}}, "additionalProperties": False},
         {"properties": {"x": {"pattern": "^\\p{L}+$"}}},
+        {"not": {"unevaluatedProperties": False}},
+        {"oneOf": [{"unevaluatedProperties": False}, {"required": ["x"]}]},
     ],
 )
 def test_rules_around_a_pattern_refuse_nothing_that_the_server_would_take(schema: dict[str, Any]) -> None:

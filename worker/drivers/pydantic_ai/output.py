@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -13,7 +14,7 @@ from pydantic_core import from_json, to_json
 from ...errors import ConfigurationError, MissingExtra, UnusableAnswer
 from ...state.conversation.context import ResponseFormat, ResponseFormatType
 from ...state.values.frozen import FrozenDict, Json, freeze, thaw
-from ...tool_schemas.checking import empty_registry, problem_as_schema
+from ...tool_schemas.checking import empty_registry, find_mismatch, problem_as_schema
 from ...tool_schemas.mending import as_object_schema
 from .provider_rules import NameRule
 from .sent_schemas import fit_schemas, is_guaranteed
@@ -31,6 +32,11 @@ _DETAIL_CHARS: Final = 500
 # "'response_format.json_schema.name': string does not match pattern '^[a-zA-Z0-9_-]+$'", at most 64 (OpenAI)
 _NAMES: Final = NameRule(64)
 _JOURNALED: Final = ("schema", "name", "any_object", "wrapped")
+_OF_ROOT: Final = ("$schema", "$id", "$defs", "definitions")
+_OF_ANY: Final = frozenset({"$ref", "anyOf", "oneOf", "enum", "const"})
+"""Rules that may take other values than objects, where a schema has no type."""
+_PLACE: Final = "#/properties/response"
+_ANSWER: Final = re.compile(r"#(?!/\$defs/|/definitions/)(/|$)")
 _DESCRIPTION: Final = "The final answer. Use it once everything else is done."
 
 
@@ -117,23 +123,22 @@ class OutputShape:
         except ImportError:
             raise MissingExtra("llm", "checking structured output") from None
         schema = thaw(self.schema)
-        kind = cast("Any", validator_for)(schema)
-        if is_checked_next:
-            kind = _without_patterns(kind)
+        kind = _reading(cast("Any", validator_for)(schema), is_checked_next=is_checked_next)
         try:
             return next(kind(schema, registry=empty_registry()).iter_errors(value), None)
         except Exception as problem:  # of the library: references that lead nowhere, patterns of other languages
             if is_checked_next:
                 return None
             said = f"The schema of the output cannot be applied: {type(problem).__name__}."
-            raise UnusableAnswer(said) from problem
+            raise UnusableAnswer(said, permanent=True) from problem
 
 
 @cache
-def _without_patterns(kind: Any) -> Any:
+def _reading(kind: Any, *, is_checked_next: bool) -> Any:
     from jsonschema import validators
 
-    return cast("Any", validators).extend(kind, {"pattern": None, "patternProperties": None})
+    rules = {"pattern": None, "patternProperties": None} if is_checked_next else {"pattern": find_mismatch}
+    return cast("Any", validators).extend(kind, rules)
 
 
 class OutputType:
@@ -188,9 +193,20 @@ def _shape_of(schema: dict[str, Any], name: str) -> OutputShape:
 
 
 def _inside_object(schema: dict[str, Any], name: str) -> OutputShape:
-    apart = {place: schema.pop(place) for place in ("$defs", "definitions") if place in schema}
-    wrapped = {"type": "object", "properties": {"response": schema}, "required": ["response"], **apart}
+    apart = {place: schema.pop(place) for place in _OF_ROOT if place in schema}
+    properties = {"response": _moved(schema)}
+    wrapped = {"type": "object", "properties": properties, "required": ["response"], **_moved(apart)}
     return OutputShape(FrozenDict(wrapped), name, wrapped=True)
+
+
+def _moved(rules: Any) -> Any:
+    """Rules whose references to places in the answer lead to its place in the object."""
+    if isinstance(rules, dict):
+        return {
+            name: f"{_PLACE}{rule[1:]}" if name == "$ref" and _ANSWER.match(str(rule)) else _moved(rule)
+            for name, rule in cast("dict[str, Any]", rules).items()
+        }
+    return [_moved(each) for each in cast("list[Any]", rules)] if isinstance(rules, list) else rules
 
 
 def shape_of_format(response_format: ResponseFormat) -> OutputShape | None:
@@ -209,7 +225,7 @@ def shape_of_format(response_format: ResponseFormat) -> OutputShape | None:
     if problem is not None:
         raise ConfigurationError(f"response_format.json_schema is no JSON Schema: {problem}")
     schema, strict = thaw(response_format.json_schema), response_format.strict or None
-    if as_object_schema(schema).get("type") != "object":
+    if as_object_schema(schema).get("type") != "object" or ("type" not in schema and not _OF_ANY.isdisjoint(schema)):
         return replace(_inside_object(schema, response_format.name), strict=strict)
     return OutputShape(response_format.json_schema, response_format.name, strict)
 
