@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from ...worker.errors import InvalidInput
+from ...worker.errors import InvalidInput, SessionNotFound
 from ...worker.requests.answers import check_answer, check_remember
 from ...worker.requests.answers import check_text as check_note
 from ...worker.requests.grants import Grant, grants_of
@@ -331,9 +331,19 @@ class RequestVerbs(ClientConnection):
             return session_id
         found = self.requests(session_id, limit=1000)
         owners = {each.summary.session_id for each in found if each.summary.id in names}
+        if not owners:  # they are closed
+            tree = [session_id, *(header.session_id for header in self.store.trees.below(session_id))]
+            owners = {each for each in tree if self._has_made(each, names)}
         if len(owners) > 1:
             raise InvalidInput("answers", None, f"they are for the sessions {', '.join(sorted(owners))}; answer each.")
         return next(iter(owners), session_id)
+
+    def _has_made(self, session_id: str, names: Collection[str]) -> bool:
+        try:
+            found = self.requests(session_id, status=None, tree=False, limit=1000)
+            return any(each.summary.id in names for each in found)
+        except SessionNotFound:  # one of those below, which is gone
+            return False
 
     def _note(self, by: str | None, note: str, operation_id: str, remember: Remember) -> AnswerNote:
         check_caller(by)

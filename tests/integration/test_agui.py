@@ -272,10 +272,17 @@ def test_a_subagent_is_told_and_its_question_interrupts_the_run(http: httpx.Clie
     (suspended,) = first.of("SUBAGENT_FINISHED")
     assert suspended.outcome.interrupt_ids == [asked.id]
     resume = [{"interruptId": asked.id, "status": "resolved", "payload": {"approved": True}}]
-    second = stream(http, "node", body(name, None, resume=resume))
+    given = body(name, None, resume=resume)
+    second = stream(http, "node", given)
     check_order(second)
     assert [each.subagent_run_id for each in second.of("SUBAGENT_STARTED")] == [started.subagent_run_id]
     assert second.text == "outer"
+
+    cursor = next(each for each, _ in second.frames if each)
+    rest = stream(http, "node", given, after=cursor)
+    check_order(rest)
+    assert rest.events[-1].model_dump() == second.events[-1].model_dump(), "a reader that is cut off goes on"
+    assert http.get(f"/v1/sessions/{name}/requests/{asked.id}").json()["status"] == "used"
 
 
 def test_a_stopped_run_is_cancelled_and_a_failed_one_is_an_error(http: httpx.Client) -> None:

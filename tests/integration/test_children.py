@@ -151,8 +151,14 @@ def test_the_question_of_a_grandchild_is_answered_at_the_root_and_wakes_only_the
 
     (request,) = wait_until(of_people, "the grandchild asks", 30)
     assert request.summary.session_id.startswith(f"{job.session_id}.")
-    lab.client.answer(job.session_id, {request.summary.id: Approve()}, by="reviewer")
+
+    def answer() -> str:
+        given = {request.summary.id: Approve()}
+        return lab.client.answer(job.session_id, given, by="reviewer", idempotency_key="once").outcome
+
+    assert answer() == "woken"
     assert end(job).final_response == "done"
+    assert answer() == "again", "a client that has lost the reply asks again"
     assert effects(lab) == {"a": 1}
     woken = [event for event in lab.client.store.sessions.events(job.session_id) if event.type == "execution_resumed"]
     assert [event.data["cause"] for event in woken] == ["child"]
