@@ -27,7 +27,7 @@ SEEDS: Final = 16
 LENGTH: Final = 120
 
 
-@pytest.fixture(params=["redis", "fakeredis"])
+@pytest.fixture(params=["redis", pytest.param("fakeredis", marks=pytest.mark.long)])
 def lua(request: pytest.FixtureRequest) -> Iterator[LuaBucket]:
     if request.param == "fakeredis":
         with contextlib.closing(FakeRedisDatabase()) as database:
