@@ -50,6 +50,23 @@ test("arguments that do not have the types of their schema are shown as JSON, an
   assert.deepEqual(valueOf(plan, draftOf(plan, args), new Map()), args);
 });
 
+test("a schema whose properties have no form together is written as JSON", () => {
+  const base = { type: "object", required: ["a"], properties: { a: { type: "string" } } };
+  const more = { required: ["b"], properties: { b: { type: "string" } } };
+  const text = { type: "string" };
+  for (const schema of [
+    { $ref: "#/$defs/Base", ...more, $defs: { Base: base } },
+    { allOf: [base], ...more },
+    { type: "object", patternProperties: { "^[ab]$": text }, additionalProperties: false },
+  ]) {
+    const [plan, errors] = [planOf(schema), new Map()];
+    assert.equal(plan.kind, "json");
+    assert.deepEqual(valueOf(plan, draftOf(plan, { a: "x", b: "y" }), errors), { a: "x", b: "y" });
+    assert.equal(errors.size, 0);
+  }
+  assert.equal(planOf({ $ref: "#/$defs/Base", required: ["a"], $defs: { Base: base } }).kind, "object");
+});
+
 test("a schema that makes no sense gives a form all the same, and no value is lost in it", () => {
   const schemas = [
     null, true, [], 5, { type: 7 }, { type: [] }, { type: ["null"] }, { enum: [] }, { enum: "a" }, { anyOf: [] }, { anyOf: [null] }, { oneOf: "x" }, { allOf: [5] },

@@ -47,8 +47,9 @@ function unwrap(schema, root) {
     const { $ref, allOf, anyOf, oneOf, ...rest } = found;
     const several = listOf(anyOf ?? oneOf);
     const others = several?.filter((each) => each?.type !== "null");
-    if ($ref !== undefined) found = { ...lookUp($ref, root), ...rest };
-    else if (listOf(allOf)?.length === 1 && isObject(allOf[0])) found = { ...allOf[0], ...rest };
+    const base = $ref !== undefined ? lookUp($ref, root) : listOf(allOf)?.length === 1 && allOf[0];
+    // Properties of both have no form together: a schema of which nothing is known is written as JSON.
+    if (base) found = base.properties && rest.properties ? { allOf: [] } : { ...base, ...rest };
     else if (several && others.length < several.length && others.length) {
       isNullable = true;
       found = others.length === 1 ? { ...others[0], ...rest } : { anyOf: others, ...rest };
@@ -81,9 +82,11 @@ function formOf(schema, value, root, depth) {
     case "array":
       return listPlan(schema, value, root, depth);
     case "object":
-      return objectPlan(schema, value, root, depth);
+      return schema.patternProperties ? json() : objectPlan(schema, value, root, depth);
     default:
-      return schema.type === undefined && !schema.anyOf && !schema.oneOf && !schema.allOf ? planByValue(value) : json();
+      if (schema.type !== undefined || schema.anyOf || schema.oneOf || schema.allOf) return json();
+      // Any value fits: it has the control of the one that is there.
+      return formOf({ type: isNumber(value) ? "number" : isObject(value) ? "" : typeof value }, value);
   }
 }
 
@@ -140,13 +143,6 @@ function objectPlan(schema, value, root, depth) {
     isOptional: !required.has(name),
   }));
   return { kind: "object", fields, words: "" };
-}
-
-/** The control of a value whose schema allows any. */
-function planByValue(value) {
-  if (typeof value === "string") return textPlan({}, value);
-  if (typeof value === "boolean") return { kind: "boolean", words: "yes or no" };
-  return isNumber(value) ? { kind: "number", isInteger: false, schema: {}, words: "number" } : json();
 }
 
 /** Whether a value can be shown by a plan: arguments of a call need not have the types that its schema names. */
