@@ -18,6 +18,7 @@ from pydantic_ai.exceptions import (
     AgentRunError,
     ContentFilterError,
     IncompleteToolCall,
+    OutputTokenLimitExceeded,
     UnexpectedModelBehavior,
     UsageLimitExceeded,
 )
@@ -33,12 +34,13 @@ from ...worker.pydantic_agents.conversation import (
     read_conversation,
 )
 from ...worker.pydantic_agents.definition import definition_of
-from ...worker.pydantic_agents.driver import DEPS, USAGE_LIMITS
+from ...worker.pydantic_agents.driver import DEPS, METADATA, USAGE_LIMITS
 from ...worker.pydantic_agents.outputs import UnreadableOutput, output_tool_of, read_output
 from ...worker.pydantic_agents.usages import dump_limits
 from ...worker.state.conversation.messages import DEFAULT, Message, Role
 from ...worker.state.execution.budget import ExecutionBudget
 from ...worker.state.execution.signals import StopReason
+from ...worker.state.values.frozen import thaw
 from .async_client import AsyncAgentClient
 from .client import AgentClient
 
@@ -55,6 +57,7 @@ _RAISES: Final[tuple[type[AgentRunError], ...]] = (
     UsageLimitExceeded,
     ContentFilterError,
     IncompleteToolCall,
+    OutputTokenLimitExceeded,
     UnexpectedModelBehavior,
 )
 _MODULE: Final = "in the module that the workers import"
@@ -201,6 +204,7 @@ class DurableAgent(Generic[OutputT]):
             "usage": asdict(conversation.usage),
             "new_message_index": _older(conversation.history, answers),
             "output_tool_name": output_tool_of(kept),
+            "metadata": thaw(kept.get(METADATA)),
             "run_id": result.execution_id,
             "conversation_id": session_id,
         }

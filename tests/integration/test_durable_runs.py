@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import ImageUrl
-from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior, UsageLimitExceeded
+from pydantic_ai.exceptions import AgentRunError, OutputTokenLimitExceeded, UnexpectedModelBehavior, UsageLimitExceeded
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import UsageLimits
@@ -108,6 +108,14 @@ def test_limits_of_pydantic_ai_end_the_run_with_its_exception(lab: Lab) -> None:
         assert str(own.value) == str(ours.value)
 
 
+def test_an_answer_without_a_word_that_reached_its_limit_ends_the_run_with_the_exception_of_its_own(lab: Lab) -> None:
+    with pytest.raises(OutputTokenLimitExceeded) as own:
+        examples.cut_off.run_sync("go")
+    with pytest.raises(OutputTokenLimitExceeded) as ours:
+        durable(examples.cut_off, lab.client).run_sync("go")
+    assert str(own.value) == str(ours.value)
+
+
 def test_a_limit_that_is_lifted_is_no_limit(lab: Lab) -> None:
     limits = UsageLimits(request_limit=None, tool_calls_limit=9)
     result = durable(examples.city, lab.client).run_sync("Where?", usage_limits=limits)
@@ -202,6 +210,7 @@ def test_metadata_and_a_budget_reach_the_session(lab: Lab) -> None:
     result = durable(examples.city, lab.client).run_sync("go", metadata={"a": 1}, budget=ExecutionBudget(max_steps=9))
     state = lab.client.show(result.conversation_id or "").state
     assert thaw(state.context.metadata) == {"a": 1}
+    assert result.metadata == examples.city.run_sync("go", metadata={"a": 1}).metadata == {"a": 1}
     assert state.execution is not None
     assert state.execution.budget.max_steps == 9
 

@@ -422,6 +422,12 @@ def ship(ctx: RunContext[Shop], to: str) -> str:
     return f"shipped to {to}"
 
 
+cut_off = Agent(
+    FunctionModel(lambda messages, info: ModelResponse(parts=[], finish_reason="length")),
+    name="cut_off",
+    capabilities=celery(),
+)
+
 EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "dice": ("My guess is 4", {"player": "Anne"}),
     "roulette": ("Put my money on square eighteen", {}),

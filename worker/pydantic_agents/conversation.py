@@ -18,7 +18,7 @@ from .stored_messages import dump_messages, load_messages, load_parts, read_resu
 from .usages import load_usage
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart
     from pydantic_ai.usage import RunUsage
 
 KEY: Final = "pydantic_ai_agent"
@@ -41,24 +41,38 @@ class Counters:
         run_step: Requests to the model.
         output_retries: Rejected outputs.
         tool_retries: Failures in a row, by tool.
+        refused: Tools that were called before they were available: the first such call is no failure.
     """
 
     run_step: int = 0
     output_retries: int = 0
     tool_retries: Mapping[str, int] = field(default_factory=dict[str, int])
+    refused: Sequence[str] = ()
 
     def after(self, results: Iterable[ModelRequestPart]) -> Counters:
         """The counters after the results of a step: a tool that has failed once more, or has succeeded."""
-        outcomes = [(part.tool_name, part.outcome) for part in results if part.part_kind == "tool-return"]
-        failed = {name for name, outcome in outcomes if outcome == "retried"}
-        succeeded = {name for name, outcome in outcomes if outcome == "success"}
+        failed, succeeded, refused = set[str](), set[str](), list(self.refused)
+        for part in results:
+            if part.part_kind != "tool-return":
+                continue
+            if part.outcome == "success":
+                succeeded.add(part.tool_name)
+            elif part.outcome == "retried" and _is_unavailable(part) and part.tool_name not in refused:
+                refused.append(part.tool_name)
+            elif part.outcome == "retried":
+                failed.add(part.tool_name)
         left = {name: count for name, count in self.tool_retries.items() if name not in succeeded}
         left |= {name: self.tool_retries.get(name, 0) + 1 for name in failed}
-        return replace(self, tool_retries=left)
+        return replace(self, tool_retries=left, refused=refused)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, to be kept with an answer."""
-        return asdict(self)
+        kept = asdict(self)
+        return kept if self.refused else {name: value for name, value in kept.items() if name != "refused"}
+
+
+def _is_unavailable(part: ToolReturnPart) -> bool:
+    return part.retry is not None and part.retry.cause == "unavailable_tool"
 
 
 Prompt = str | list[str] | None
@@ -89,10 +103,6 @@ class Conversation:
     known: int = 0
     queued: list[Any] = field(default_factory=list[Any])
     results: Mapping[str, Sequence[ModelRequestPart]] | None = None
-
-    def with_counted_results(self, results: Iterable[ModelRequestPart]) -> Conversation:
-        """The same with the counters after the results of all calls of an answer, and of the outputs that it gave."""
-        return replace(self, counters=self.counters.after(results))
 
 
 def with_unique_call_ids(response: ModelResponse) -> ModelResponse:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import TypeAdapter
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json, to_json, to_jsonable_python
 
 from ..drivers.answers import answer_too_large
 from ..drivers.pricing import estimate, is_priced
@@ -67,6 +67,9 @@ DEPS: Final = "deps"
 
 USAGE_LIMITS: Final = "usage_limits"
 """The entry of the metadata that holds the limits of pydantic-ai for a session."""
+
+METADATA: Final = "metadata"
+"""The entry of a final answer that holds the metadata of the run: those of the session, and the agent's own."""
 
 _FAILED: Final = "failed"
 """The entry of an answer by which pydantic-ai ends a run: the kind and the text of the exception."""
@@ -150,9 +153,6 @@ class PydanticAgentDriver(LaterAnswers):
             return await self._ask_in_run(conversation, deps, request)
 
     async def _ask_in_run(self, conversation: Conversation, deps: Any, request: InferenceRequest) -> dict[str, Any]:
-        from pydantic_ai import CallToolsNode, ModelRequestNode
-        from pydantic_ai.run import AgentRun
-
         options = await self._options_of_session(request.settings)
         opened = self._agent.iter(
             conversation.prompt,
@@ -162,28 +162,40 @@ class PydanticAgentDriver(LaterAnswers):
             usage=conversation.usage,
             usage_limits=limits_of(self._options, request.state.metadata),
             conversation_id=request.session_id,
+            metadata=metadata_of_run(request.state.metadata),
         )
-        async with closing_quietly(opened) as run:
-            counters, takes_outputs = conversation.counters, conversation.results is not None
-            run_step = counters.run_step - takes_outputs
-            internals.seed_run(run, counters, run_step=run_step, prompt=conversation.asked)
-            internals.queue_messages(run, conversation.queued)
-            assert isinstance(run, AgentRun)
-            node: Any = await self._begin(run, conversation)
-            if takes_outputs and run.result is None:
-                conversation = conversation.with_counted_results(node.request.parts)
-            text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
-            try:
-                while run.result is None and not isinstance(node, CallToolsNode):
-                    asks = isinstance(node, ModelRequestNode)
-                    if text is not None and asks:
-                        await _emit(node, run, text)
-                    node = await run.next(node)
+        run: AgentRun[Any, Any] | None = None
+        try:
+            async with closing_quietly(opened, may_recover=True) as run:
+                node = await self._answer(run, conversation, request)
                 return await self._read_answer(run, node, conversation, options.get("model"))
-            except _NoStream:
+        except _NoStream:
+            raise
+        except Exception as error:
+            if run is None:
                 raise
-            except Exception as error:  # noqa: BLE001 - the agent's own code
-                return self._read_failure(run, error, options.get("model"), reads_again=request.keep is not None)
+            return self._read_failure(run, error, options.get("model"), reads_again=request.keep is not None)
+        # A hook of the agent has put a result in the place of an error.
+        return await self._read_answer(run, None, conversation, options.get("model"))
+
+    async def _answer(self, run: AgentRun[Any, Any], conversation: Conversation, request: InferenceRequest) -> Any:
+        """Let a run get its answer; give the node with which it would go on."""
+        from pydantic_ai import CallToolsNode, ModelRequestNode
+
+        counters, takes_outputs = conversation.counters, conversation.results is not None
+        run_step = counters.run_step - takes_outputs
+        internals.seed_run(run, counters, run_step=run_step, prompt=conversation.asked)
+        internals.queue_messages(run, conversation.queued)
+        node: Any = await self._begin(run, conversation)
+        if takes_outputs and run.result is None:  # the results of all calls, and of the outputs that it gave
+            conversation.counters = conversation.counters.after(node.request.parts)
+        text = emitted_text(request, self.name, is_shaped=self._agent.output_type is not str)
+        while run.result is None and not isinstance(node, CallToolsNode):
+            asks = isinstance(node, ModelRequestNode)
+            if text is not None and asks:
+                await _emit(node, run, text)
+            node = await run.next(node)
+        return cast("Any", node)
 
     async def _options_of_session(self, config: LLMConfig | None) -> dict[str, Any]:
         """The model and the settings of a session that has its own, as options of a run; none otherwise.
@@ -216,7 +228,10 @@ class PydanticAgentDriver(LaterAnswers):
             return node
         node = await run.next(node)
         if conversation.results is None:
-            internals.restore_history(run, conversation.history[:-1], prompt=conversation.asked)
+            *before, request = conversation.history
+            internals.restore_history(run, before, prompt=conversation.asked)
+            if before and before[-1].kind == "request":  # the run has joined the two into one
+                node.request.parts = list(request.parts)
             return node
         history, counters = [*conversation.history[:-1], node.model_response], conversation.counters
         internals.restore_history(run, history, prompt=conversation.asked)
@@ -238,6 +253,7 @@ class PydanticAgentDriver(LaterAnswers):
             kept |= await self._go_on(run, node, conversation)
         if run.result is not None:
             kept |= {"final": True, **dump_output(self._agent.name, run.result.output, internals.output_tool(run))}
+            kept[METADATA] = to_jsonable_python(run.metadata, fallback=str)
         given = conversation.history[: conversation.known]
         messages = KeptMessages.of_run(given, run.all_messages(), run.run_id)
         kept |= messages.to_json() | {COST: self._cost_of(messages.added, asked)}
@@ -423,24 +439,40 @@ async def _emit(node: Any, run: AgentRun[Any, Any], text: EmittedText) -> None:
 
 @asynccontextmanager
 async def closing_quietly(
-    opened: AbstractAsyncContextManager[AgentRun[Any, Any]],
+    opened: AbstractAsyncContextManager[AgentRun[Any, Any]], *, may_recover: bool = False
 ) -> AsyncGenerator[AgentRun[Any, Any]]:
-    """A run whose work counts once it is done: where a toolset cannot be closed behind it, the log tells so."""
+    """A run whose work counts once it is done: where a toolset cannot be closed behind it, the log tells so.
+
+    Args:
+        may_recover: A hook of the agent may give the run a result in the place of an error; else the error is raised.
+    """
     is_done = False
+    raised: Exception | None = None
     try:
         async with opened as run:
-            yield run
+            try:
+                yield run
+            except Exception as error:
+                raised = error
+                raise
             is_done = True
     except Exception as error:
         if not is_done:
             raise
         log.warning("a toolset could not be closed: %s%s", describe_exception(error).message, place_of(error))
+    if raised is not None and not may_recover:
+        raise raised
 
 
 def limits_of(options: CeleryDurability, metadata: Mapping[str, Any]) -> UsageLimits | None:
     """The limits that pydantic-ai keeps: those of the run that `durable` has submitted, else those of the agent."""
     given: Any = metadata.get(USAGE_LIMITS)
     return options.usage_limits if given is None else load_limits(given)
+
+
+def metadata_of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata that functions of the agent find in their context: those of the session without what is ours."""
+    return {name: thaw(value) for name, value in metadata.items() if name not in (DEPS, USAGE_LIMITS)}
 
 
 def deps_of(agent: Agent[Any, Any], options: CeleryDurability, metadata: Mapping[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
@@ -33,7 +34,7 @@ def check_installed() -> None:
             (_agent_graph.GraphAgentDeps, ("tool_manager", "prompt")),
             (_agent_graph.CallToolsNode, ("tool_call_results", "model_response")),
             (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
-            (tool_manager.ToolManager, ("for_run_step", "validate_tool_call")),
+            (tool_manager.ToolManager, ("for_run_step", "validate_tool_call", "availability_refused")),
             (_tool_execution, ("build_tool_return_part", "tool_bound_retry_part")),
             (_tool_execution, ("_reject_unloaded_capability_reveals",)),
             (run.AgentRunResult, ("_output_tool_name",)),
@@ -110,13 +111,14 @@ def tool_manager_of(run: AgentRun[Any, Any], counters: Counters) -> ToolManager[
     manager = run.ctx.deps.tool_manager
     if manager.ctx is not None:
         manager.ctx.retries.update(counters.tool_retries)
+        manager.availability_refused.update(counters.refused)
     return manager
 
 
 def counters_of(run: AgentRun[Any, Any], counters: Counters) -> Counters:
     """The counters after a request; the retries of tools change by their results only."""
     state = run.ctx.state
-    return Counters(state.run_step, state.output_retries_used, counters.tool_retries)
+    return replace(counters, run_step=state.run_step, output_retries=state.output_retries_used)
 
 
 def names_of_outputs(manager: ToolManager[Any]) -> frozenset[str]:

@@ -31,7 +31,7 @@ from .conversation import (
     make_call_ids_unique,
     read_conversation,
 )
-from .driver import closing_quietly, deps_of, limits_of
+from .driver import closing_quietly, deps_of, limits_of, metadata_of_run
 from .repeating import failure_of_call, is_approved, key_of
 from .stored_messages import CallResult, write_result
 from .tool_options import TOOLS, ToolOptions
@@ -132,7 +132,7 @@ class PydanticTool:
             usage=load_usage(kept["usage"]),
             usage_limits=limits,
             conversation_id=ctx.session_id,
-            metadata={"celery": _metadata(ctx, kept)},
+            metadata={**metadata_of_run(ctx.state.metadata), "celery": _metadata(ctx, kept)},
         )
         async with closing_quietly(opened) as run:
             internals.seed_run(run, counters, run_step=counters.run_step - 1, prompt=before.asked)
