@@ -211,6 +211,7 @@ def test_metadata_and_a_budget_reach_the_session(lab: Lab) -> None:
     state = lab.client.show(result.conversation_id or "").state
     assert thaw(state.context.metadata) == {"a": 1}
     assert result.metadata == examples.city.run_sync("go", metadata={"a": 1}).metadata == {"a": 1}
+    assert durable(examples.city, lab.client).run_sync("go").metadata is examples.city.run_sync("go").metadata is None
     assert state.execution is not None
     assert state.execution.budget.max_steps == 9
 

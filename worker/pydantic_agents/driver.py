@@ -162,7 +162,7 @@ class PydanticAgentDriver(LaterAnswers):
             usage=conversation.usage,
             usage_limits=limits_of(self._options, request.state.metadata),
             conversation_id=request.session_id,
-            metadata=metadata_of_run(request.state.metadata),
+            metadata=metadata_of_run(request.state.metadata) or None,
         )
         run: AgentRun[Any, Any] | None = None
         try:
