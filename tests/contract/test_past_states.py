@@ -15,8 +15,8 @@ from support.store import Bench
 
 pytestmark = pytest.mark.leaves_keys("executions go on")
 
-ONCE = ("redis", "memory")
-AGAIN = ("redis in fibers", "fakeredis", "cluster")
+ONCE = ("redis",)
+AGAIN = ("redis in fibers", "memory", "fakeredis", "cluster")
 """Databases on which shorter random executions run, and the two hundred steps in the long form: they differ in how they are asked."""
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+LARGE = ("holders", "archive", "rewind")
+"""Models that are searched in the long suite, for their size; their mutants are hunted in each."""
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
 MODELS = ("waiting", "children", "budgets", "limits", "holders", "replicas", "archive", "messages", "rewind", "jobs")
 
@@ -25,7 +28,9 @@ MUTANTS = [
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(model, marks=[pytest.mark.long] if model in LARGE else []) for model in MODELS]
+)
 def test_every_interleaving_holds_and_everything_rare_is_reached(model: str) -> None:
     seen: set[str] = set()
     states = 0

@@ -38,7 +38,9 @@ def test_a_provider_that_asks_for_too_short_a_wait_teaches_a_rate_that_is_correc
     assert fleet.provider.refused <= IN_FLIGHT + 10
 
 
-@pytest.mark.parametrize(("share", "seconds"), [(0.01, 60), (0.02, 75), (0.05, 130)])
+@pytest.mark.parametrize(
+    ("share", "seconds"), [(0.01, 60), (0.02, 75), pytest.param(0.05, 130, marks=pytest.mark.long)]
+)
 def test_refusals_that_come_whatever_the_rate_do_not_sink_it(share: float, seconds: float) -> None:
     fleet = Fleet(StubProvider(10_000, 1, at_random=share), jobs=2_000)
     assert fleet.run() <= seconds, "each takes the wait that it asks for, and the time until 32 are in flight again"
@@ -49,7 +51,8 @@ def test_refusals_that_come_whatever_the_rate_do_not_sink_it(share: float, secon
 
 @pytest.mark.timeout(400)  # half a minute of computing by itself, and several times that beside other tests
 @pytest.mark.parametrize(
-    ("a_minute", "refused"), [(60, 0.3), (300, 0.05), pytest.param(1_000, 0.05, marks=pytest.mark.long)]
+    ("a_minute", "refused"),
+    [(60, 0.3), *(pytest.param(many, 0.05, marks=pytest.mark.long) for many in (300, 1_000))],
 )
 def test_a_provider_that_counts_by_the_clock_and_does_not_say_until_when_is_used_up(
     a_minute: int, refused: float
