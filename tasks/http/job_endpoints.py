@@ -39,8 +39,15 @@ async def list_executions(call: Call) -> Response:
 async def show_execution(call: Call) -> Response:
     """Read how an execution ended, and wait for its end if wanted."""
     execution_id = call.path["execution_id"]
-    await _check_is_kept(call, execution_id)
-    result = await wait_for_end(call, call.session_id, execution_id, call.query.wait)
+    result = await _read_end(call, call.session_id, execution_id)
+    if result is None:
+        latest = (await call.client.header(call.session_id)).execution_id
+        is_latest = execution_id == latest
+        # Another one may have ended since; else nobody will ever read its end.
+        result = await wait_for_end(call, call.session_id, execution_id, call.query.wait if is_latest else 0)
+        if result is None and not is_latest:
+            detail = f"The session keeps no execution {execution_id[:100]!r}; its latest is {latest or 'none'}."
+            raise HttpProblem(404, "execution-not-found", detail)
     value = {
         "session_id": call.session_id,
         "execution_id": execution_id,
@@ -48,16 +55,6 @@ async def show_execution(call: Call) -> Response:
         "result": result,
     }
     return send(value)
-
-
-async def _check_is_kept(call: Call, execution_id: str) -> None:
-    """Refuse an execution whose end nobody will read: the session has or keeps none of this id."""
-    if await _read_end(call, call.session_id, execution_id) is not None:
-        return
-    latest = (await call.client.header(call.session_id)).execution_id
-    if execution_id != latest and await _read_end(call, call.session_id, execution_id) is None:
-        detail = f"The session keeps no execution {execution_id[:100]!r}; its latest is {latest or 'none'}."
-        raise HttpProblem(404, "execution-not-found", detail)
 
 
 @endpoint(
