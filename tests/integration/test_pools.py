@@ -146,12 +146,18 @@ def test_the_events_of_a_step_that_ends_while_its_worker_drains_are_sent(
         wait_until(lambda: step in succeeded, "its end was told", 5, details=first.tail)
 
 
-def test_plain_functions_and_hooks_that_block_keep_no_other_step_waiting(
-    worker: Callable[..., WorkerProcess], redis_url: str
-) -> None:
+def client_of_forty_slots(worker: Callable[..., WorkerProcess], redis_url: str) -> AgentClient:
+    """The client of a worker that has run its first step already."""
     worker(CELERY_AGENTS_CONCURRENCY="40")
     client = AgentClient(redis_url)
     client.submit("mixed", "warm up").result(timeout=20)
+    return client
+
+
+def test_plain_functions_and_hooks_that_block_keep_no_other_step_waiting(
+    worker: Callable[..., WorkerProcess], redis_url: str
+) -> None:
+    client = client_of_forty_slots(worker, redis_url)
     before = time.monotonic()
     jobs = [client.submit(name, "go") for name in ("patient", "hooked") for _ in range(15)]
     for job in jobs:
@@ -162,9 +168,7 @@ def test_plain_functions_and_hooks_that_block_keep_no_other_step_waiting(
 def test_rules_of_children_that_block_keep_no_other_step_waiting(
     worker: Callable[..., WorkerProcess], redis_url: str
 ) -> None:
-    worker(CELERY_AGENTS_CONCURRENCY="40")
-    client = AgentClient(redis_url)
-    client.submit("mixed", "warm up").result(timeout=20)
+    client = client_of_forty_slots(worker, redis_url)
     before = time.monotonic()
     jobs = [client.submit("joining", "go") for _ in range(15)]
     for job in jobs:
