@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql import bindparam
 from sqlalchemy.sql.dml import ReturningInsert
 
-from ..errors import ArchiveUnavailable, CeleryAgentsError, ConfigurationError
+from ..errors import ArchiveUnavailable, CeleryAgentsError, ConfigurationError, StateUnreadable
 from .dialects import CONNECT_SECONDS, READ_SECONDS, TOO_LONG, WRITE_SECONDS, refused_value
 from .tables import sessions
 
@@ -23,8 +23,10 @@ _RECYCLE_SECONDS: Final = 300
 _SILENT_MS: Final = 10_000
 # What is left for the server to say that a statement took longer than its limit.
 _GRACE_SECONDS: Final = 5.0
-# One round trip at the beginning of a transaction. Commits wait for the disk, whatever the server's default is.
+# One round trip at the beginning of a transaction. Commits wait for the disk, whatever the server's default is. Where a
+# process stands still, the server ends its transaction: the locks of it would hold up all others for as long.
 _BEGIN: Final = """SELECT set_config('statement_timeout', %s, true),
+    set_config('idle_in_transaction_session_timeout', %s, true),
     CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
 _CLEAR: Final = text("DELETE FROM session_words WHERE id = :row")
 _WRITE: Final = text(
@@ -101,10 +103,10 @@ class Postgresql:
             "tcp_user_timeout": _SILENT_MS,
             "application_name": "celery-agents",
         }
+        options = {name: value for name, value in options.items() if name not in given}
+        options["client_encoding"] = "UTF8"  # no default of a database or PGCLIENTENCODING: others lack characters
         # A pooler between the server and this process may not know statements that were prepared before.
-        return _PatientConnection.connect(
-            self._conninfo, prepare_threshold=None, **{k: v for k, v in options.items() if k not in given}
-        )
+        return _PatientConnection.connect(self._conninfo, prepare_threshold=None, **options)
 
     def prepare(self, connection: Connection) -> None:
         """See `Dialect`."""
@@ -137,6 +139,8 @@ class Postgresql:
             return ConfigurationError(f"CELERY_AGENTS_ARCHIVE_URL cannot be used: {said}")
         if isinstance(error, psycopg.DataError) or (state and state[:2] in _REFUSED):
             return refused_value(said)
+        if state in _DAMAGED:
+            return StateUnreadable("a row of the archive", f"its database is damaged there: {said}")
         if state is None:
             return ArchiveUnavailable(f"the archive's PostgreSQL does not answer: {said}")
         meaning = _MEANINGS.get(state) or _MEANINGS.get(state[:2])
@@ -145,6 +149,8 @@ class Postgresql:
 
 _REFUSED: Final = ("22", "23", "54")
 """Classes of SQLSTATE: a value that is none of its column, breaks a constraint, or is larger than a limit."""
+_DAMAGED: Final = ("XX001", "XX002")
+"""SQLSTATE: a page or an index of the database is damaged, which others need not be."""
 
 _MEANINGS: Final = {
     "53100": "has no space left on its disk, and nothing was archived; make room",
@@ -154,7 +160,7 @@ _MEANINGS: Final = {
     "3D000": "has no such database; create it",
     "3F000": "has no such schema; create it",
     "25006": "is read-only; name the primary",
-    "57014": f"gave up ({TOO_LONG})",
+    "57014": f"gave up ({TOO_LONG}; a write has {WRITE_SECONDS:.0f} s, also for locks of others)",
     "42P01": "lacks a table of the archive; restore it from a backup",
     "42703": "lacks a column of the archive; restore it from a backup",
     "57": "is stopping or starting; try again",
@@ -168,7 +174,7 @@ def _begin(connection: Connection) -> None:
     raw = connection.connection.driver_connection
     assert isinstance(raw, _PatientConnection)
     raw.limit_seconds = WRITE_SECONDS if writes else READ_SECONDS
-    connection.exec_driver_sql(_BEGIN, (str(round(raw.limit_seconds * 1000)),))
+    connection.exec_driver_sql(_BEGIN, (str(round(raw.limit_seconds * 1000)), str(round(READ_SECONDS * 1000))))
 
 
 def _end(connection: _PatientConnection | None, record: object) -> None:

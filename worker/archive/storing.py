@@ -123,8 +123,9 @@ class StoreVerbs(ArchivePart):
 
     def forget(self, now_ms: int) -> int:
         """Remove some of the rows whose time is over, tombstones too; returns how many. 0: there are no more."""
-        # Locked: a row that is stored again before it is removed has another time.
-        expired = select(sessions.c.id).where(sessions.c.expires_ms <= now_ms).limit(_AT_ONCE).with_for_update()
+        # Locked: a row that is stored again before it is removed has another time. What others lock has a later turn.
+        expired = select(sessions.c.id).where(sessions.c.expires_ms <= now_ms).limit(_AT_ONCE)
+        expired = expired.with_for_update(skip_locked=True)
         with self._database.writing() as connection:
             rows = list(connection.execute(expired).scalars())
             remove_rows(self._database.dialect, connection, rows)

@@ -21,7 +21,7 @@ from celery_agents.worker.archive.migrations import SCHEMA
 from celery_agents.worker.archive.postgresql import Postgresql
 from celery_agents.worker.archive.rows import Search
 from celery_agents.worker.archive.sql_archive import Archive
-from celery_agents.worker.errors import ArchiveUnavailable, ConfigurationError
+from celery_agents.worker.errors import ArchiveUnavailable, ConfigurationError, StateUnreadable
 
 from support.archives import entry, key
 from support.postgresql import POSTGRESQL_MISSING, PostgresqlServer, find_programs
@@ -323,6 +323,58 @@ def test_a_commit_waits_for_the_disk_whatever_the_servers_default_is(postgresql:
     with archive._database.writing() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
     archive.close()
+
+
+def test_words_are_kept_whatever_encoding_the_database_offers_its_clients(postgresql: PostgresqlServer) -> None:
+    for encoding in ("LATIN1", "SQL_ASCII"):
+        name = postgresql.new_database()
+        postgresql.run(f"ALTER DATABASE {name} SET client_encoding = '{encoding}'")
+        archive = open_archive(postgresql.url(name))
+        assert archive.store(entry(text="grüße 日本 😀", first_words="😀"), seen=0) == 1
+        (found,) = archive.search(Search(text="日本")).sessions
+        assert found.session.first_words == "😀"
+        archive.close()
+
+
+def test_a_writer_that_stands_still_holds_no_row_up(
+    postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from celery_agents.worker.archive import postgresql as module
+
+    monkeypatch.setattr(module, "READ_SECONDS", 1.0)
+    url = postgresql.url(postgresql.new_database())
+    still, other = open_archive(url), open_archive(url)
+    still.store(entry(), seen=0)
+
+    def write() -> None:
+        with still._database.writing() as connection:
+            connection.exec_driver_sql("SELECT id FROM sessions FOR UPDATE")
+            assert other.store(entry(), seen=1) == 2
+            connection.exec_driver_sql("SELECT 1")
+
+    with pytest.raises(ArchiveUnavailable, match="idle-in-transaction"):
+        write()
+    assert still.make_valid(key(), seen=2)
+    for each in (still, other):
+        each.close()
+
+
+def test_a_row_that_others_lock_keeps_no_other_from_being_forgotten(postgresql: PostgresqlServer) -> None:
+    url = postgresql.url(postgresql.new_database())
+    archive = open_archive(url)
+    for name in ("locked", "old"):
+        archive.store(entry(name, expires_ms=5), seen=0)
+    with psycopg.connect(url) as other:
+        other.execute("SELECT id FROM sessions WHERE session_id = 'locked' FOR UPDATE")
+        assert (archive.forget(10), archive.forget(10)) == (1, 0)
+    assert archive.forget(10) == 1
+    archive.close()
+
+
+def test_a_damaged_page_is_told_of_its_row_alone() -> None:
+    described = Postgresql("postgresql://h/db").describe(psycopg.errors.DataCorrupted("invalid page in block 7"))
+    assert isinstance(described, StateUnreadable)
+    assert "is damaged there: invalid page in block 7" in str(described)
 
 
 @pytest.mark.parametrize(
