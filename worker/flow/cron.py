@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
@@ -74,8 +75,9 @@ class _Times(CronSim):
 def _iterate(cron: str, after: datetime) -> Iterator[datetime]:
     try:
         # Times of a schedule have no fraction of a second, which the library would drop.
-        yield from _Times(cron, after.replace(microsecond=0))
-    except CronSimError as error:
+        # A range of one value is that value, also with a step; the library would go on from it to the end.
+        yield from _Times(re.sub(r"\b(\w+)-\1/\d+\b", r"\1", cron), after.replace(microsecond=0))
+    except (CronSimError, ValueError) as error:  # also a number of more digits than Python reads
         fields = "minute, hour, day of the month, month and day of the week, with the second in front if there are six"
         advice = f"{str(error).lower()}; give {fields}, such as '0 2 * * *'."
         if str(error) == "Bad day-of-month":

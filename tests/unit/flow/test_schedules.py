@@ -44,6 +44,11 @@ def slots(cron: str, zone: str, after: str, count: int) -> list[str]:
         ("30 2 * * *", "2026-10-24T12:00Z", ["10-25T00:30", "10-26T01:30"]),
         ("*/30 * * * *", "2026-10-25T00:15Z", ["10-25T00:30", "10-25T01:00", "10-25T01:30", "10-25T02:00"]),
         ("30 2 * * *", "2026-10-25T01:00Z", ["10-26T01:30"]),
+        # With a star in the minute or the hour neither holds, as in Debian's cron.
+        ("*/30 2 * * *", "2026-03-28T12:00Z", ["03-30T00:00", "03-30T00:30"]),
+        ("*/30 2 * * *", "2026-10-25T00:15Z", ["10-25T00:30", "10-25T01:00", "10-25T01:30", "10-26T01:00"]),
+        ("46-46/3 2-2/9 * * *", "2026-05-01T00:00Z", ["05-01T00:46", "05-02T00:46"]),
+        ("5-55/25 2 * JUL-JUL/2 *", "2026-05-01T00:00Z", ["07-01T00:05", "07-01T00:30", "07-01T00:55", "07-02T00:05"]),
     ],
 )
 def test_slots_follow_the_clock_of_their_zone(cron: str, after: str, expected: list[str]) -> None:
@@ -117,6 +122,7 @@ def test_templates_tell_the_slot_in_its_zone() -> None:
     ("given", "field", "advice"),
     [
         ({"cron": "0 0 30 2 *"}, "cron", "never fires"),
+        ({"cron": f"1-{'9' * 5000} * * * *"}, "cron", "give minute, hour"),
         ({"cron": "0 0 31 4,6 *"}, "cron", "never fires"),
         ({"cron": "61 * * * *"}, "cron", "bad minute"),
         ({"cron": "nightly"}, "cron", "wrong number of fields"),
