@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final, cast
@@ -11,7 +12,14 @@ from pydantic.errors import PydanticUserError
 
 from ..errors import ConfigurationError, InvalidInput
 from ..state.values.frozen import Json, freeze, thaw
-from ..tool_schemas.checking import empty_registry, find_mismatch
+from ..tool_schemas.checking import (
+    PATTERN_RULES,
+    bounded_type,
+    empty_registry,
+    find_dangling,
+    iterate_errors,
+    problem_as_schema,
+)
 
 _TEXT_SCHEMA: Final[Mapping[str, Any]] = {"type": "string"}
 _MAX_SHOWN: Final = 3
@@ -71,23 +79,21 @@ def misfit(errors: Sequence[Any], field: str) -> InvalidInput:
 
 def _errors(schema: Mapping[str, Any], value: Any) -> list[Any]:
     validator = _validator_type()(thaw(cast("Json", schema)), registry=empty_registry())
-    return sorted(validator.iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])
+    found = iterate_errors(validator, value, len(json.dumps(value)))
+    return sorted(found, key=lambda error: [str(part) for part in error.absolute_path])
 
 
 @cache
 def _validator_type() -> Any:
-    from jsonschema import Draft202012Validator, validators
+    from jsonschema import Draft202012Validator
 
-    return cast("Any", validators).extend(Draft202012Validator, {"pattern": find_mismatch})
+    return bounded_type(Draft202012Validator, PATTERN_RULES)
 
 
 def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    from jsonschema import Draft202012Validator, exceptions
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except exceptions.SchemaError as error:
-        raise ConfigurationError(f"schema: it is no JSON Schema: {error.message:.200}") from error
+    problem = problem_as_schema(schema) or find_dangling(schema)
+    if problem is not None:
+        raise ConfigurationError(f"schema: it is no JSON Schema: {problem}")
     return schema
 
 

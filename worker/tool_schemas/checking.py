@@ -8,9 +8,10 @@ nothing is refused that the server would take. The server checks its arguments i
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, cast
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
@@ -26,27 +27,26 @@ MAX_SCHEMA_DEPTH: Final = 32
 MAX_SCHEMA_VALUES: Final = 5_000
 """Values in one schema, at any depth."""
 
-# A rule of an ordinary tool is applied some hundred times. A schema can make it billions of times: by references to
-# references, or by a rule for each pair of a list's items.
-_MOST_RULES: Final = 20_000
+# The parts of an ordinary schema are applied some hundred times; references to references make that billions.
+_MOST_APPLIED: Final = 20_000
+# A value of a hundred thousand items needs more, and each of them may be one of several kinds.
+_APPLIED_PER_CHAR: Final = 10
 
 _PATTERNS: Final = frozenset({"pattern", "patternProperties"})
 # The outcome of these can turn around when a rule inside them is left out.
-_TURNING: Final = ("not", "if", "contains")
+_TURNING: Final = ("not", "if", "contains", "unevaluatedItems", "unevaluatedProperties")
 _NOT_PLAIN: Final = frozenset(
     {"pattern", "patternProperties", "$ref", "$dynamicRef", "$schema", "not", "if", "then", "else", "contains", "oneOf"}
     | {"uniqueItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "maxContains", "minContains"}
 )
-# The library follows references in these without asking for a rule, so that nothing counts them.
-_UNCOUNTED: Final = ("unevaluatedItems", "unevaluatedProperties")
 
 
-class _TooManyRules(Exception):
-    """The check of a value needs more rules than are applied here."""
+class SchemaTooCostly(Exception):
+    """The check of a value applies more schemas to parts of it than are applied here."""
 
 
 class _Budget(threading.local):
-    """How many rules the check that runs in this thread may still apply."""
+    """How many schemas the check that runs in this thread may still apply."""
 
     left = 0
 
@@ -92,14 +92,23 @@ def find_errors(value: Any, schema: Mapping[str, Any]) -> list[Any]:
     kind = _validator_type(_is_applied_in_part(schema))
     plain = cast("dict[str, Any]", thaw(cast("Any", schema)))
     plain.pop("$schema", None)
-    _budget.left = _MOST_RULES
     try:
-        found = list(kind(plain, registry=empty_registry()).iter_errors(value))
-    except _TooManyRules:
-        return []
+        found = list(iterate_errors(kind(plain, registry=empty_registry()), value))
     except Exception:  # noqa: BLE001 - the library raises anything about references that lead nowhere or in circles
         return []
     return sorted(found, key=lambda error: [str(part) for part in error.absolute_path])
+
+
+def iterate_errors(validator: Any, value: Any, text_chars: int = 0) -> Iterator[Any]:
+    """Yield what a validator of `bounded_type` finds.
+
+    Args:
+        text_chars: Characters of the value as JSON, where it may be large.
+    Raises:
+        Exception: The check takes too long, or a reference leads nowhere; the library has many kinds.
+    """
+    _budget.left = _MOST_APPLIED + _APPLIED_PER_CHAR * text_chars
+    yield from validator.iter_errors(value)
 
 
 def plain_schema(schema: Any) -> Any:
@@ -147,7 +156,7 @@ def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_applied_in_part(schema: Mapping[str, Any]) -> bool:
-    return any(name in each for each in _objects(schema) for name in (*_PATTERNS, *_UNCOUNTED))
+    return any(name in each for each in _objects(schema) for name in _PATTERNS)
 
 
 def problem_as_schema(schema: Mapping[str, Any]) -> str | None:
@@ -170,49 +179,110 @@ def empty_registry() -> Any:
     return cast("Any", Registry)()
 
 
-def find_mismatch(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-    """The rule `pattern` in pydantic's language, in which types have theirs, and which takes no ages for a text.
+def find_dangling(schema: Mapping[str, Any]) -> str | None:
+    """Say which reference of a schema leads nowhere; None where each leads to a part of it."""
+    from referencing import jsonschema
+    from referencing.exceptions import Unresolvable
+
+    root = cast("Any", jsonschema).DRAFT202012.create_resource(schema)
+    parts = [(root, empty_registry().resolver_with_root(root))]
+    while parts:
+        part, resolver = parts.pop()
+        contents = part.contents
+        for name in ("$ref", "$dynamicRef"):
+            if isinstance(contents, Mapping) and name in contents:
+                try:
+                    resolver.lookup(contents[name])
+                except Unresolvable:
+                    return f"its {name} {contents[name]!r:.200} leads nowhere"
+        parts += [(each, resolver.in_subresource(each)) for each in part.subresources()]
+    return None
+
+
+@lru_cache(maxsize=500)
+def _expression(pattern: str) -> Callable[[str], Any]:
+    """A pattern in pydantic's language, in which types have theirs, and which takes no ages for a text.
 
     In Python's where it is none of it.
     """
-    from jsonschema import Draft202012Validator, ValidationError
-
     try:
-        check = SchemaValidator(core_schema.str_schema(pattern=pattern))
+        return SchemaValidator(core_schema.str_schema(pattern=pattern)).isinstance_python
     except SchemaError:
-        yield from Draft202012Validator.VALIDATORS["pattern"](validator, pattern, instance, schema) or ()
-        return
-    if isinstance(instance, str) and not check.isinstance_python(instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+        return re.compile(pattern).search
+
+
+def _pattern(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    del schema
+    if validator.is_type(instance, "string") and not _expression(wanted)(instance):
+        yield ValidationError(f"{instance!r} does not match {wanted!r}")
+
+
+def _pattern_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    del schema
+    for pattern, each in wanted.items() if validator.is_type(instance, "object") else ():
+        for name in filter(_expression(pattern), instance):
+            yield from validator.descend(instance[name], each, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+    from jsonschema import Draft202012Validator
+
+    named = [_expression(pattern) for pattern in schema.get("patternProperties", ())]
+    if named and validator.is_type(instance, "object"):
+        instance = {name: instance[name] for name in instance if not any(fits(name) for fits in named)}
+        schema = {**schema, "patternProperties": {}}
+    return Draft202012Validator.VALIDATORS["additionalProperties"](validator, wanted, instance, schema)
+
+
+PATTERN_RULES: Final[Mapping[str, Any]] = {
+    "pattern": _pattern, "patternProperties": _pattern_properties, "additionalProperties": _additional_properties,
+}  # fmt: skip
+"""The rules with patterns, in a language that takes no ages for a text where it can be read so."""
 
 
 @cache
 def _validator_type(is_in_part: bool) -> Any:
     """The validator for schemas of which rules are left out, or for others."""
-    from jsonschema import Draft202012Validator, validators
+    from jsonschema import Draft202012Validator
 
-    rules: dict[str, Any] = dict(Draft202012Validator.VALIDATORS)
-    for name in (*_UNCOUNTED, *_PATTERNS, *(_TURNING if is_in_part else ())):
-        rules.pop(name, None)
-    rules["uniqueItems"] = _unique_items
+    changes: dict[str, Any] = {}
     if is_in_part:
-        rules["oneOf"] = rules["anyOf"]
-        rules["additionalProperties"] = _without_patterns(rules["additionalProperties"])
-    counted = {name: _counted(rule) for name, rule in rules.items()}
-    return cast("Any", validators).create(
-        meta_schema=Draft202012Validator.META_SCHEMA, validators=counted,
-        type_checker=Draft202012Validator.TYPE_CHECKER, id_of=Draft202012Validator.ID_OF,
-    )  # fmt: skip
+        rules = Draft202012Validator.VALIDATORS
+        changes = dict.fromkeys((*_PATTERNS, *_TURNING), no_rule)
+        changes |= {"oneOf": rules["anyOf"], "additionalProperties": _without_patterns(rules["additionalProperties"])}
+    return bounded_type(Draft202012Validator, changes)
 
 
-def _counted(rule: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+def no_rule(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+    """A rule that takes everything."""
+    del validator, wanted, instance, schema
+    return ()
+
+
+def bounded_type(kind: Any, changes: Mapping[str, Any]) -> Any:
+    """A validator of the library that counts the schemas that it applies, with other rules.
+
+    Args:
+        changes: The rules by their names.
+    """
+    from jsonschema import validators
+
+    made = cast("Any", validators).extend(kind, {"uniqueItems": _unique_items, **changes})
+    plain = made.evolve
+
+    def evolve(validator: Any, **changed: Any) -> Any:
         _budget.left -= 1
         if _budget.left < 0:
-            raise _TooManyRules
-        return rule(validator, wanted, instance, schema)
+            raise SchemaTooCostly
+        schema = changed.get("schema")
+        if isinstance(schema, dict) and "$schema" in schema:  # the library would go on with a validator of its own
+            changed["schema"] = {name: rule for name, rule in cast("Any", schema).items() if name != "$schema"}
+        return plain(validator, **changed)
 
-    return apply
+    made.evolve = evolve
+    return made
 
 
 def _without_patterns(rule: Callable[..., Any]) -> Callable[..., Any]:

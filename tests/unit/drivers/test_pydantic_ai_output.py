@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from dataclasses import replace
 from datetime import date
 from typing import Any, Generic, Literal, TypeVar
@@ -354,3 +355,55 @@ def test_a_schema_that_cannot_be_applied_is_not_paid_for_again() -> None:
     with pytest.raises(UnusableAnswer, match="cannot be applied") as caught:
         shape.read('{"a": 1}')
     assert caught.value.permanent
+
+
+SLOW = "^(a+)+$"
+HOSTILE = "a" * 40 + "!"
+
+
+def bomb(kind: str) -> dict[str, Any]:
+    defs: dict[str, Any] = {f"d{n}": {kind: [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**defs, "d40": {"type": "null"}}}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("schema", "answer", "problem"),
+    [
+        (bomb("allOf"), {"x": None}, "SchemaTooCostly"),
+        (bomb("oneOf"), {"x": None}, "SchemaTooCostly"),
+        (bomb("anyOf"), {"x": 1}, "SchemaTooCostly"),
+        ({**bomb("allOf"), "properties": {}, "unevaluatedProperties": {"$ref": "#/$defs/d0"}}, {"x": None}, "Costly"),
+        ({"type": "object", "patternProperties": {SLOW: {"type": "null"}}}, {"aa": 1, HOSTILE: 1}, "at $.aa"),
+        ({"type": "object", "patternProperties": {SLOW: {}}, "additionalProperties": False}, {HOSTILE: 1}, "at $."),
+        ({"type": "object", "properties": {"x": {"uniqueItems": True}}}, {"x": [{"n": n % 4999} for n in range(5000)]}, "x"),
+    ],
+)  # fmt: skip
+def test_no_schema_of_a_session_costs_more_than_a_moment(schema: Any, answer: Any, problem: str) -> None:
+    began = time.process_time()
+    shape = shape_of_format(ResponseFormat(type=ResponseFormatType.JSON_SCHEMA, json_schema=schema))
+    assert shape is not None
+    shape.add_to(ModelRequestParameters(), TestModel())
+    with pytest.raises(UnusableAnswer, match=re.escape(problem)):
+        shape.read(json.dumps(answer))
+    assert time.process_time() - began < 5
+
+
+def test_a_large_answer_is_read_whole() -> None:
+    item = {"anyOf": [{"type": "null"}, {"type": "string"}, {"$ref": "#/$defs/N"}], "$defs": {}}
+    schema = {"type": "object", "properties": {"x": {"items": item}}, "$defs": {"N": {"type": "integer"}}}
+    shape = shape_of_format(ResponseFormat(type=ResponseFormatType.JSON_SCHEMA, json_schema=schema))
+    assert shape is not None
+    shape.read(json.dumps({"x": [7] * 20_000}))
+    with pytest.raises(UnusableAnswer, match=r"\$\.x\[20000\]"):
+        shape.read(json.dumps({"x": [*[7] * 20_000, 1.5]}))
+
+
+def test_a_part_of_another_dialect_is_read_by_the_same_rules() -> None:
+    older = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "string", "pattern": SLOW}
+    shape = shape_of_format(
+        ResponseFormat(type=ResponseFormatType.JSON_SCHEMA, json_schema={"type": "object", "properties": {"x": older}})
+    )
+    assert shape is not None
+    with pytest.raises(UnusableAnswer, match=r"at \$\.x"):
+        shape.read(json.dumps({"x": HOSTILE}))

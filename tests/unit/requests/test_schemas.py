@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from celery_agents.worker.errors import ConfigurationError, InvalidInput
 from celery_agents.worker.requests.schemas import check_schema, schema_of
+from celery_agents.worker.state.values.frozen import thaw
 
 
 class Address(BaseModel):
@@ -28,10 +29,40 @@ def test_a_schema_is_made_of_each_kind(kind: Any, schema: dict[str, Any]) -> Non
     assert schema_of(kind) == schema
 
 
-@pytest.mark.parametrize("kind", [object(), {"type": 5}])
+LOST = {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}
+
+
+@pytest.mark.parametrize(
+    "kind", [object(), {"type": 5}, LOST, {"$defs": {"a": LOST}}, {"items": {"$ref": "http://127.0.0.1:9/schema.json"}}]
+)
 def test_a_kind_without_a_schema_is_refused(kind: Any) -> None:
     with pytest.raises(ConfigurationError):
         schema_of(kind)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"items": {"$ref": "#"}, "type": "array"}, [[]]),
+        ({"items": {"$ref": "#/x%7Ey/a~1b"}, "x~y": {"a/b": {"type": "null"}}}, [None]),
+        ({"$id": "http://x/y", "items": {"$ref": "z"}, "$defs": {"z": {"$id": "z", "type": "null"}}}, [None]),
+        ({"items": {"$ref": "#n"}, "$defs": {"N": {"$anchor": "n", "type": "null"}}}, [None]),
+        ({"items": {"$dynamicRef": "#n"}, "$defs": {"N": {"$dynamicAnchor": "n", "type": "null"}}}, [None]),
+        ({"enum": [{"$ref": "nowhere"}]}, {"$ref": "nowhere"}),
+        ({"properties": {"$ref": {"type": "integer"}}}, {"$ref": 1}),
+        ({"items": {"pattern": r"^\p{Lu}$"}}, ["A"]),
+    ],
+)
+def test_a_schema_whose_references_lead_somewhere_is_taken(schema: dict[str, Any], value: Any) -> None:
+    assert thaw(check_schema(value, schema_of(schema), "answer")) == value
+
+
+@pytest.mark.timeout(20)
+def test_a_schema_that_is_applied_for_ages_is_refused() -> None:
+    defs: dict[str, Any] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    bomb = schema_of({"$ref": "#/$defs/d0", "$defs": {**defs, "d40": {"type": "null"}}})
+    with pytest.raises(InvalidInput, match="the schema of this request cannot be used"):
+        check_schema(None, bomb, "answer")
 
 
 OBJECT = {

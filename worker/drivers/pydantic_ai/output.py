@@ -14,7 +14,14 @@ from pydantic_core import from_json, to_json
 from ...errors import ConfigurationError, MissingExtra, UnusableAnswer
 from ...state.conversation.context import ResponseFormat, ResponseFormatType
 from ...state.values.frozen import FrozenDict, Json, freeze, thaw
-from ...tool_schemas.checking import empty_registry, find_mismatch, problem_as_schema
+from ...tool_schemas.checking import (
+    PATTERN_RULES,
+    bounded_type,
+    empty_registry,
+    iterate_errors,
+    no_rule,
+    problem_as_schema,
+)
 from ...tool_schemas.mending import as_object_schema
 from .provider_rules import NameRule
 from .sent_schemas import fit_schemas, is_guaranteed
@@ -112,12 +119,12 @@ class OutputShape:
         if self.any_object:
             if not isinstance(value, dict):
                 raise _does_not_fit("The model's structured output is not a JSON object.")
-        elif (problem := self._find_problem(value, is_checked_next=is_checked_next)) is not None:
+        elif (problem := self._find_problem(value, len(text), is_checked_next=is_checked_next)) is not None:
             said = f"The model's structured output does not fit its schema at {problem.json_path}."
             raise _does_not_fit(said, problem.message)
         return freeze(value["response"] if self.wrapped else value, "output")
 
-    def _find_problem(self, value: Any, *, is_checked_next: bool) -> Any:
+    def _find_problem(self, value: Any, chars: int, *, is_checked_next: bool) -> Any:
         try:
             from jsonschema.validators import validator_for
         except ImportError:
@@ -125,7 +132,7 @@ class OutputShape:
         schema = thaw(self.schema)
         kind = _reading(cast("Any", validator_for)(schema), is_checked_next=is_checked_next)
         try:
-            return next(kind(schema, registry=empty_registry()).iter_errors(value), None)
+            return next(iterate_errors(kind(schema, registry=empty_registry()), value, chars), None)
         except Exception as problem:  # of the library: references that lead nowhere, patterns of other languages
             if is_checked_next:
                 return None
@@ -135,10 +142,8 @@ class OutputShape:
 
 @cache
 def _reading(kind: Any, *, is_checked_next: bool) -> Any:
-    from jsonschema import validators
-
-    rules = {"pattern": None, "patternProperties": None} if is_checked_next else {"pattern": find_mismatch}
-    return cast("Any", validators).extend(kind, rules)
+    without = {"pattern": no_rule, "patternProperties": no_rule} if is_checked_next else {}
+    return bounded_type(kind, {**PATTERN_RULES, **without})
 
 
 class OutputType:

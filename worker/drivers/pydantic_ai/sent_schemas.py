@@ -108,19 +108,26 @@ def is_guaranteed(schema: Mapping[str, Any]) -> bool:
 @lru_cache(maxsize=2_000)
 def _is_guaranteed(written: str) -> bool:
     given: Any = json.loads(written)
-    return _fitted(written)[0] == MendedSchema(given) and _is_closed(given, given.get("$defs", {}), ())
+    return _fitted(written)[0] == MendedSchema(given) and _is_closed(given, given.get("$defs", {}), {})
 
 
-def _is_closed(schema: Mapping[str, Any], definitions: Mapping[str, Any], above: tuple[str, ...]) -> bool:
-    """Whether each part of a schema has one type, and each object its members listed."""
+def _is_closed(schema: Mapping[str, Any], definitions: Mapping[str, Any], known: dict[str, bool]) -> bool:
+    """Whether each part of a schema has one type, and each object its members listed.
+
+    Args:
+        known: The definitions looked at, each once: False while it is, as of one that holds itself.
+    """
     reference = schema.get("$ref")
     if reference is not None:
         name = reference.removeprefix("#/$defs/")
-        return name not in above and _is_closed(definitions[name], definitions, (*above, name))
+        if name not in known:
+            known[name] = False
+            known[name] = _is_closed(definitions[name], definitions, known)
+        return known[name]
     kind, ways = schema.get("type"), [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
     if not _OPEN.isdisjoint(schema) or not (isinstance(kind, str) or ways):
         return False
     if kind == "object" and ("properties" not in schema or schema.get("additionalProperties") not in (None, False)):
         return False
     parts = [*ways, *schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
-    return all(_is_closed(each, definitions, above) for each in parts)
+    return all(_is_closed(each, definitions, known) for each in parts)
