@@ -179,10 +179,13 @@ class AguiRun:
             return (await self.client.show(self.thread_id)).state
 
     def _conversation(self, state: AgentState, last_step: int) -> core.MessagesSnapshotEvent:
-        """The conversation without the steps of the execution after this one."""
-        by_step = agui_events.messages_by_step(state, self.execution_id)
+        """The conversation without the steps of the execution after this one, and what another execution has said since."""
+        by_step, now = agui_events.messages_by_step(state, self.execution_id), state.execution
         later = [message for step, messages in by_step.items() if step > last_step for message in messages]
-        return agui_events.snapshot(state.store.section().messages, without=later)
+        said = state.store.section().messages
+        if later and (now is None or now.execution_id != self.execution_id):
+            said = said[: said.index(later[-1])]
+        return agui_events.snapshot(said, without=later)
 
     async def _translate_item(self, item: StreamItem | Gap | None) -> Sent:
         if item is None:

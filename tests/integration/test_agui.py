@@ -205,6 +205,20 @@ def test_a_reader_that_is_cut_off_goes_on_after_its_cursor(http: httpx.Client) -
         )
 
 
+def test_a_reader_that_goes_on_behind_the_next_run_has_the_conversation_in_its_order(http: httpx.Client) -> None:
+    name = thread()
+    given = body(name, plan([call("pure", work="a")], [call("pure", work="b")], answer="first"))
+    whole = stream(http, "planned", given)
+    stream(http, "planned", body(name, plan(answer="second")))
+    for cut in range(3, len(whole.frames), 3):
+        cursor = next((each for each, _ in reversed(whole.frames[:cut]) if each), "")
+        rest = stream(http, "planned", given, after=cursor)
+        check_order(rest)
+        together = [*whole.events[: whole.kinds.index("STEP_STARTED")], *rest.events] if cursor else rest.events
+        told = conversation(whole.events)
+        assert conversation(together)[: len(told)] == told
+
+
 def test_a_restart_of_the_server_loses_a_reader_nothing(served: ServeProcess, http: httpx.Client) -> None:
     given = body(thread(), plan([call("pure", work="a")], [call("pure", work="b")], answer="over a restart"))
     begun = stream(http, "planned", given, most=2)
