@@ -179,7 +179,7 @@ class AguiRun:
             return (await self.client.show(self.thread_id)).state
 
     def _conversation(self, state: AgentState, last_step: int) -> core.MessagesSnapshotEvent:
-        """The conversation without the steps of the execution after this one, and what another execution has said since."""
+        """The conversation without the steps of the execution after this one, and without what follows those."""
         by_step, now = agui_events.messages_by_step(state, self.execution_id), state.execution
         later = [message for step, messages in by_step.items() if step > last_step for message in messages]
         said = state.store.section().messages

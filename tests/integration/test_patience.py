@@ -235,6 +235,14 @@ def test_a_batch_whose_request_has_failed_is_asked_again(played: Stage, agent: s
     assert len(created(played, name)) == 3
 
 
+def test_a_batch_whose_result_cannot_be_read_is_asked_again(played: Stage) -> None:
+    played.provider.control("plan", contains="garbled", garbled=True)
+    result = played.lab.client.submit("within_24h", "garbled").result(timeout=30)
+    assert result.status == "failed"
+    assert "cannot be read" in str(result.errors)
+    assert len(created(played, "garbled")) == 3
+
+
 @pytest.fixture
 def spent(played: Stage) -> Iterator[Callable[[str], float]]:
     """What a cap for each customer has counted for one of them; all workers know the cap."""

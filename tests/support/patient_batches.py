@@ -216,6 +216,7 @@ def end(shop: Shop, job: Job) -> None:
     for name, results in (("output", output), ("error", errors)):
         if results:
             content = "".join(json.dumps(each) + "\n" for each in results).encode()
+            content = content[:-9] if job.plan["garbled"] else content
             job.answer[f"{name}_file_id"] = shop.book.add_file(job.owner, f"{job.id}_{name}.jsonl", content)
 
 

@@ -14,6 +14,7 @@ the methods of the same name:
                 "seconds" until it ends, "polls": the one that sees its end, "held" until `release`; all have to be true.
                 "end": "completed" | "failed" | "incomplete" | "expired" | "cancelled", of a request of a batch also
                 "errored". "is_charged": it costs although it has no answer. "keep_seconds": where `store` is false.
+                "garbled": the results of a batch of OpenAI have a line that is no JSON.
                 "pieces" and "piece_seconds": the body of an answer comes so. "event_seconds" between events of a stream,
                 "held_after": so many of them while it is held.
     fault       {"on": action, "fault": kind, "contains": text of the body or path, "times": 1} for the next requests:

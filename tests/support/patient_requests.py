@@ -17,7 +17,7 @@ from .strict_provider import Body, Reply
 
 DEFAULT_PLAN: Final[dict[str, Any]] = {
     "seconds": 0.0, "polls": 0, "held": False, "end": "completed", "keep_seconds": 600.0, "is_charged": False,
-    "pieces": 1, "piece_seconds": 0.0, "event_seconds": 0.0, "held_after": 2,
+    "pieces": 1, "piece_seconds": 0.0, "event_seconds": 0.0, "held_after": 2, "garbled": False,
 }  # fmt: skip
 
 

@@ -72,7 +72,9 @@ def _ask_model(
         except PutOff:
             raise
         except DriverError as error:
-            pause = _pause_after(error, number, services.settings)
+            # A job's answer is read by a leg of its own: those that were rejected before are attempts, too.
+            attempts = max(number, len(run.memory.rejected)) if run.memory.jobs else number
+            pause = _pause_after(error, attempts, services.settings)
             if pause is None:
                 raise
             note(request, error, pause)

@@ -38,7 +38,7 @@ _LATE_MS: Final = 3_600_000
 _GROWTH: Final = 1.0
 """Of the age of a job: so long until it is looked at again."""
 _KEY_DIGITS: Final = 40
-_MAY_BE_PAID: Final = (LOST, "forgotten", CHARGED)
+_MAY_BE_PAID: Final = (LOST, "forgotten", CHARGED, "unreadable")
 """Ends of jobs of which nobody can tell whether they had answered, or whoever cancelled them has told it."""
 _REFUSED: Final = "window_refused"
 _SERVER_ERROR: Final = 500
@@ -324,20 +324,17 @@ class ProviderJobs:
             PutOff: There is none yet.
             JobEnded: There will be none.
         """
-        services = self._services
+        services, raw, why = self._services, None, ""
         try:
             raw = run_verb(run, services, request, lambda: driver.collect_job(request, job.handle))
-        except JobEnded:
-            raise
         except DriverError as error:
-            if not error.transient:
+            if isinstance(error, JobEnded) or not error.transient:
                 raise
-            raise self._put_off(run, job, why=f"it could not be asked: {describe_exception(error).message}") from error
-        now_ms = services.redis_ms(run)
+            why = f"it could not be asked: {describe_exception(error).message}"
         if raw is None:
-            if now_ms > _until_ms(job) + _LATE_MS:
-                raise JobEnded(_LATE, f"the job has not ended within {job.window} and an hour")
-            raise self._put_off(run, job)
+            if services.redis_ms(run) > _until_ms(job) + _LATE_MS:
+                raise JobEnded(_LATE, f"the job has not ended within {job.window} and an hour{why and f'; {why}'}")
+            raise self._put_off(run, job, why=why)
         crash_points.at("c2")
         return self._journal(run, job, raw)
 

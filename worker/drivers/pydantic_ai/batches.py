@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from ...errors import JobEnded, NotYetKnown
 from ..protocol import JobOrder
-from .failures import GONE, as_driver_error, status_of, while_known
+from .failures import GONE, STUMBLES, as_driver_error, status_of, while_known
 from .models import client_of
 
 if TYPE_CHECKING:
@@ -92,15 +92,22 @@ async def collect_batch(question: Question, batch: Batch, key: str) -> ModelResp
 
 async def _answer(model: Model, batch: Batch, request: BatchRequest) -> ModelResponse:
     """The answer of a batch that has ended."""
+    from pydantic_ai.exceptions import UnexpectedModelBehavior
+
     if (state := (batch.provider_details or {}).get("state")) in _WITHOUT_RESULTS:
         raise JobEnded(_WITHOUT_RESULTS[state], f"the provider ended the batch without an answer: {state}")
-    results = await model.batch_results(batch)
-    result = next((each for each in results if each.custom_id == request.custom_id), None)
-    if result is None:
-        raise JobEnded("failed", f"batch {batch.id} has ended without a result of this job")
-    if result.status != "succeeded":
-        raise JobEnded(*_why(model, result, request))
-    response = model.batch_decode(result, request)
+    try:
+        results = await model.batch_results(batch)
+        result = next((each for each in results if each.custom_id == request.custom_id), None)
+        if result is None:
+            raise JobEnded("failed", f"batch {batch.id} has ended without a result of this job")
+        if result.status != "succeeded":
+            raise JobEnded(*_why(model, result, request))
+        response = model.batch_decode(result, request)
+    except (*STUMBLES, UnexpectedModelBehavior) as error:  # no look reads another result
+        raise JobEnded(
+            "unreadable", f"the result of batch {batch.id} cannot be read ({type(error).__name__})"
+        ) from None
     # Without the mark of a batch, by which pydantic-ai prices it: the price of a window is counted in one place.
     details = {name: value for name, value in (response.provider_details or {}).items() if name != _PRICED}
     return replace(response, provider_details=details or None)

@@ -74,7 +74,7 @@ _CONNECTION: Final = _Kind("connection", True, "could not be reached, or the con
 _TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException"})
 """Errors of time by their names: of OpenAI's and Anthropic's clients, and of httpx, which Google's lets through."""
 _BREAKS: Final = frozenset({"APIConnectionError", "TransportError"})
-_STUMBLES: Final = (ValueError, TypeError, LookupError, AttributeError)
+STUMBLES: Final = (ValueError, TypeError, LookupError, AttributeError)
 """How clients say that an answer has not the shape they expect."""
 
 _UNANSWERED: Final = ("connection", "timeout", "redirected")
@@ -104,7 +104,7 @@ def as_driver_error(error: Exception, model: str, *, asked: bool) -> CeleryAgent
         return _of_status(error, model)
     if isinstance(error, ModelAPIError):
         return _of_api(error, model)
-    if isinstance(error, UnexpectedModelBehavior) or (asked and isinstance(error, _STUMBLES)):
+    if isinstance(error, UnexpectedModelBehavior) or (asked and isinstance(error, STUMBLES)):
         return UnusableAnswer(f"{model} gave an answer that cannot be read ({_name(error)}).")
     if isinstance(error, UserError):
         said = redact(error.message)  # pydantic-ai's own words
