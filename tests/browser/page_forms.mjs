@@ -50,6 +50,23 @@ test("arguments that do not have the types of their schema are shown as JSON, an
   assert.deepEqual(valueOf(plan, draftOf(plan, args), new Map()), args);
 });
 
+test("a type that holds itself in several fields is planned in a moment, and each level is given by a button", () => {
+  const inner = { anyOf: [{ $ref: "#/$defs/Node" }, { type: "null" }] };
+  const names = ["left", "right", "above", "below", "next", "last"];
+  const properties = { name: { type: "string" }, ...Object.fromEntries(names.map((name) => [name, inner])) };
+  const schema = { $ref: "#/$defs/Node", $defs: { Node: { type: "object", required: ["name", ...names], properties } } };
+  const began = performance.now();
+  const plan = planOf(schema, undefined);
+  assert.ok(performance.now() - began < 2000);
+  assert.equal(field(field(field(plan, "left"), "left"), "left").kind, "object");
+  assert.deepEqual(startOf(plan), { name: undefined, ...Object.fromEntries(names.map((name) => [name, undefined])) });
+});
+
+test("a field that is required and has no rules is asked for", () => {
+  const plan = planOf({ type: "object", properties: { a: { type: "string" } }, required: ["a", "b"] }, undefined);
+  assert.deepEqual(plan.fields.map(({ name, kind, isOptional }) => [name, kind, isOptional]), [["a", "text", false], ["b", "json", false]]);
+});
+
 test("a schema whose properties have no form together is written as JSON", () => {
   const base = { type: "object", required: ["a"], properties: { a: { type: "string" } } };
   const more = { required: ["b"], properties: { b: { type: "string" } } };

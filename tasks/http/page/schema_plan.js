@@ -1,7 +1,7 @@
 // Plans a form from a JSON Schema: which control a value has, and what its schema says in words.
 import { count, isNumber, numberWords } from "./format.js";
 
-const DEEPEST = 8;
+const DEEPEST = 13; // a form of as many fields as 2 to this at most, however often a type holds itself
 const MOST_ENTRIES = 50; // of a list that has a control for each; a longer one is JSON
 const SHORT = 60; // characters of a text that fits into one line
 const FORMATS = {
@@ -18,6 +18,7 @@ const FORMATS = {
 export const own = (value, name) => (value && Object.hasOwn(value, name) ? value[name] : undefined);
 
 const listOf = (value) => (Array.isArray(value) ? value : undefined);
+const namesOf = (value) => (isObject(value) ? Object.keys(value) : []);
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && !isNumber(value);
 
 /**
@@ -31,7 +32,7 @@ const isObject = (value) => value !== null && typeof value === "object" && !Arra
 export function planOf(schema, value, root = schema, depth = 0) {
   const { found, isNullable } = unwrap(schema, root);
   const about = typeof found.description === "string" ? found.description : "";
-  const common = { about, preset: undefined, isNullable, isOptional: false };
+  const common = { about, isNullable, isOptional: false };
   const plan = { ...common, ...(depth > DEEPEST ? json() : formOf(found, value, root, depth)) };
   if (value !== undefined && !fitsField(plan, value)) return { ...common, ...json() };
   return found.default !== undefined && fitsField(plan, found.default) ? { ...plan, preset: found.default } : plan;
@@ -132,15 +133,14 @@ function listPlan(schema, value, root, depth) {
 }
 
 function objectPlan(schema, value, root, depth) {
-  const names = Object.keys(isObject(schema.properties) ? schema.properties : {});
-  const more = isObject(value) ? Object.keys(value).filter((each) => !names.includes(each)) : [];
-  if (!names.length && !more.length && schema.additionalProperties !== false) return json();
-  const required = new Set(Array.isArray(schema.required) ? schema.required : []);
+  const required = listOf(schema.required) ?? [];
+  const names = [...new Set([...namesOf(schema.properties), ...namesOf(value), ...required])];
+  if (!names.length && schema.additionalProperties !== false) return json();
   const rest = isObject(schema.additionalProperties) ? schema.additionalProperties : {};
-  const fields = [...names, ...more].map((name) => ({
-    ...planOf(own(schema.properties, name) ?? rest, isObject(value) ? own(value, name) : undefined, root, depth + 1),
+  const fields = names.map((name) => ({
+    ...planOf(own(schema.properties, name) ?? rest, own(value, name), root, depth + Math.log2(names.length + 1)),
     name,
-    isOptional: !required.has(name),
+    isOptional: !required.includes(name),
   }));
   return { kind: "object", fields, words: "" };
 }
@@ -170,8 +170,7 @@ function fits(plan, value) {
 const fieldOf = (plan, name) => plan.fields.find((each) => each.name === name);
 
 function fitsField(field, value) {
-  if (value === null) return Boolean(field) && (field.isNullable || field.kind === "json");
-  return Boolean(field) && fits(field, value);
+  return Boolean(field) && (value === null ? field.isNullable || field.kind === "json" : fits(field, value));
 }
 
 /** The place of a value among the options of a choice; -1 when it is none of them. */

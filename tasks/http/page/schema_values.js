@@ -47,7 +47,8 @@ export function startOf(plan) {
   }
 }
 
-const startOfField = (field) => (field.isOptional && field.kind === "object" ? undefined : startOf(field));
+const startOfField = (field) =>
+  (field.isOptional || field.isNullable) && field.kind === "object" ? undefined : startOf(field);
 
 /** A draft without the keys of its lists, to be compared. */
 function plain(draft) {
