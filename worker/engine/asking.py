@@ -72,9 +72,8 @@ def _ask_model(
         except PutOff:
             raise
         except DriverError as error:
-            # A job's answer is read by a leg of its own: those that were rejected before are attempts, too.
-            attempts = max(number, len(run.memory.rejected)) if run.memory.jobs else number
-            pause = _pause_after(error, attempts, services.settings)
+            rejected = 0 if request.purpose else _rejected(run, services.settings)
+            pause = _pause_after(error, max(number, rejected), services.settings)
             if pause is None:
                 raise
             note(request, error, pause)
@@ -82,6 +81,14 @@ def _ask_model(
             raise CallInterrupted
         request = replace(request, timeout=services.keeper.call_timeout(run.lease))
     raise AssertionError("the loop ends with an answer or an error")
+
+
+def _rejected(run: Run, settings: Settings) -> int:
+    """Count the rejected answers of a step, so many fewer as its earlier tries could ask for.
+
+    What puts a step off, as a job or a limit does, lets each leg begin with its first attempt.
+    """
+    return len(run.memory.rejected) - settings.driver_attempts * run.execution.retries
 
 
 def _pause_after(error: DriverError, attempts: int, settings: Settings) -> float | None:

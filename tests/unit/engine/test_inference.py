@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from celery_agents.worker.agent import Agent
 from celery_agents.worker.drivers import CallTool, FunctionDriver, InferenceRequest
 from celery_agents.worker.engine import Done, Interruption, RetryLater
-from celery_agents.worker.errors import ConfigurationError, DriverError, UnusableAnswer
+from celery_agents.worker.errors import ConfigurationError, DriverError, PutOff, UnusableAnswer
 from celery_agents.worker.state import AgentState, ExecutionBudget, InferenceResponse, LLMConfig
 from celery_agents.worker.tools import tool
 
@@ -204,6 +204,17 @@ def test_answers_that_can_never_be_read_fail_the_execution_before_they_cost_more
     bench.retry(session_id)
     bench.run(session_id)
     assert bench.record(session_id).final_response == "done"
+
+
+def test_nor_do_they_where_a_limit_puts_the_step_off_between_them(new_bench: NewBench) -> None:
+    limit = PutOff("the provider's limit", 90.0, "provider")
+    driver = Plan(*["done", limit] * 20, unreadable=1000)
+    bench = new_bench(Agent("a", driver=driver), driver_attempts=3)
+    session = bench.submit()
+    while isinstance(outcome := bench.step(session), RetryLater) and len(driver.requests) < 40:
+        bench.clock.go_on(outcome.seconds + 0.1)
+    record = bench.record(session)
+    assert (record.status, record.stop_reason, len(driver.requests)) == ("failed", "retry_limit", 5)
 
 
 def test_a_parser_that_raises_anything_counts_as_an_unreadable_answer(new_bench: NewBench) -> None:
