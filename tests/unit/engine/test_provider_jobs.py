@@ -160,25 +160,6 @@ def test_a_rejected_answer_is_asked_again_as_another_job(driver: LaterDriver) ->
     bench.close()
 
 
-def test_no_more_answers_are_paid_that_cannot_be_used_than_are_asked_for_at_once(driver: LaterDriver) -> None:
-    bench = bench_of(driver)
-    session = bench.submit()
-
-    def parse(raw: bytes) -> InferenceResponse:
-        raise UnusableAnswer("no shape", correction="say it right").paid(None, 0.06, "wrong")
-
-    driver.parse = parse  # type: ignore[method-assign]
-    outcome = bench.step(session)
-    while isinstance(outcome, RetryLater) and len(driver.jobs) < 20:
-        driver.finish("wrong")
-        outcome = look(bench, session)
-    result = bench.record(session)
-    assert (result.status, len(driver.jobs)) == (ExecutionStatus.FAILED, bench.settings.driver_attempts)
-    assert result.stop_reason is StopReason.RETRY_LIMIT_REACHED
-    assert math.isclose(cost(result), 0.06 * len(driver.jobs))
-    bench.close()
-
-
 # --- crashes ----------------------------------------------------------------------------------------------------
 
 
@@ -413,19 +394,6 @@ def test_a_job_that_its_provider_never_ends_is_given_up(bench: Bench, driver: La
     bench.step(session)
     assert isinstance(look(bench, session, 8 * HOUR), RetryLater)
     assert len(driver.jobs) == 1
-    look(bench, session, HOUR + 60)
-    assert len(driver.jobs) == 2
-
-
-def test_nor_is_one_waited_for_whose_provider_is_away_for_good(bench: Bench, driver: LaterDriver) -> None:
-    session = bench.submit()
-    bench.step(session)
-
-    def away() -> None:
-        raise LOST_REPLY
-
-    driver.looking = away
-    assert "the connection broke" in look(bench, session, 8 * HOUR).reason
     look(bench, session, HOUR + 60)
     assert len(driver.jobs) == 2
 
