@@ -19,6 +19,7 @@ from pydantic_ai.exceptions import (
     ContentFilterError,
     IncompleteToolCall,
     OutputTokenLimitExceeded,
+    RunCancelled,
     UnexpectedModelBehavior,
     UsageLimitExceeded,
 )
@@ -59,6 +60,7 @@ _RAISES: Final[tuple[type[AgentRunError], ...]] = (
     IncompleteToolCall,
     OutputTokenLimitExceeded,
     UnexpectedModelBehavior,
+    RunCancelled,
 )
 _MODULE: Final = "in the module that the workers import"
 _INSTEAD: Final = {
@@ -179,7 +181,7 @@ class DurableAgent(Generic[OutputT]):
         state = client.show(session_id).state
         if result.status != "completed":
             execution = state.execution
-            raise _failure(self._agent.name or "", result, execution.errors if execution is not None else ())
+            raise failure_of_run(self._agent.name or "", result, execution.errors if execution is not None else ())
         messages = state.store.section(DEFAULT).messages
         tag_id = state.tag_id_of(result.execution_id)
         mine = [number for number, each in enumerate(messages) if _is_of(each, tag_id)]
@@ -339,7 +341,7 @@ def _older(history: Sequence[ModelMessage], answers: Iterable[Message]) -> int:
     return next((number for number, message in enumerate(history) if message.run_id in made), len(history))
 
 
-def _failure(agent: str, result: Result, errors: Sequence[ErrorInfo]) -> Exception:
+def failure_of_run(agent: str, result: Result, errors: Sequence[ErrorInfo]) -> Exception:
     """The exception for a run that has not completed, as `Agent.run` would have raised it where it can."""
     said = result.stop_message or "; ".join(result.errors) or str(result.stop_reason)
     if result.stop_reason == StopReason.TIME_LIMIT_REACHED:

@@ -8,7 +8,7 @@ from datetime import date
 from decimal import Decimal
 from enum import Enum
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from pydantic_ai import Agent, RunContext
@@ -36,6 +36,14 @@ class Vector:
 
 class Cat(BaseModel):
     name: str
+
+
+class Hound(BaseModel):
+    name: str
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        return cls(name=name)
 
 
 class Dog(BaseModel):
@@ -144,6 +152,7 @@ a_function = agent("a_function", to_vector, {"x": 5, "y": 6})
 of_a_function = agent("of_a_function", [Point, to_vector], output({"x": 1, "y": 2}, "final_result_to_vector"))
 an_async_function = agent("an_async_function", to_invoice, {"total": 7})
 a_method = agent("a_method", Maker().make, {"name": "rex"})
+a_maker_of_its_class = agent("a_maker_of_its_class", Hound.named, {"name": "Rex"})
 text_function = agent("text_function", TextOutput(loud), answers("loud"))
 native = agent("native", NativeOutput([Cat, Point]), answers('{"result": {"kind": "Point", "data": {"x": 1, "y": 2}}}'))
 an_int = agent("an_int", int, {"response": 5})
@@ -173,6 +182,7 @@ EXPECTED: dict[str, Any] = {
     "of_a_function": Vector(1, 2),
     "an_async_function": Invoice(total=Decimal(7), due=date(2026, 1, 2), places=[Point(1, 2)]),
     "a_method": [Dog(name="rex"), Dog(name="REX")],
+    "a_maker_of_its_class": Hound(name="Rex"),
     "text_function": "LOUD",
     "native": Point(1, 2),
     "an_int": 5,

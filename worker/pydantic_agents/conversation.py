@@ -30,6 +30,9 @@ ANSWER_AGAIN: Final = "answer_again"
 REPEATED: Final = "repeated"
 """The entry of an answer that holds calls of the answer before, which a retry makes again, by their ids."""
 
+SETTLED: Final = "settled"
+"""The entry of an answer that holds what its request has settled for those that follow in the execution."""
+
 _NOT_TAKEN: Final = "Output tool not used - the run ended before."
 
 
@@ -89,6 +92,7 @@ class Conversation:
         asked: What the user has said before the execution's first answer: the prompt of all its requests and calls.
         counters: What this execution has counted.
         usage: What this execution has used.
+        settled: What the execution's first request has settled; see `internals.settled_by`. Empty: there was none.
         known: How many messages of the history earlier steps have kept; what follows is kept by the next step.
         queued: Messages that tools have enqueued and that no request has carried yet, as JSON.
         results: The results of the other calls, by their ids, where the history ends in an answer whose outputs are to
@@ -100,6 +104,7 @@ class Conversation:
     asked: Prompt
     counters: Counters
     usage: RunUsage
+    settled: Mapping[str, Any] = field(default_factory=dict[str, Any])
     known: int = 0
     queued: list[Any] = field(default_factory=list[Any])
     results: Mapping[str, Sequence[ModelRequestPart]] | None = None
@@ -267,6 +272,7 @@ def read_conversation(messages: Sequence[Message], tag_id: str) -> Conversation:
 
     history, latest = _read_answers(messages, tag_id)
     asked = _prompt_of(_find_texts_before_answers(messages, tag_id))
+    settled = _find_settled(messages, tag_id)
     if latest.takes_outputs:
         return Conversation(
             history=history,
@@ -274,6 +280,7 @@ def read_conversation(messages: Sequence[Message], tag_id: str) -> Conversation:
             asked=asked,
             counters=latest.counters,
             usage=latest.usage,
+            settled=settled,
             known=len(history),
             queued=[*latest.queued, *_enqueued(latest.said)],
             results=latest.by_call,
@@ -292,6 +299,7 @@ def read_conversation(messages: Sequence[Message], tag_id: str) -> Conversation:
         asked=asked,
         counters=counters,
         usage=latest.usage,
+        settled=settled,
         known=known,
         queued=latest.queued,
     )
@@ -313,6 +321,13 @@ def _find_texts_before_answers(messages: Sequence[Message], tag_id: str) -> list
             if kept_of(message) is not None:  # one that was left off is no answer
                 said.clear()
     return said
+
+
+def _find_settled(messages: Sequence[Message], tag_id: str) -> Mapping[str, Any]:
+    """Find what the requests of an execution have settled; the answer that has changed it last keeps it."""
+    own = (each for each in reversed(messages) if each.metadata.get("execution_id") == tag_id)
+    found = ((kept_of(each) or {}).get(SETTLED) for each in own if each.role is Role.ASSISTANT)
+    return thaw(next(filter(None, found), {}))
 
 
 def _read_answers(messages: Sequence[Message], tag_id: str) -> tuple[list[ModelMessage], _Since]:

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, UserError
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed, UserError
 from pydantic_ai.external_events import ExternalEventError, ExternalEventWaiter
-from pydantic_ai.messages import ToolReturnPart
 from pydantic_core import to_jsonable_python
 
 from ..requests.tokens import TokenPurpose
@@ -24,7 +23,7 @@ from ..tools.needs import NeedsAnswer, NeedsApproval, NeedsReply, NeedsResult
 from ..tools.replies import Replies, Reply
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelRequestPart, ToolCallPart
+    from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 
 _METADATA: Final = "metadata"
 _WAIT: Final = "wait"
@@ -134,25 +133,20 @@ class RequestWaiter(ExternalEventWaiter):
             return answer
         raise Suspended(needs)
 
-    def answer_to(self, deferral: CallDeferred, call: ToolCallPart) -> list[ModelRequestPart]:
-        """The result of a call that has asked a question, and that has been answered.
-
-        Raises:
-            CallDeferred: It has not.
-        """
-        reply = self._reply_to(deferral)
+    def answer_to(self, requests: DeferredToolRequests) -> DeferredToolResults | None:
+        """The result of a call that has asked a question, and that has been answered; None without."""
+        reply = self._reply_to_question() if requests.kind(self._call_id) == "question" else None
         if reply is None:
-            raise deferral
-        if reply.refusal is not None:
-            content, outcome = reply.refusal, "failed"
-        else:
-            content, outcome = thaw(reply.value), "success"
-        return [ToolReturnPart(call.tool_name, content, tool_call_id=call.tool_call_id, outcome=outcome)]
+            return None
+        result = thaw(reply.value) if reply.refusal is None else ToolFailed(reply.refusal)
+        return requests.build_results(calls={self._call_id: result})
 
     def _reply_to(self, deferral: ApprovalRequired | CallDeferred) -> Reply | None:
         """The newest reply to the question of this call; approvals and results from outside need none."""
-        if isinstance(deferral, ApprovalRequired) or deferral.kind != "question":
-            return None
+        is_question = isinstance(deferral, CallDeferred) and deferral.kind == "question"
+        return self._reply_to_question() if is_question else None
+
+    def _reply_to_question(self) -> Reply | None:
         return next((reply for reply in reversed(self._replies_with(_METADATA)) if reply.kind is _QUESTION), None)
 
     def _reply_to_wait(self, name: str) -> Reply | None:

@@ -39,6 +39,7 @@ from .conversation import (
     ANSWER_AGAIN,
     KEY,
     REPEATED,
+    SETTLED,
     Conversation,
     KeptMessages,
     called_parts,
@@ -165,18 +166,20 @@ class PydanticAgentDriver(LaterAnswers):
             metadata=metadata_of_run(request.state.metadata) or None,
         )
         run: AgentRun[Any, Any] | None = None
+        follows: dict[str, Any] = {}
         try:
             async with closing_quietly(opened, may_recover=True) as run:
                 node = await self._answer(run, conversation, request)
-                return await self._read_answer(run, node, conversation, options.get("model"))
+                if run.result is None:
+                    follows = await self._go_on(run, node, conversation)
+            # By now hooks of the agent have put a result in the place of an error, or of the one that there was.
+            return self._read_answer(run, follows, conversation, options.get("model"))
         except _NoStream:
             raise
         except Exception as error:
             if run is None:
                 raise
             return self._read_failure(run, error, options.get("model"), reads_again=request.keep is not None)
-        # A hook of the agent has put a result in the place of an error.
-        return await self._read_answer(run, None, conversation, options.get("model"))
 
     async def _answer(self, run: AgentRun[Any, Any], conversation: Conversation, request: InferenceRequest) -> Any:
         """Let a run get its answer; give the node with which it would go on."""
@@ -185,6 +188,7 @@ class PydanticAgentDriver(LaterAnswers):
         counters, takes_outputs = conversation.counters, conversation.results is not None
         run_step = counters.run_step - takes_outputs
         internals.seed_run(run, counters, run_step=run_step, prompt=conversation.asked)
+        internals.settle(run, conversation.settled)
         internals.queue_messages(run, conversation.queued)
         node: Any = await self._begin(run, conversation)
         if takes_outputs and run.result is None:  # the results of all calls, and of the outputs that it gave
@@ -240,17 +244,17 @@ class PydanticAgentDriver(LaterAnswers):
         internals.tool_manager_of(run, counters)
         return await internals.take_outputs_after(run, node, conversation.results)
 
-    async def _read_answer(
-        self, run: AgentRun[Any, Any], node: Any, conversation: Conversation, asked: Any
+    def _read_answer(
+        self, run: AgentRun[Any, Any], follows: Mapping[str, Any], conversation: Conversation, asked: Any
     ) -> dict[str, Any]:
         """The answer as it is journaled: what the run has added, and how it goes on.
 
         Args:
+            follows: What follows the answer, where that is not the end.
             asked: The model of the session that was asked; None for the agent's.
         """
         kept: dict[str, Any] = {"format": _FORMAT, "output": None, "final": False, "rejected": False, "results": []}
-        if run.result is None:
-            kept |= await self._go_on(run, node, conversation)
+        kept |= follows
         if run.result is not None:
             kept |= {"final": True, **dump_output(self._agent.name, run.result.output, internals.output_tool(run))}
             kept[METADATA] = to_jsonable_python(run.metadata, fallback=str)
@@ -259,6 +263,8 @@ class PydanticAgentDriver(LaterAnswers):
         kept |= messages.to_json() | {COST: self._cost_of(messages.added, asked)}
         if queued := internals.queued_messages(run):
             kept["queued"] = queued
+        if (settled := internals.settled_by(run)) != conversation.settled:
+            kept[SETTLED] = settled
         kept["counters"] = internals.counters_of(run, conversation.counters).to_json()
         return kept | {"usage": dump_usage(run.usage)}
 
@@ -443,10 +449,14 @@ async def closing_quietly(
 ) -> AsyncGenerator[AgentRun[Any, Any]]:
     """A run whose work counts once it is done: where a toolset cannot be closed behind it, the log tells so.
 
+    What a hook raises behind the end of the run is its error, as is a cancellation.
+
     Args:
         may_recover: A hook of the agent may give the run a result in the place of an error; else the error is raised.
     """
-    is_done = False
+    from pydantic_ai.exceptions import RunCancelled
+
+    is_done, run = False, None
     raised: Exception | None = None
     try:
         async with opened as run:
@@ -457,7 +467,7 @@ async def closing_quietly(
                 raise
             is_done = True
     except Exception as error:
-        if not is_done:
+        if not is_done or run is None or not internals.hooks_have_passed(run) or isinstance(error, RunCancelled):
             raise
         log.warning("a toolset could not be closed: %s%s", describe_exception(error).message, place_of(error))
     if raised is not None and not may_recover:

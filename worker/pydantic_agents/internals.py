@@ -30,13 +30,16 @@ def check_installed() -> None:
         f"{getattr(owner, '__name__', owner)}.{name}"
         for owner, names in (
             (_agent_graph.GraphAgentState, ("run_step", "output_retries_used", "pending_messages", "message_history")),
+            (_agent_graph.GraphAgentState, ("default_output_modes", "last_max_tokens", "check_incomplete_tool_call")),
             (_enqueue.PendingMessage, ("messages", "priority", "enqueue_id", "_tool_call")),
-            (_agent_graph.GraphAgentDeps, ("tool_manager", "prompt")),
+            (_agent_graph.GraphAgentDeps, ("tool_manager", "prompt", "established_tool_names", "get_model_settings")),
             (_agent_graph.CallToolsNode, ("tool_call_results", "model_response")),
             (tool_manager.ToolManager, ("ctx", "tools", "handle_call", "get_tool_def")),
             (tool_manager.ToolManager, ("for_run_step", "validate_tool_call", "availability_refused")),
-            (_tool_execution, ("build_tool_return_part", "tool_bound_retry_part")),
+            (tool_manager.ToolManager, ("resolve_deferred_tool_calls",)),
+            (_tool_execution, ("build_tool_return_part", "tool_bound_retry_part", "cancelled_sub_agent_return")),
             (_tool_execution, ("_reject_unloaded_capability_reveals",)),
+            (run.AgentRun, ("_result_override",)),
             (run.AgentRunResult, ("_output_tool_name",)),
             (exceptions, ("ToolFailedError", "ToolRetryError")),
         )
@@ -55,6 +58,19 @@ def seed_run(run: AgentRun[Any, Any], counters: Counters, *, run_step: int, prom
     state = run.ctx.state
     state.run_step, state.output_retries_used = run_step, counters.output_retries
     run.ctx.deps.prompt = prompt
+
+
+def settle(run: AgentRun[Any, Any], settled: Mapping[str, Any]) -> None:
+    """Let a run that has made no request offer tools and outputs as the first request of its execution has."""
+    if settled:
+        run.ctx.deps.established_tool_names = set(settled["tools"])
+        run.ctx.state.default_output_modes.update(settled["modes"])
+
+
+def settled_by(run: AgentRun[Any, Any]) -> dict[str, Any]:
+    """What the first request of a run settles: which tools are no newcomers, and how outputs are asked for."""
+    tools = run.ctx.deps.established_tool_names
+    return {} if tools is None else {"tools": sorted(tools), "modes": dict(run.ctx.state.default_output_modes)}
 
 
 def restore_history(run: AgentRun[Any, Any], history: Sequence[ModelMessage], *, prompt: Prompt) -> None:
@@ -130,6 +146,11 @@ def output_tool(run: AgentRun[Any, Any]) -> str | None:
     """The name of the output tool that took the output of a run; None where a text is the output."""
     result: Any = run.result
     return result._output_tool_name
+
+
+def hooks_have_passed(run: AgentRun[Any, Any]) -> bool:
+    """Whether the hooks behind the end of a run have let its result pass, or there is none."""
+    return run.result is None or run._result_override is not None  # pyright: ignore[reportPrivateUsage]
 
 
 class CallsFirst(BaseException):
@@ -213,22 +234,43 @@ def _result_of(parts: Sequence[ModelRequestPart]) -> Any:
     return ToolReturn(return_value=part.content, content=content, tools=revealed)
 
 
-async def parts_of_call(manager: ToolManager[Any], call: ToolCallPart, *, approved: bool) -> list[ModelRequestPart]:
-    """Validate and make a call; what the model gets of it, as the run itself would have put it."""
+async def parts_of_call(
+    run: AgentRun[Any, Any], call: ToolCallPart, *, approved: bool, answer: Callable[[Any], Any]
+) -> list[ModelRequestPart]:
+    """Validate and make a call; what the model gets of it, as the run itself would have put it.
+
+    Args:
+        answer: The results of deferred calls that no capability has resolved, as far as they are known.
+    """
     from pydantic_ai._tool_execution import (  # pyright: ignore
         _reject_unloaded_capability_reveals,  # pyright: ignore
         build_tool_return_part,
+        cancelled_sub_agent_return,
         tool_bound_retry_part,
     )
-    from pydantic_ai.exceptions import ToolFailedError, ToolRetryError
+    from pydantic_ai.exceptions import RunCancelled, ToolFailedError, ToolRetryError, UnexpectedModelBehavior
     from pydantic_ai.messages import ToolAvailabilityDeltaPart, ToolCallPart, UserPromptPart
 
+    manager: Any = run.ctx.deps.tool_manager
+    resolve = manager.resolve_deferred_tool_calls
+
+    async def resolve_or_answer(requests: Any) -> Any:
+        return await resolve(requests) or answer(requests)
+
+    manager.resolve_deferred_tool_calls = resolve_or_answer
     try:
         result = await manager.handle_call(call, approved=approved)
     except ToolRetryError as error:
         return [tool_bound_retry_part(error)]
     except ToolFailedError as error:
         return [error.tool_failed]
+    except RunCancelled as error:  # of an agent that the tool has run
+        return [cancelled_sub_agent_return(call, error)]
+    except UnexpectedModelBehavior:
+        settings = run.ctx.deps.get_model_settings(manager.ctx).merged or {}
+        run.ctx.state.last_max_tokens = settings.get("max_tokens")
+        run.ctx.state.check_incomplete_tool_call()
+        raise
     definition = manager.get_tool_def(call.tool_name)
     part, content, revealed = build_tool_return_part(
         result, call=call, tool_kind=definition.tool_kind if definition is not None else None

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import UnionType
-from typing import Any, Final, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
@@ -120,4 +120,8 @@ def _type_returned_by(function: Callable[..., Any]) -> Any:
     called = cast("Any", function).func if isinstance(function, partial) else function
     if not (inspect.isfunction(called) or inspect.ismethod(called)):
         called = cast("Any", type(called)).__call__
-    return get_type_hints(called, include_extras=True).get("return", Any)
+    returned = get_type_hints(called, include_extras=True).get("return", Any)
+    if returned is not Self:
+        return returned
+    owner = getattr(called, "__self__", function)
+    return owner if isinstance(owner, type) else type(owner)

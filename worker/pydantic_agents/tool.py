@@ -115,8 +115,6 @@ class PydanticTool:
             raise FailExecution(failure) from error
 
     async def _call_in_run(self, ctx: ToolContext, bound: Mapping[str, Any], waiter: RequestWaiter) -> Any:
-        from pydantic_ai.exceptions import CallDeferred
-
         assert ctx.state is not None
         assert ctx.provider is not None
         kept: Any = thaw(ctx.provider[KEY])
@@ -140,15 +138,12 @@ class PydanticTool:
             internals.restore_history(run, history, prompt=before.asked)
             waiter.has_begun = True
             _check_limit(limits, run, len(kept.get("calls", ())))
-            manager = internals.tool_manager_of(run, counters)
+            internals.tool_manager_of(run, counters)
             call = _part_of_call(ctx.calls[ctx.index].id, self.name, bound["args"], history[-1])
             approved = ctx.approval is not None or is_approved(kept, call.tool_call_id)
-            try:
-                parts = await internals.tell_of_call(
-                    run, call, lambda: internals.parts_of_call(manager, call, approved=approved)
-                )
-            except CallDeferred as deferral:
-                parts = waiter.answer_to(deferral, call)
+            parts = await internals.tell_of_call(
+                run, call, lambda: internals.parts_of_call(run, call, approved=approved, answer=waiter.answer_to)
+            )
             queued = internals.queued_messages(run)
             used = dump_usage(run.usage - load_usage(kept["usage"]))
             return write_result(CallResult(parts, used, queued), ctx.max_result_bytes)

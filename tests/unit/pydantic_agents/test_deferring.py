@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai.capabilities import HandleDeferredToolCalls
+from pydantic_ai.capabilities import AbstractCapability, HandleDeferredToolCalls
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
+from celery_agents import CeleryDurability
 from celery_agents.worker.agent import AgentRegistry
 from celery_agents.worker.pydantic_agents.conversation import read_conversation
 from celery_agents.worker.requests import TokenPurpose, TokenSigner
@@ -17,7 +18,8 @@ from celery_agents.worker.state import DEFAULT, Answer, Approve, Complete, Deny,
 
 from support import pydantic_waiting
 from support.engine import Bench
-from support.pydantic_examples import comparable
+from support.pydantic_examples import answers, comparable
+from support.pydantic_found import submitted
 
 AGENTS = {agent.name: agent for agent in AgentRegistry.from_modules(["support.pydantic_waiting"])}
 SECRET = "s" * 32
@@ -167,6 +169,25 @@ def test_a_question_waits_for_a_text(bench: Bench) -> None:
     bench.answer(session, Answer("green"))
     bench.run(session)
     check_like(bench, session, run_with("curious", "green"))
+
+
+class Marking(AbstractCapability[Any]):
+    """Marks each result, as a hook does that redacts."""
+
+    async def after_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, result: Any) -> str:
+        return f"<{result}>"
+
+
+def test_the_answer_to_a_question_goes_through_the_hooks_behind_a_call() -> None:
+    agent = PydanticAgent(
+        answers([("colour", {})], "fine"), name="marking", capabilities=[Marking(), CeleryDurability()]
+    )
+    agent.tool_plain(pydantic_waiting.colour)
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        bench.answer(session, Answer("green"))
+        bench.run(session)
+        assert "'<green>'" in str(messages_of(bench, session).history)
 
 
 def test_request_input_hands_out_a_token_that_answers_the_request(bench: Bench) -> None:

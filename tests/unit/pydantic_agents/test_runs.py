@@ -1,23 +1,27 @@
-"""A durable run against `agent.run`: its metadata, the errors that hooks recover from, and messages that go on."""
+"""A durable run against `agent.run`: its metadata, its hooks, its tools from step to step, and messages that go on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import AgentRunResult, RunContext
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai.exceptions import AgentRunError, IncompleteToolCall, RunCancelled
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.toolsets import FunctionToolset
 
 from celery_agents import CeleryDurability
+from celery_agents.tasks.client.pydantic_runs import failure_of_run
 from celery_agents.worker.state import DEFAULT, AgentState, thaw
 
 from support.engine import Bench
-from support.pydantic_examples import comparable
+from support.pydantic_examples import answers, comparable
 from support.pydantic_found import conversation_of, found, submitted
 
 SENT: list[Any] = []
@@ -129,3 +133,152 @@ def test_functions_of_the_agent_find_the_metadata_of_the_session_beside_those_of
     assert all(each == expected for each in seen)
     assert answer.provider is not None
     assert thaw(answer.provider["pydantic_ai_agent"])["metadata"] == expected
+
+
+class Ending(AbstractCapability[Any]):
+    """Does something behind the end of a run, as a guardrail does."""
+
+    def __init__(self, end: Callable[[RunContext[Any], AgentRunResult[Any]], AgentRunResult[Any]]) -> None:
+        self._end = end
+
+    async def after_run(self, ctx: RunContext[Any], *, result: AgentRunResult[Any]) -> AgentRunResult[Any]:
+        return self._end(ctx, result)
+
+
+class Wrapping(Ending):
+    """Does so around a run."""
+
+    async def after_run(self, ctx: RunContext[Any], *, result: AgentRunResult[Any]) -> AgentRunResult[Any]:
+        return result
+
+    async def wrap_run(self, ctx: RunContext[Any], *, handler: Any) -> AgentRunResult[Any]:
+        return self._end(ctx, await handler())
+
+
+def shout(ctx: RunContext[Any], result: AgentRunResult[Any]) -> AgentRunResult[Any]:
+    return replace(result, output=f"{result.output}!")
+
+
+def refuse(ctx: RunContext[Any], result: AgentRunResult[Any]) -> AgentRunResult[Any]:
+    raise ValueError("not this output")
+
+
+def cancel(ctx: RunContext[Any], result: AgentRunResult[Any]) -> AgentRunResult[Any]:
+    ctx.cancel()
+    return result
+
+
+def ending(hook: type[Ending], end: Any) -> PydanticAgent[None, Any]:
+    agent = PydanticAgent(
+        answers([("look", {})], "done"), name="ended", capabilities=[hook(end), CeleryDurability(effect="pure")]
+    )
+    agent.tool_plain(look_around, name="look")
+    return agent
+
+
+def look_around() -> str:
+    """Look."""
+    return "seen"
+
+
+@pytest.mark.parametrize("hook", [Ending, Wrapping])
+def test_a_hook_behind_the_end_of_a_run_changes_its_output(hook: type[Ending]) -> None:
+    agent = ending(hook, shout)
+    assert agent.run_sync("go").output == "done!"
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        assert bench.record(session).final_response == "done!"
+
+
+@pytest.mark.parametrize(("end", "kind"), [(refuse, ValueError), (cancel, RunCancelled)])
+def test_what_a_hook_raises_behind_the_end_of_a_run_fails_the_execution(end: Any, kind: type[Exception]) -> None:
+    agent = ending(Ending, end)
+    with pytest.raises(kind):
+        agent.run_sync("go")
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        record = bench.record(session)
+    assert record.status == "failed"
+    assert kind.__name__ in str(record.errors) or "not this output" in str(record.errors)
+    assert record.final_response != "done"
+
+
+def test_an_agent_that_a_tool_runs_and_that_cancels_itself_is_a_failed_call() -> None:
+    below = PydanticAgent(answers([("end", {})], "never"), name="below")
+    agent = PydanticAgent(
+        answers([("delegate", {})], "done"), name="above", capabilities=[CeleryDurability(effect="pure")]
+    )
+
+    @below.tool
+    def end(ctx: RunContext[None]) -> str:
+        ctx.cancel()
+        return "never"
+
+    @agent.tool
+    async def delegate(ctx: RunContext[None]) -> str:
+        return (await below.run("go", usage=ctx.usage)).output
+
+    expected = agent.run_sync("go")
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        assert bench.record(session).final_response == expected.output
+        assert comparable(conversation_of(bench, session).history) == comparable(expected.all_messages())
+
+
+def cut_off(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Call a tool until there are no more tokens."""
+    return ModelResponse([ToolCallPart("look", '{"what": "the se', "call")], finish_reason="length")
+
+
+def stopping(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    return ModelResponse([ToolCallPart("look", {"what": "stop"}, "call")])
+
+
+@pytest.mark.parametrize(("answer", "kind"), [(cut_off, IncompleteToolCall), (stopping, RunCancelled)])
+def test_a_call_that_ends_the_run_raises_what_agent_run_raises(answer: Any, kind: type[AgentRunError]) -> None:
+    agent = PydanticAgent(
+        FunctionModel(answer),
+        name="cut",
+        model_settings={"max_tokens": 50},
+        capabilities=[CeleryDurability(effect="pure")],
+    )
+
+    @agent.tool
+    def look(ctx: RunContext[None], what: str) -> str:
+        ctx.cancel()
+        return what
+
+    with pytest.raises(kind) as expected:
+        agent.run_sync("go")
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        raised = failure_of_run("cut", bench.record(session), bench.execution(session).errors)
+    assert (type(raised), str(raised)) == (kind, str(expected.value))
+
+
+def test_tools_that_come_later_reach_the_model_as_they_do_in_one_run() -> None:
+    sent: list[Any] = []
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        params = info.model_request_parameters
+        sent.append((comparable(messages), sorted(params.introduced_tool_names or ())))
+        name = ("first", "second", "first", "")[sum(message.kind == "response" for message in messages)]
+        return ModelResponse([ToolCallPart(name, {}, f"call{len(messages)}")] if name else [TextPart("done")])
+
+    agent = PydanticAgent(FunctionModel(answer), name="growing", capabilities=[CeleryDurability(effect="pure")])
+
+    @agent.toolset(per_run_step=True)
+    def tools(ctx: RunContext[None]) -> FunctionToolset[None]:
+        grown = FunctionToolset[None]()
+        for name in ("first", "second", "third")[: ctx.run_step]:
+            grown.add_function(look_around, name=name)
+        return grown
+
+    expected = agent.run_sync("go")
+    own = list(sent)
+    assert own[-1][1] == ["second", "third"]
+    sent.clear()
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        assert comparable(conversation_of(bench, session).history) == comparable(expected.all_messages())
+    assert sent == own
