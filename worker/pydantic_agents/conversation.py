@@ -325,9 +325,12 @@ def _find_texts_before_answers(messages: Sequence[Message], tag_id: str) -> list
 
 def _find_settled(messages: Sequence[Message], tag_id: str) -> Mapping[str, Any]:
     """Find what the requests of an execution have settled; the answer that has changed it last keeps it."""
-    own = (each for each in reversed(messages) if each.metadata.get("execution_id") == tag_id)
-    found = ((kept_of(each) or {}).get(SETTLED) for each in own if each.role is Role.ASSISTANT)
-    return thaw(next(filter(None, found), {}))
+    for message in reversed(messages):
+        kept = kept_of(message) if message.metadata.get("execution_id") == tag_id else None
+        if kept and SETTLED in kept:
+            settled: Any = thaw(kept[SETTLED])
+            return settled
+    return {}
 
 
 def _read_answers(messages: Sequence[Message], tag_id: str) -> tuple[list[ModelMessage], _Since]:

@@ -123,5 +123,5 @@ def _type_returned_by(function: Callable[..., Any]) -> Any:
     returned = get_type_hints(called, include_extras=True).get("return", Any)
     if returned is not Self:
         return returned
-    owner = getattr(called, "__self__", function)
+    owner: Any = getattr(called, "__self__", cast("Any", function))
     return owner if isinstance(owner, type) else type(owner)
