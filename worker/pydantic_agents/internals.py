@@ -68,7 +68,7 @@ def settle(run: AgentRun[Any, Any], settled: Mapping[str, Any]) -> None:
 
 
 def settled_by(run: AgentRun[Any, Any]) -> dict[str, Any]:
-    """What the first request of a run settles: which tools are no newcomers, and how outputs are asked for."""
+    """Tell what the first request of a run settles: which tools are no newcomers, and how outputs are asked for."""
     tools = run.ctx.deps.established_tool_names
     return {} if tools is None else {"tools": sorted(tools), "modes": dict(run.ctx.state.default_output_modes)}
 
@@ -252,12 +252,7 @@ async def parts_of_call(
     from pydantic_ai.messages import ToolAvailabilityDeltaPart, ToolCallPart, UserPromptPart
 
     manager: Any = run.ctx.deps.tool_manager
-    resolve = manager.resolve_deferred_tool_calls
-
-    async def resolve_or_answer(requests: Any) -> Any:
-        return await resolve(requests) or answer(requests)
-
-    manager.resolve_deferred_tool_calls = resolve_or_answer
+    _answer_deferred_calls(manager, answer)
     try:
         result = await manager.handle_call(call, approved=approved)
     except ToolRetryError as error:
@@ -267,9 +262,7 @@ async def parts_of_call(
     except RunCancelled as error:  # of an agent that the tool has run
         return [cancelled_sub_agent_return(call, error)]
     except UnexpectedModelBehavior:
-        settings = run.ctx.deps.get_model_settings(manager.ctx).merged or {}
-        run.ctx.state.last_max_tokens = settings.get("max_tokens")
-        run.ctx.state.check_incomplete_tool_call()
+        _check_is_whole(run)
         raise
     definition = manager.get_tool_def(call.tool_name)
     part, content, revealed = build_tool_return_part(
@@ -282,6 +275,27 @@ async def parts_of_call(
         _reject_unloaded_capability_reveals(revealed, manager, activating_capability_id=loaded)
         parts.append(ToolAvailabilityDeltaPart(tools_added=revealed, tool_call_id=call.tool_call_id))
     return parts if content is None else [*parts, UserPromptPart(content=content)]
+
+
+def _answer_deferred_calls(manager: Any, answer: Callable[[Any], Any]) -> None:
+    resolve = manager.resolve_deferred_tool_calls
+
+    async def resolve_or_answer(requests: Any) -> Any:
+        return await resolve(requests) or answer(requests)
+
+    manager.resolve_deferred_tool_calls = resolve_or_answer
+
+
+def _check_is_whole(run: AgentRun[Any, Any]) -> None:
+    """Check the last call of the answer.
+
+    Raises:
+        IncompleteToolCall: There were no tokens left for it.
+    """
+    ctx: Any = run.ctx.deps.tool_manager.ctx
+    settings = run.ctx.deps.get_model_settings(ctx).merged or {}
+    run.ctx.state.last_max_tokens = settings.get("max_tokens")
+    run.ctx.state.check_incomplete_tool_call()
 
 
 def _revealed_in(messages: Iterable[ModelMessage]) -> frozenset[str]:
