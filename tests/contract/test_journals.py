@@ -151,13 +151,16 @@ def test_whoever_lost_the_claim_begins_nothing(bench: Bench) -> None:
 
 def test_an_unusable_answer_is_dropped_only_before_a_call_has_begun(bench: Bench) -> None:
     claim = bench.claim().claim
+    assert bench.store.steps.drop_answer(claim, b"cost", was_journaled=False) is True
     bench.store.steps.record_answer(claim, b"broken")
+    assert bench.store.steps.drop_answer(claim, b"cost", was_journaled=False) is False
     assert bench.store.steps.drop_answer(claim) is True
     assert bench.store.steps.record_answer(claim, b"good") == b"good"
     bench.store.steps.begin_calls(claim, {0: 1000}, 5)
     assert bench.store.steps.drop_answer(claim) is False
     bench.end_lease(claim)
-    assert bench.claim().loaded.journal.answer == b"good"
+    journal = bench.claim().loaded.journal
+    assert (journal.answer, journal.rejected) == (b"good", (b"cost",))
 
 
 def test_a_worker_that_slept_does_not_drop_the_answer_of_another(bench: Bench) -> None:

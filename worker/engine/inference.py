@@ -27,7 +27,16 @@ from ..tools.stop import StopExecution
 from .asking import ask_models, check_prices, doubled
 from .charges import charge_execution, check_budget, with_corrections
 from .child_calls import EndingRecord
-from .driver_calls import DriverCaller, call_driver, check_answer_of_hook, interrupted_answer, parse_answer, read_paid
+from .driver_calls import (
+    Admission,
+    DriverCaller,
+    Owed,
+    call_driver,
+    check_answer_of_hook,
+    interrupted_answer,
+    parse_answer,
+    read_paid,
+)
 from .endings import (
     OF_STORE,
     adopt_hook_context,
@@ -192,7 +201,7 @@ class Inference:
             request = replace(request, emit=emit)
         told = list[SentRequest | None]()
         try:
-            raw, owed = call_driver(run, self._services, replace(request, tell=told.append), admission)
+            raw, owed = self._call_driver(run, replace(request, tell=told.append), admission)
             crash_points.at("c2")
             run = run.with_question(Question(request, told[-1] if told else None, is_asked=told[-1:] != [None]))
             # Journaled before it is parsed: an answer whose parsing ends the process is not paid for again.
@@ -200,6 +209,14 @@ class Inference:
             return self._read_answer(run, raw) if stored == raw else self._adopt_answer(run, stored, raw)
         except DriverError as error:
             self._jobs.note_end(run, error)
+            raise
+
+    def _call_driver(self, run: Run, request: InferenceRequest, admission: Admission) -> tuple[bytes, Owed]:
+        """Call the driver; an answer that it cannot read was paid for as one that is rejected later."""
+        try:
+            return call_driver(run, self._services, request, admission)
+        except UnusableAnswer as error:
+            self._reject_answer(run, error, was_journaled=False)
             raise
 
     def _check_limits(self, run: Run) -> None:
@@ -285,12 +302,12 @@ class Inference:
         is_ended = run.ending.is_stopping or run.lease.interruption in (Interruption.CANCEL, Interruption.LIMIT)
         return is_ended or (isinstance(error, ModelCallRefused) and bool(error.signals))
 
-    def _reject_answer(self, run: Run, error: UnusableAnswer) -> bool:
+    def _reject_answer(self, run: Run, error: UnusableAnswer, *, was_journaled: bool = True) -> bool:
         """Take an answer that cannot be used out of the journal, and keep what it cost; False when it has to stay."""
         rejected = RejectedAnswer.of(error)
         run.memory.rejected.append(rejected)
-        is_dropped = self._steps.drop_answer(run.claim, rejected.to_json())
-        run.memory.has_answer = not is_dropped
+        is_dropped = self._steps.drop_answer(run.claim, rejected.to_json(), was_journaled=was_journaled)
+        run.memory.has_answer = was_journaled and not is_dropped
         return is_dropped
 
     # --- without an answer ------------------------------------------------------------------------------------

@@ -206,9 +206,10 @@ def test_answers_that_can_never_be_read_fail_the_execution_before_they_cost_more
     assert bench.record(session_id).final_response == "done"
 
 
-def test_nor_do_they_where_a_limit_puts_the_step_off_between_them(new_bench: NewBench) -> None:
+@pytest.mark.parametrize("answer", ["done", UnusableAnswer("no answer of this provider")], ids=["parsed", "asked"])
+def test_nor_do_they_where_a_limit_puts_the_step_off_between_them(new_bench: NewBench, answer: Any) -> None:
     limit = PutOff("the provider's limit", 90.0, "provider")
-    driver = Plan(*["done", limit] * 20, unreadable=1000)
+    driver = Plan(*[answer, limit] * 20, unreadable=1000)
     bench = new_bench(Agent("a", driver=driver), driver_attempts=3)
     session = bench.submit()
     while isinstance(outcome := bench.step(session), RetryLater) and len(driver.requests) < 40:

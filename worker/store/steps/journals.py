@@ -110,15 +110,16 @@ class JournalVerbs(StorePart):
             journal.record_when_full([word for i, value in sorted(results.items()) for word in (f"t{i}:r", value)])
         crash_points.at("c6")
 
-    def drop_answer(self, claim: Claim, rejected: bytes | None = None) -> bool:
+    def drop_answer(self, claim: Claim, rejected: bytes | None = None, *, was_journaled: bool = True) -> bool:
         """Forget a journaled answer that cannot be parsed; refused once a tool of it has begun or a request is made.
 
         Args:
             rejected: A record of what the answer cost, to keep in its place. None: unknown.
+            was_journaled: False for one that was none before it could be: this is refused where there is another.
         """
         journal = self._journal(claim)
         try:
-            return journal.scope.retry(lambda: _drop_answer(journal, rejected), "forget an answer")
+            return journal.scope.retry(lambda: _drop_answer(journal, rejected, was_journaled), "forget an answer")
         except TooManyConflicts:
             return False
 
@@ -215,10 +216,12 @@ class JournalVerbs(StorePart):
         )
 
 
-def _drop_answer(journal: StepJournal, rejected: bytes | None) -> bool:
+def _drop_answer(journal: StepJournal, rejected: bytes | None, was_journaled: bool) -> bool:
     with journal.watch_claim("journal.look", ("HGETALL", journal.key)) as watched:
         holder, stored = watched.replies[0], read_journal(watched.replies[1])
         if not journal.is_held(holder) or stored.begun or stored.results or stored.has_asked:
+            return False
+        if stored.answer is not None and not was_journaled:
             return False
         number = len(stored.rejected)
         kept: list[Command] = [("HSET", journal.key, f"rej:{number}", rejected)] if rejected is not None else []
