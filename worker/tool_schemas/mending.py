@@ -41,6 +41,8 @@ _SCHEMAS: Final = frozenset(
 )
 _LISTS_OF_SCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _NAMED_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_OF_A_CASE: Final = frozenset({"then", "else", "dependentSchemas"})
+_OF_OTHER_PROPERTIES: Final = ("additionalProperties", "unevaluatedProperties")
 _MAX_RULES_CHARS: Final = 4_000
 # A schema can refer to itself; parts of it that are looked at for the properties of the top.
 _MOST_PARTS: Final = 200
@@ -92,6 +94,8 @@ def mend(schema: Mapping[str, Any], *, is_limited: bool = True) -> MendedSchema 
     properties |= {name: {} for name in required if name not in properties}
     rules = {name: schema[name] for name in _RULES_AT_TOP if name in schema}
     apart = {*rules, "definitions", "$defs", "properties", "required"}
+    if not _OF_A_CASE.isdisjoint(rules):
+        apart.add("unevaluatedProperties")  # of which these rules name some
     mender = _Mender(frozenset(definitions))
     parameters = mender.mend({name: value for name, value in schema.items() if name not in apart} | {"type": "object"})
     parameters["properties"] = {name: mender.mend(each) for name, each in properties.items()}
@@ -202,7 +206,7 @@ class _Mender:
         kind = mended.get("type")
         if (kind == "array" or (isinstance(kind, list) and "array" in kind)) and "items" not in mended:
             mended["items"] = {}
-        return mended
+        return _loosened(mended, cast("Mapping[str, Any]", schema))
 
     def _mend_rule(self, name: str, value: Any) -> Any:
         if name in _SCHEMAS and isinstance(value, Mapping):
@@ -213,6 +217,18 @@ class _Mender:
             kept = cast("Mapping[str, Any]", value).items()
             return {key: self.mend(each) for key, each in kept if name != "patternProperties" or _is_expression(key)}
         return _finite(value)
+
+
+def _loosened(mended: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Take out what forbids more than the given schema, since a part of it has lost a rule."""
+    if not all(map(_is_expression, given.get("patternProperties", ()))):
+        mended = {name: rule for name, rule in mended.items() if name not in _OF_OTHER_PROPERTIES}
+    for name in ("not", "if"):
+        if name in mended and mended[name] != given[name]:
+            del mended[name]
+    if "oneOf" in mended and mended["oneOf"] != given["oneOf"]:
+        mended.setdefault("anyOf", mended.pop("oneOf"))
+    return mended
 
 
 def _is_expression(value: Any) -> bool:

@@ -25,6 +25,7 @@ from celery_agents.worker.drivers.pydantic_ai.provider_rules import STRICTEST, P
 from celery_agents.worker.drivers.pydantic_ai.sent_names import SentNames, rename_keys
 from celery_agents.worker.mcp import MCPServer, MCPTool, RemoteTool, ServerConnections, ToolList, tools_of
 from celery_agents.worker.state import thaw
+from celery_agents.worker.tool_schemas.mending import as_object_schema, mend
 from celery_agents.worker.tools import InvalidArguments
 
 CRM = MCPServer("https://crm.example/mcp", name="crm")
@@ -241,3 +242,33 @@ def test_no_list_of_tools_stops_an_agent(tools: list[tuple[str, Any]], arguments
         with contextlib.suppress(InvalidArguments):
             assert each.bind(plain) == plain
     Agent("desk", driver=lambda _: "", mcp=[CRM]).with_remote_tools(usable)
+
+
+FOREIGN = {"pattern": r"^\p{L}+$"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "args"),
+    [
+        ({"patternProperties": {r"^\p{L}+$": {"type": "string"}}, "additionalProperties": False}, {"a": "b"}),
+        ({"patternProperties": {r"^\p{L}+$": {"type": "string"}}, "unevaluatedProperties": False}, {"a": "b"}),
+        ({"properties": {"a": {"patternProperties": {r"\p{L}": {}}, "additionalProperties": False}}}, {"a": {"b": 1}}),
+        ({"properties": {"a": {"not": FOREIGN}}}, {"a": "1"}),
+        ({"properties": {"a": {"oneOf": [FOREIGN, {"const": "1"}]}}}, {"a": "1"}),
+        ({"properties": {"a": {"oneOf": [False, {"type": "string"}]}}}, {"a": "1"}),
+        ({"properties": {"a": {"if": FOREIGN, "then": {"const": "x"}}}}, {"a": "1"}),
+        ({"unevaluatedProperties": False, "if": {"required": ["b"]}, "then": {"properties": {"b": {}}}}, {"b": 1}),
+        ({"unevaluatedProperties": False, "dependentSchemas": {"b": {"properties": {"b": {}}}}}, {"b": 1}),
+    ],
+)
+def test_a_mended_schema_forbids_nothing_because_a_rule_was_left_out(schema: dict[str, Any], args: Any) -> None:
+    mended = mend(as_object_schema(schema))
+    assert not isinstance(mended, str)
+    assert jsonschema.Draft202012Validator(mended.parameters).is_valid(args)
+
+
+def test_rules_that_have_lost_nothing_stay() -> None:
+    rules = {"oneOf": [{"type": "string"}, {"const": 1}], "not": {"const": ""}, "if": {"const": 1}, "then": {}}
+    mended = mend({"type": "object", "properties": {"a": rules}, "additionalProperties": False})
+    assert not isinstance(mended, str)
+    assert mended.parameters == {"type": "object", "properties": {"a": rules}, "additionalProperties": False}
