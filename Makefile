@@ -157,5 +157,5 @@ mutants: $(VENV)/installed-dev
 	$(BIN)/python tests/mutants.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache tests/.pytest_cache .ruff_cache .hypothesis .fault-runs .bench-runs .mutant-runs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache tests/.pytest_cache .ruff_cache .hypothesis .fault-runs .bench-runs .mutant-runs tests/browser/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

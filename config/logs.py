@@ -95,6 +95,19 @@ class LoggedAs:
         _step_fields.reset(self._token)
 
 
+def try_to_print(write: Callable[[], object]) -> None:
+    """Print; a full disk, or a reader that has gone, ends no service: it prints nothing more."""
+    try:
+        write()
+    except OSError:
+        drop_output()
+
+
+def drop_output() -> None:
+    """Send further output nowhere: the interpreter would report at its exit what is left of it."""
+    sys.stdout = sys.__stdout__ = open("/dev/null", "w")  # noqa: SIM115, PTH123 — it stays open until the process ends
+
+
 def configure_logging(settings: Settings, *, redact: Redact = str, everybody: bool = False) -> None:
     """Set up our loggers as the settings say: level, and text or JSON on standard error.
 

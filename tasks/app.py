@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any, Final, cast
 
 from celery import Celery
@@ -10,6 +11,7 @@ from celery.utils.nodenames import default_nodename, host_format
 
 from ..config.brokers import is_redis
 from ..config.celery import own_sentinel_url, queues
+from ..config.logs import try_to_print
 from ..config.settings import Settings
 from .consumer.bootstep import worker_bootstep
 from .consumer.queue_consumer import consumer_step
@@ -79,7 +81,7 @@ def create_worker(app: Celery, settings: Settings, name: str | None = None) -> A
     for variable in _TOLD_BY_A_PARENT:
         os.environ.pop(variable, None)
     app_class: Any = app
-    return app_class.Worker(
+    worker = app_class.Worker(
         hostname=host_format(default_nodename(name or "")),
         concurrency=settings.concurrency,
         queues=[settings.queue, settings.control_queue],
@@ -91,6 +93,8 @@ def create_worker(app: Celery, settings: Settings, name: str | None = None) -> A
         quiet=settings.log_format == "json",  # its banner is no line of a log
         no_color=True if os.environ.get("NO_COLOR") else None,
     )
+    worker.emit_banner = partial(try_to_print, worker.emit_banner)
+    return worker
 
 
 def _broker_of(app: Celery) -> str | None:

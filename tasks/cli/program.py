@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from ...config.escaping import indent
+from ...config.logs import drop_output
 from ...worker.known_secrets import redact_known
 from .exits import EXPECTED, ExitCode, exit_code, sentence
 from .named_app import AppOption, choose_app
@@ -141,7 +142,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         _print_error(sentence(error))
         sys.exit(exit_code(error))
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
         sys.exit(ExitCode.FAILED)
     except OSError as error:
         if error.errno == errno.ENOENT and error.filename is None:  # of os.getcwd
@@ -149,7 +150,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.exit(ExitCode.USAGE)
         if error.errno not in _FULL:
             raise
-        _drop_output()
+        drop_output()
         _print_error(f"The output cannot be written whole: {error.strerror}.")
         sys.exit(ExitCode.FAILED)
     sys.exit(ExitCode.DONE)
@@ -175,8 +176,3 @@ def _print_error(text: str) -> None:
 
 def _print_warning(message: Warning | str, *_: object) -> None:
     _print_error(str(message))
-
-
-def _drop_output() -> None:
-    """Send further output nowhere: its reader has gone (`| head`), and the interpreter would report that at exit."""
-    sys.stdout = open("/dev/null", "w")  # noqa: SIM115, PTH123 — it stays open until the process ends

@@ -200,7 +200,7 @@ def serve(
       celery-agents serve
       curl http://127.0.0.1:8080/v1/agents
     """
-    from ...config.logs import configure_logging
+    from ...config.logs import configure_logging, try_to_print
     from ...worker.errors import MissingExtra
     from ...worker.known_secrets import redact_known, remember_secrets
 
@@ -212,7 +212,11 @@ def serve(
     remember_secrets(settings.secrets)
     logging.basicConfig(format="[%(asctime)s: %(levelname)s] %(message)s")
     configure_logging(settings, redact=redact_known, everybody=True)
-    serve_http(settings, lambda url: print(f"celery-agents serves {url}: the page, and {url}/openapi.json", flush=True))
+
+    def tell(url: str) -> None:
+        try_to_print(lambda: _print_now(f"celery-agents serves {url}: the page, and {url}/openapi.json"))
+
+    serve_http(settings, tell)
 
 
 def flower(
