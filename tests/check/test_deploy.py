@@ -110,13 +110,14 @@ def test_a_manifest_is_what_kubernetes_takes(each: dict[str, Any]) -> None:
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes/overlays/keda", "kubernetes/overlays/sentinel", "redis"])
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes-keda", "kubernetes-sentinel", "redis"])
 def test_a_kustomization_names_files_that_are_there(folder: str) -> None:
     home = DEPLOY / folder
     value = yaml.safe_load((home / "kustomization.yaml").read_text())
     assert (value["apiVersion"], value["kind"]) == ("kustomize.config.k8s.io/v1beta1", "Kustomization")
     for name in value.get("resources", []):
         assert (home / name / "kustomization.yaml" if (home / name).is_dir() else home / name).is_file(), name
+        assert not home.resolve().is_relative_to((home / name).resolve()), "kustomize takes no folder around its own"
     named = {file for generator in value.get("configMapGenerator", []) for file in generator.get("files", [])}
     assert all((home / name).is_file() for name in named)
     listed = {*value.get("resources", []), "kustomization.yaml"}

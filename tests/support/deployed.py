@@ -27,7 +27,7 @@ def compose() -> dict[str, Any]:
 @cache
 def manifests() -> tuple[dict[str, Any], ...]:
     """Every object of the Kubernetes manifests; not the kustomizations."""
-    files = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
+    files = sorted(DEPLOY.glob("kubernetes*/*.yaml"))
     texts = [path.read_text() for path in files if path.name != "kustomization.yaml"]
     return tuple(each for text in texts for each in yaml.safe_load_all(text))
 
