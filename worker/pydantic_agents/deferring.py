@@ -97,6 +97,7 @@ class RequestWaiter(ExternalEventWaiter):
     def __init__(self, tool: str, call_id: str, replies: Replies) -> None:
         self._tool, self._call_id, self._replies = tool, call_id, replies
         self._waits: Counter[str] = Counter()
+        self._asked = 0
         self.has_begun = False
 
     async def wait(
@@ -134,20 +135,29 @@ class RequestWaiter(ExternalEventWaiter):
         raise Suspended(needs)
 
     def answer_to(self, requests: DeferredToolRequests) -> DeferredToolResults | None:
-        """The result of a call that has asked a question, and that has been answered; None without."""
-        reply = self._reply_to_question() if requests.kind(self._call_id) == "question" else None
-        if reply is None:
+        """The result of a call that has asked a question, and that has been answered; None without.
+
+        It is this call, or one that its tool makes. The questions of a run have the replies in their order.
+        """
+        ids = (call.tool_call_id for call in requests.calls)
+        asking = next((each for each in ids if requests.kind(each) == _QUESTION), None)
+        if asking is None:
             return None
+        number, self._asked = self._asked, self._asked + 1
+        replies = self._replies_to_questions()
+        if number >= len(replies):
+            return None
+        reply = replies[number]
         result = thaw(reply.value) if reply.refusal is None else ToolFailed(reply.refusal)
-        return requests.build_results(calls={self._call_id: result})
+        return requests.build_results(calls={asking: result})
 
     def _reply_to(self, deferral: ApprovalRequired | CallDeferred) -> Reply | None:
         """The newest reply to the question of this call; approvals and results from outside need none."""
-        is_question = isinstance(deferral, CallDeferred) and deferral.kind == "question"
-        return self._reply_to_question() if is_question else None
+        is_question = isinstance(deferral, CallDeferred) and deferral.kind == _QUESTION
+        return next(reversed(self._replies_to_questions()), None) if is_question else None
 
-    def _reply_to_question(self) -> Reply | None:
-        return next((reply for reply in reversed(self._replies_with(_METADATA)) if reply.kind is _QUESTION), None)
+    def _replies_to_questions(self) -> list[Reply]:
+        return [reply for reply in self._replies_with(_METADATA) if reply.kind is _QUESTION]
 
     def _reply_to_wait(self, name: str) -> Reply | None:
         """The reply to the next wait of that name in this run."""

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import RunContext
 from pydantic_ai.capabilities import AbstractCapability, HandleDeferredToolCalls
+from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
 from celery_agents import CeleryDurability
@@ -188,6 +190,25 @@ def test_the_answer_to_a_question_goes_through_the_hooks_behind_a_call() -> None
         bench.answer(session, Answer("green"))
         bench.run(session)
         assert "'<green>'" in str(messages_of(bench, session).history)
+
+
+def test_a_tool_that_makes_calls_which_ask_gets_the_answers_in_their_order() -> None:
+    agent = PydanticAgent(answers([("ask_twice", {})], "fine"), name="nesting", capabilities=[CeleryDurability()])
+    agent.tool_plain(pydantic_waiting.colour)
+
+    @agent.tool
+    async def ask_twice(ctx: RunContext[None]) -> str:
+        assert ctx.tool_manager is not None
+        given = [await ctx.tool_manager.handle_call(ToolCallPart("colour", {}, f"inner{n}")) for n in range(2)]
+        return " and ".join(given)
+
+    with submitted(agent) as (bench, session):
+        for answer in ("green", "blue"):
+            bench.run(session)
+            bench.answer(session, Answer(answer))
+        bench.run(session)
+        assert bench.execution(session).status == "completed", bench.execution(session)
+        assert "'green and blue'" in str(messages_of(bench, session).history)
 
 
 def test_request_input_hands_out_a_token_that_answers_the_request(bench: Bench) -> None:
