@@ -228,4 +228,6 @@ def _derive(parent: Agent, wanted: Subagent) -> Agent:
         max_children=parent.max_children,
         max_depth=parent.max_depth,
         mcp=parent.mcp if wanted.tools is None else (),
+        window_failed=parent.window_failed,
+        background=parent.background and takes_parents,
     )

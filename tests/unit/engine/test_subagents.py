@@ -280,3 +280,11 @@ def test_a_subagent_asks_as_its_parent_does_and_another_provider_at_its_own_addr
     assert [each.base_url for each in (same, small, claude)] == [url, url, None]
     assert (same.price, small.price) == (price, None)
     assert {each.provider_group for each in (same, small, claude)} == {"batch"}
+
+
+def test_a_subagent_attaches_to_answers_and_goes_on_without_a_window_as_its_parent_does() -> None:
+    team = Subagents([Subagent("same"), Subagent("other", model="openai:small")])
+    boss = Agent("boss", model="openai:mine", background=True, window_failed="live", capabilities=[team])
+    same, other = team.derive(boss)
+    assert [each.window_failed for each in (same, other)] == ["live", "live"]
+    assert [each.background for each in (same, other)] == [True, False]
