@@ -17,11 +17,14 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    NativeToolSearchReturnPart,
     SystemPromptPart,
     TextPart,
     ThinkingPart,
+    ToolAvailabilityDeltaPart,
     ToolCallPart,
     ToolReturnPart,
+    ToolSearchReturnPart,
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
@@ -30,6 +33,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets._tool_search import parse_discovered_tools  # pyright: ignore[reportPrivateImportUsage]
 
 from celery_agents.worker.drivers.pydantic_ai.acceptable import (
     NO_OUTPUT,
@@ -303,3 +307,25 @@ def test_an_answer_of_openais_responses_goes_to_both_interfaces_of_a_fallback_as
     asked = sent_to["/v1/chat/completions"]["messages"][1]
     assert set(asked) == {"role", "content", "tool_calls"}
     assert asked["content"] == "<think>\nhm\n</think>\n\nOne moment."
+
+
+def test_a_tool_that_was_found_by_a_search_is_found_under_the_name_that_is_sent() -> None:
+    found: Any = {"discovered_tools": [{"name": "crm.find"}, {"name": "note"}]}
+    searched = ToolSearchReturnPart(content=found, tool_call_id="c")
+    native = NativeToolSearchReturnPart(content=found, tool_call_id="n")
+    history = [
+        *turn(call("c", "search_tools"), results=[searched]),
+        ModelResponse(parts=[native]),
+        ModelRequest(parts=[ToolAvailabilityDeltaPart(tools_added=["crm.find"])]),
+    ]
+    request = sent(history, OPENAI, tool("crm.find"), tool("note"))
+    assert parse_discovered_tools(history) == {"crm.find", "note"}
+    assert parse_discovered_tools(request.messages) == {"crm_find", "note"}
+    answer: Any = request.messages[3]
+    assert restore_names(answer, request.parameters).parts[0].content == found  # type: ignore[union-attr]
+
+
+def test_a_tool_that_came_later_is_introduced_under_the_name_that_is_sent() -> None:
+    parameters = ModelRequestParameters(function_tools=[tool("crm.find")], introduced_tool_names={"crm.find"})
+    request = make_acceptable(AcceptableRequest(turn(results=[]), None, parameters), OPENAI)
+    assert request.parameters.introduced_tool_names == {"crm_find"}

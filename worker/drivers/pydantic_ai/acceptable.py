@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from ...redaction import whole_unicode
 from .provider_rules import ProviderRules
-from .sent_names import SentNames, rename_keys
+from .sent_names import SentNames, rename_found, rename_keys
 from .sent_schemas import fit_schemas
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ class _History:
             part = replace(part, id=None)
         if part.part_kind == "tool-call":
             return self._call(part)
+        if part.part_kind == "builtin-tool-return":
+            return rename_found(part, self.names.tools)
         return _answer_text(part) if part.part_kind in ("text", "thinking") else part
 
     def _call(self, part: ToolCallPart) -> ToolCallPart:
@@ -153,6 +155,8 @@ class _History:
             return self._result(part)
         if kind in ("user-prompt", "system-prompt"):
             return _prompt(part)
+        if kind == "tool-availability-delta" and self.names.tools:
+            part = replace(part, tools_added=[self.names.of_tool(name) for name in part.tools_added])
         call_id = getattr(part, "tool_call_id", None)
         sent = self.latest.get(call_id, call_id) if call_id else call_id
         return part if sent == call_id else replace(part, tool_call_id=sent)
@@ -163,6 +167,7 @@ class _History:
         if not waiting:
             return None
         call_id, name = waiting.pop(0), self.names.of_tool(part.tool_name)
+        part = rename_found(part, self.names.tools)
         content = part.content
         if content is None or isinstance(content, str):
             content = _words(content or "", NO_OUTPUT)

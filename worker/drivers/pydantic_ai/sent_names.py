@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _REAL: Final = "celery_agents_names"
 """The entry in the metadata of a renamed tool that holds its own names; metadata is not sent."""
 
+_FOUND: Final = "discovered_tools"
+
 _NO_KEYS: Final[Mapping[str, str]] = {}
 
 
@@ -69,6 +71,7 @@ class SentNames:
             parameters,
             function_tools=[self._tool(tool) for tool in parameters.function_tools],
             output_tools=[self._tool(tool) for tool in parameters.output_tools],
+            introduced_tool_names={self.tools.get(name, name) for name in parameters.introduced_tool_names},
         )
 
     def settings(self, settings: ModelSettings | None) -> ModelSettings | None:
@@ -137,13 +140,23 @@ def restore_names(response: ModelResponse, parameters: ModelRequestParameters) -
     sent = _sent_tools([*parameters.function_tools, *parameters.output_tools])
     if not sent:
         return response
+    names = {name: real["name"] for name, real in sent.items()}
     parts = [
         replace(part, tool_name=real["name"], args=rename_keys(part.args, real["keys"]))
         if part.part_kind == "tool-call" and (real := sent.get(part.tool_name)) is not None
-        else part
+        else rename_found(part, names)
         for part in response.parts
     ]
     return replace(response, parts=parts)
+
+
+def rename_found(part: Any, names: Mapping[str, str]) -> Any:
+    """A result of a search for tools with other names of what it has found; any other part as it is."""
+    content: Any = getattr(part, "content", None) if getattr(part, "tool_kind", None) == "tool-search" else None
+    if not names or not isinstance(content, dict) or _FOUND not in content:
+        return part
+    renamed: Any = [{**each, "name": names.get(each["name"], each["name"])} for each in content[_FOUND]]
+    return replace(part, content={**content, _FOUND: renamed})
 
 
 def _sent_tools(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
