@@ -155,7 +155,8 @@ def rename_found(part: Any, names: Mapping[str, str]) -> Any:
     content: Any = getattr(part, "content", None) if getattr(part, "tool_kind", None) == "tool-search" else None
     if not names or not isinstance(content, dict) or _FOUND not in content:
         return part
-    renamed: Any = [{**each, "name": names.get(each["name"], each["name"])} for each in content[_FOUND]]
+    found: list[Any] = content[_FOUND]
+    renamed = [{**each, "name": names.get(each["name"], each["name"])} for each in found]
     return replace(part, content={**content, _FOUND: renamed})
 
 
