@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_core import from_json, to_json
 
@@ -155,9 +155,9 @@ def rename_found(part: Any, names: Mapping[str, str]) -> Any:
     content: Any = getattr(part, "content", None) if getattr(part, "tool_kind", None) == "tool-search" else None
     if not names or not isinstance(content, dict) or _FOUND not in content:
         return part
-    found: list[Any] = content[_FOUND]
+    found = cast("list[Any]", content[_FOUND])
     renamed = [{**each, "name": names.get(each["name"], each["name"])} for each in found]
-    return replace(part, content={**content, _FOUND: renamed})
+    return replace(part, content={**cast("dict[str, Any]", content), _FOUND: renamed})
 
 
 def _sent_tools(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
