@@ -53,7 +53,7 @@ def exit_code(error: BaseException) -> ExitCode:
 
 def sentence(error: BaseException) -> str:
     """Write an error as a sentence: what happened and what to do."""
-    text = " ".join(str(error).split(" ")).strip() or (type(error).__doc__ or type(error).__name__).strip()
+    text = str(error).strip() or (type(error).__doc__ or type(error).__name__).strip()
     advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), "")
     named = text.split(maxsplit=1)[0].endswith(":")  # a field, an option: names stay as they are written
     first = text[0] if named else text[0].upper()
@@ -64,6 +64,7 @@ def sentence(error: BaseException) -> str:
 _ADVICE: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (errors.ArchiveUnavailable, ""),
     (errors.NotConfirmed, " `celery-agents doctor` says which replicas are missing."),
+    (errors.LoginRefused, " Are user and password in CELERY_AGENTS_REDIS_URL (or --redis-url) right?"),
     (errors.StoreForbidden, " deploy/redis/users.acl has what each role needs."),
     (
         errors.StoreUnavailable,

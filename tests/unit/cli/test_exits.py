@@ -49,6 +49,8 @@ def test_a_sentence_begins_large_ends_with_a_stop_and_says_what_to_do() -> None:
     assert sentence(errors.StoreFull(full)) == full
     forbidden = "Redis refuses this user: no permissions to run 'time'."
     assert sentence(errors.StoreForbidden(forbidden)) == f"{forbidden} deploy/redis/users.acl has what each role needs."
+    login = sentence(errors.LoginRefused("Redis refuses this user: invalid username-password pair"))
+    assert login.endswith("pair. Are user and password in CELERY_AGENTS_REDIS_URL (or --redis-url) right?")
     assert sentence(errors.NotConfirmed("0 of 1 replicas have it")) == (
         "Written, and not confirmed by a replica; ask again (0 of 1 replicas have it). `celery-agents doctor` says which "
         "replicas are missing."
