@@ -94,7 +94,7 @@ class Group:
         password = (self.secrets / "sentinel").read_text()
         try:
             with redis.Redis(port=port, password=password, decode_responses=True) as client:
-                return client.sentinel_master(MASTER)["num-slaves"]
+                return client.sentinel_masters()[MASTER]["num-slaves"]
         except redis.RedisError:
             return 0
 

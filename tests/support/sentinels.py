@@ -127,7 +127,7 @@ class SentinelGroup(ProcessGroup):
         states: list[dict[str, Any]] = []
         for number in range(len(self.ports)):
             with contextlib.suppress(redis.RedisError), self.sentinel_client(number) as client:
-                states.append(client.sentinel_master(MASTER))
+                states.append(client.sentinel_masters()[MASTER])
         newest = max(states, key=lambda state: state["config-epoch"])
         return next(each for each in self.servers if (each.host, each.port) == (newest["ip"], newest["port"]))
 
@@ -162,7 +162,7 @@ class SentinelGroup(ProcessGroup):
             named: set[tuple[str, int]] = set()
             for number in range(len(self.ports)):
                 with self.sentinel_client(number) as client:
-                    state = client.sentinel_master(MASTER)
+                    state = client.sentinel_masters()[MASTER]
                     named.add((state["ip"], int(state["port"])))
             return len(named) == 1 and self._following() == len(self.servers) - 1
 
@@ -185,7 +185,7 @@ class SentinelGroup(ProcessGroup):
         assert all(each.alive for each in self.sentinels), f"a Sentinel has ended\n{self._tails()}"
         for number in range(len(self.ports)):
             with self.sentinel_client(number) as client:
-                state = client.sentinel_master(MASTER)
+                state = client.sentinel_masters()[MASTER]
             if state["num-other-sentinels"] < len(self.ports) - 1 or state["num-slaves"] < len(self.servers) - 1:
                 return False
         return self._following() == len(self.servers) - 1
