@@ -73,6 +73,7 @@ def type_a_message(desk: Lab, served: ServeProcess, page: Page) -> tuple[Job, Lo
     """Open a session that has completed, and type what is not sent; the session's job, and the box."""
     job = completed(desk, "Thanks")
     page.goto(f"{served.url}/sessions/{job.session_id}")
+    expect(page.get_by_role("log", name="Messages")).to_contain_text("Thanks")
     box = page.get_by_label("Message to support")
     box.fill("What I have typed stays")
     return job, box

@@ -133,7 +133,7 @@ def test_a_worker_without_agents_says_how_to_name_them(tmp_path: Path, redis_url
     assert "CELERY_AGENTS_AGENTS" in worker.text()
 
 
-@pytest.mark.parametrize("pool", ["threads", "custom"])
+@pytest.mark.parametrize("pool", ["threads", pytest.param("custom", marks=pytest.mark.long)])
 def test_an_existing_project_runs_agents_beside_its_tasks_with_its_settings_unchanged(
     tmp_path: Path, redis_url: str, running: Callable[..., Process], pool: str
 ) -> None:
@@ -162,7 +162,8 @@ def test_an_existing_project_runs_agents_beside_its_tasks_with_its_settings_unch
     assert [facts["slots"] for facts in client.store.registry.workers().values()] == [4]
 
 
-POOLS = ["prefork", "threads", *(pytest.param(name, marks=pytest.mark.long) for name in ("solo", "custom"))]
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("threads", "solo", "custom")]
+POOLS = ["prefork", *LONG]
 
 
 def _start_in_pool(project: Project, pool: str, queues: str = QUEUES) -> Process:

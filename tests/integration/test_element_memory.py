@@ -73,6 +73,7 @@ LONG = (
     "values of a type",
     "a list of three",
     "larger than an element may be",
+    "a text that the task refuses",
 )
 
 
