@@ -1,8 +1,8 @@
 """Posts to webhooks: to the addresses that were checked, without redirects or proxies, within one deadline.
 
 A URL comes from the submitter of a job, so the worker must not become a way into its network. The host's name is
-resolved once; every address must be allowed, and the connection goes to one of them, so that no second answer of the
-name server can lead elsewhere. Nothing of the receiver's answer is used except its status.
+resolved once; every address must be allowed, and the connection goes to the first of them that takes it, so that no
+second answer of the name server can lead elsewhere. Nothing of the receiver's answer is used except its status.
 
 The module speaks HTTP/1.1 itself: the standard library's client knows no deadline for a call, only one for each read.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import socket
 import ssl
 from collections.abc import Mapping
@@ -104,11 +105,11 @@ class WebhookPoster:
 
     async def _exchange(self, parts: SplitResult, request: bytes) -> int:
         assert parts.hostname is not None
-        address, port = await self._resolve(parts)
+        addresses, port = await self._resolve(parts)
         tls: dict[str, Any] = {}
         if parts.scheme == "https":
             tls = {"ssl": self._context(), "server_hostname": parts.hostname}
-        reader, writer = await asyncio.open_connection(address, port, limit=_READ_BYTES, **tls)
+        reader, writer = await _connect(addresses, port, tls)
         try:
             writer.write(request)
             await writer.drain()
@@ -116,7 +117,7 @@ class WebhookPoster:
         finally:
             writer.transport.abort()
 
-    async def _resolve(self, parts: SplitResult) -> tuple[str, int]:
+    async def _resolve(self, parts: SplitResult) -> tuple[list[str], int]:
         """Resolve the host and check every address of it.
 
         Raises:
@@ -132,12 +133,21 @@ class WebhookPoster:
                 f"{host} is at {forbidden}, which is not a public address; "
                 "name the host or its network in CELERY_AGENTS_WEBHOOK_ALLOW"
             )
-        return addresses[0], port
+        return addresses, port
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
+
+
+async def _connect(
+    addresses: list[str], port: int, tls: Mapping[str, Any]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    for address in addresses[:-1]:
+        with contextlib.suppress(OSError):
+            return await asyncio.open_connection(address, port, limit=_READ_BYTES, **tls)
+    return await asyncio.open_connection(addresses[-1], port, limit=_READ_BYTES, **tls)
 
 
 def receiver_of(url: str) -> str:

@@ -133,6 +133,17 @@ def test_the_address_that_was_checked_is_the_one_that_is_reached(
     assert (len(asked), listener.accepted) == (1, 1)
 
 
+def test_an_address_that_takes_no_connection_leaves_the_next_one(
+    new_poster: Any, new_listener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `localhost`, which many machines know as ::1 first."""
+    listener = new_listener(answering(b"HTTP/1.1 204 No Content\r\n\r\n"))
+    answers = [(socket.AF_INET, 1, 6, "", (address, listener.port)) for address in ("127.0.0.2", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
+    post(new_poster(AllowedNetworks.parse("hooks.example")), f"http://hooks.example:{listener.port}/")
+    assert listener.accepted == 1
+
+
 def test_a_redirect_is_not_followed(new_poster: Any, new_listener: Any) -> None:
     target = new_listener(answering(b"HTTP/1.1 204 No Content\r\n\r\n"))
     redirect = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {target.url}\r\n\r\n".encode()
