@@ -150,6 +150,12 @@ def test_values_that_cannot_be_stored_make_an_answer_unusable(parts: list[Any]):
     assert caught.value.transient
 
 
+def test_a_count_that_no_field_can_hold_is_the_largest_and_costs_no_second_answer():
+    large = RequestUsage(input_tokens=2**65, cache_read_tokens=2**63, cache_write_tokens=2**63, output_tokens=10**30)
+    assert read(TextPart("x"), usage=large).usage.output == 2**63 - 1
+    assert read(TextPart("x"), usage=large).usage.sent == 2**63 - 1
+
+
 def test_negative_counts_make_an_answer_unusable():
     with pytest.raises(UnusableAnswer, match="cannot be stored"):
         read(TextPart("x"), usage=RequestUsage(input_tokens=5, output_tokens=-1))

@@ -17,6 +17,7 @@ from ...errors import UnusableAnswer
 from ...state.execution.inference import FinishReason, InferenceResponse
 from ...state.execution.tool_calls import ToolCall, as_text
 from ...state.execution.usage import InferenceUsage
+from ...state.values.field_types import LARGEST_COUNT
 from ...state.values.frozen import Json
 from .history import needs_back
 from .output import OUTPUT_TOOL, OutputShape
@@ -174,14 +175,17 @@ def finish_reason_of(response: ModelResponse) -> FinishReason:
 
 
 def inference_usage(usage: RequestUsage) -> InferenceUsage:
-    """Count no token twice: pydantic-ai counts cached tokens as input and reasoning as output."""
+    """Count no token twice: pydantic-ai counts cached tokens as input and reasoning as output.
+
+    A count that no field can hold is the largest, as in sums: a provider may claim any number.
+    """
     reasoning = min(usage.output_reasoning_tokens, usage.output_tokens)
     cached = usage.cache_read_tokens + usage.cache_write_tokens
     return InferenceUsage(
-        input=max(0, usage.input_tokens - cached),
-        output=usage.output_tokens - reasoning,
-        cache_write=usage.cache_write_tokens,
-        cache_read=usage.cache_read_tokens,
-        reasoning=reasoning,
+        input=min(max(0, usage.input_tokens - cached), LARGEST_COUNT),
+        output=min(usage.output_tokens - reasoning, LARGEST_COUNT),
+        cache_write=min(usage.cache_write_tokens, LARGEST_COUNT),
+        cache_read=min(usage.cache_read_tokens, LARGEST_COUNT),
+        reasoning=min(reasoning, LARGEST_COUNT),
         requests=1,
     )
