@@ -18,7 +18,7 @@ from ..tool_schemas.checking import (
     empty_registry,
     find_dangling,
     iterate_errors,
-    problem_as_schema,
+    problem_as_checked,
 )
 
 _TEXT_SCHEMA: Final[Mapping[str, Any]] = {"type": "string"}
@@ -91,7 +91,7 @@ def _validator_type() -> Any:
 
 
 def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    problem = problem_as_schema(schema) or find_dangling(schema)
+    problem = problem_as_checked(schema) or find_dangling(schema)
     if problem is not None:
         raise ConfigurationError(f"schema: it is no JSON Schema: {problem}")
     return schema

@@ -171,6 +171,14 @@ def problem_as_schema(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
+def problem_as_checked(schema: Mapping[str, Any]) -> str | None:
+    """Say why a value is no JSON Schema, or none by which an answer can be checked; None where it is one."""
+    names = {name for each in _objects(schema) for name in each}
+    if names >= {"patternProperties", "unevaluatedProperties"}:  # the library would run the patterns, some for ages
+        return "unevaluatedProperties is not applied beside patternProperties; give additionalProperties"
+    return problem_as_schema(schema)
+
+
 @cache
 def empty_registry() -> Any:
     """For validators: the library's own registry would fetch a schema that another refers to, from wherever it says."""
@@ -181,11 +189,12 @@ def empty_registry() -> Any:
 
 def find_dangling(schema: Mapping[str, Any]) -> str | None:
     """Say which reference of a schema leads nowhere; None where each leads to a part of it."""
+    from jsonschema_specifications import REGISTRY
     from referencing import jsonschema
     from referencing.exceptions import Unresolvable
 
     root = cast("Any", jsonschema).DRAFT202012.create_resource(schema)
-    parts = [(root, empty_registry().resolver_with_root(root))]
+    parts = [(root, cast("Any", REGISTRY).resolver_with_root(root))]
     while parts:
         part, resolver = parts.pop()
         contents = part.contents
@@ -249,9 +258,9 @@ def _validator_type(is_in_part: bool) -> Any:
 
     changes: dict[str, Any] = {}
     if is_in_part:
-        rules = Draft202012Validator.VALIDATORS
+        others = Draft202012Validator.VALIDATORS["additionalProperties"]
         changes = dict.fromkeys((*_PATTERNS, *_TURNING), no_rule)
-        changes |= {"oneOf": rules["anyOf"], "additionalProperties": _without_patterns(rules["additionalProperties"])}
+        changes |= {"oneOf": _any_of, "additionalProperties": _without_patterns(others)}
     return bounded_type(Draft202012Validator, changes)
 
 
@@ -269,7 +278,7 @@ def bounded_type(kind: Any, changes: Mapping[str, Any]) -> Any:
     """
     from jsonschema import validators
 
-    made = cast("Any", validators).extend(kind, {"uniqueItems": _unique_items, **changes})
+    made = cast("Any", validators).extend(kind, {**_CHEAPER, **changes})
     plain = made.evolve
 
     def evolve(validator: Any, **changed: Any) -> Any:
@@ -303,3 +312,28 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> An
         written = [json.dumps(each, sort_keys=True) for each in instance]
         if len(set(written)) < len(written):
             yield ValidationError("it has equal items")
+
+
+def _any_of(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    del schema
+    if not any(_fits(validator, each, instance) for each in wanted):
+        yield ValidationError(f"{instance!r} is not valid under any of the given schemas")
+
+
+def _one_of(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    del schema
+    fitting = sum(_fits(validator, each, instance) for each in wanted)
+    if fitting != 1:
+        yield ValidationError(f"{instance!r} is valid under {fitting or 'none'} of the given schemas")
+
+
+def _fits(validator: Any, wanted: Any, instance: Any) -> bool:
+    """The library finds all errors of each kind of a thing: of kinds inside each other, more with each level by far."""
+    return next(validator.descend(instance, wanted), None) is None
+
+
+_CHEAPER: Final[Mapping[str, Any]] = {"uniqueItems": _unique_items, "anyOf": _any_of, "oneOf": _one_of}

@@ -389,6 +389,12 @@ def test_no_schema_of_a_session_costs_more_than_a_moment(schema: Any, answer: An
     assert time.process_time() - began < 5
 
 
+def test_a_schema_whose_patterns_the_library_would_run_is_refused_before_anything_is_paid() -> None:
+    schema = {"type": "object", "patternProperties": {SLOW: {}}, "unevaluatedProperties": False}
+    with pytest.raises(ConfigurationError, match="unevaluatedProperties is not applied beside patternProperties"):
+        shape_of_format(ResponseFormat(type=ResponseFormatType.JSON_SCHEMA, json_schema=schema))
+
+
 def test_a_large_answer_is_read_whole() -> None:
     item = {"anyOf": [{"type": "null"}, {"type": "string"}, {"$ref": "#/$defs/N"}], "$defs": {}}
     schema = {"type": "object", "properties": {"x": {"items": item}}, "$defs": {"N": {"type": "integer"}}}

@@ -51,6 +51,7 @@ def test_a_kind_without_a_schema_is_refused(kind: Any) -> None:
         ({"enum": [{"$ref": "nowhere"}]}, {"$ref": "nowhere"}),
         ({"properties": {"$ref": {"type": "integer"}}}, {"$ref": 1}),
         ({"items": {"pattern": r"^\p{Lu}$"}}, ["A"]),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, {"type": "null"}),
     ],
 )
 def test_a_schema_whose_references_lead_somewhere_is_taken(schema: dict[str, Any], value: Any) -> None:
@@ -63,6 +64,26 @@ def test_a_schema_that_is_applied_for_ages_is_refused() -> None:
     bomb = schema_of({"$ref": "#/$defs/d0", "$defs": {**defs, "d40": {"type": "null"}}})
     with pytest.raises(InvalidInput, match="the schema of this request cannot be used"):
         check_schema(None, bomb, "answer")
+
+
+def test_rules_about_further_properties_are_not_taken_beside_patterns_that_could_run_for_ages() -> None:
+    with pytest.raises(ConfigurationError, match="unevaluatedProperties is not applied beside patternProperties"):
+        schema_of({"allOf": [{"patternProperties": {"^(a+)+$": {}}}], "unevaluatedProperties": False})
+
+
+@pytest.mark.parametrize("rule", ["anyOf", "oneOf"])
+def test_a_value_of_kinds_inside_each_other_is_read_at_any_depth(rule: str) -> None:
+    def kind(name: str) -> dict[str, Any]:
+        fields = {"kind": {"const": name}, "left": {"$ref": "#"}, "right": {"$ref": "#"}}
+        return {"type": "object", "properties": fields, "required": list(fields)}
+
+    schema = {rule: [{"type": "number"}, *map(kind, ("add", "subtract", "multiply", "divide"))]}
+    value: Any = 1
+    for _ in range(15):
+        value = {"kind": "divide", "left": value, "right": 2}
+    assert thaw(check_schema(value, schema, "answer")) == value
+    with pytest.raises(InvalidInput, match=f"answer: it breaks the rule {rule}"):
+        check_schema({**value, "right": None}, schema, "answer")
 
 
 OBJECT = {

@@ -20,7 +20,7 @@ from ...tool_schemas.checking import (
     empty_registry,
     iterate_errors,
     no_rule,
-    problem_as_schema,
+    problem_as_checked,
 )
 from ...tool_schemas.mending import as_object_schema
 from .provider_rules import NameRule
@@ -237,7 +237,7 @@ def shape_of_format(response_format: ResponseFormat) -> OutputShape | None:
 
 @lru_cache(maxsize=200)
 def _problem_of(schema: FrozenDict) -> str | None:
-    return problem_as_schema(thaw(schema))
+    return problem_as_checked(thaw(schema))
 
 
 def _is_asked_by_tool(asked: ModelRequestParameters, model: Model, settings: ModelSettings | None) -> bool:
