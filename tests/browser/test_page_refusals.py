@@ -155,6 +155,7 @@ def test_a_session_that_is_deleted_while_it_is_shown_is_said_to_be_gone_once(
     desk.client.delete(job.session_id)
     page.get_by_role("button", name="Fork", exact=True).click()
     expect(page.get_by_text("was deleted: nothing of it is left")).to_have_count(2)  # at the action, too
+    expect(page.get_by_role("button", name=re.compile("^(Fork|Rewind…|Snapshot)$"))).to_have_count(0)
     page.wait_for_timeout(8000)
     expect(page.get_by_text("was deleted: nothing of it is left")).to_have_count(2)
     expect(page.get_by_role("log", name="Messages")).to_contain_text("Thanks")

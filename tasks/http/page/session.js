@@ -37,7 +37,7 @@ export function Session({ id, query }) {
   const words = firstLine(view?.first?.content, 120);
   useTitle(words || id);
   if (!view) return null;
-  if (!header) return html`<${NotShown} id=${id} problem=${view.problem ?? view.problems.header} />`;
+  if (!header) return html`<${NotShown} id=${id} problem=${view.problems.header} />`;
   return html`<${SessionHead} view=${view} feed=${feed.current} words=${words} isChat=${isChat} />
     ${header.status === "unreadable"
       ? html`<${Unreadable} header=${header} />`

@@ -174,7 +174,7 @@ function Actions({ view, feed }) {
     ["completed", "stopped", "failed", "waiting"].includes(header.status) && !isChild && tokenClaims() === null
       && ["Rewind…", rewind],
     isReadable && ["Snapshot", snapshot],
-  ].filter(Boolean);
+  ].filter((each) => each && !view.problem);
   const hasTree = isChild || callsChildren(view.steps);
   return html`<div class="actions">${shown.map(([word, run]) => html`<button key=${word} class="button"
     type="button" disabled=${isRunning} onClick=${run}>${word}</button>`)}
