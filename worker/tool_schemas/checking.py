@@ -189,12 +189,13 @@ def empty_registry() -> Any:
 
 def find_dangling(schema: Mapping[str, Any]) -> str | None:
     """Say which reference of a schema leads nowhere; None where each leads to a part of it."""
-    from jsonschema_specifications import REGISTRY
+    from jsonschema import Draft202012Validator
     from referencing import jsonschema
     from referencing.exceptions import Unresolvable
 
     root = cast("Any", jsonschema).DRAFT202012.create_resource(schema)
-    parts = [(root, cast("Any", REGISTRY).resolver_with_root(root))]
+    known: Any = Draft202012Validator.META_SCHEMA
+    parts = [(root, empty_registry().with_contents([(known["$id"], known)]).resolver_with_root(root))]
     while parts:
         part, resolver = parts.pop()
         contents = part.contents
