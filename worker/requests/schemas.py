@@ -16,7 +16,7 @@ from ..tool_schemas.checking import (
     PATTERN_RULES,
     bounded_type,
     empty_registry,
-    find_dangling,
+    find_unusable,
     iterate_errors,
     problem_as_checked,
 )
@@ -91,7 +91,7 @@ def _validator_type() -> Any:
 
 
 def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    problem = problem_as_checked(schema) or find_dangling(schema)
+    problem = problem_as_checked(schema) or find_unusable(schema)
     if problem is not None:
         raise ConfigurationError(f"schema: it is no JSON Schema: {problem}")
     return schema

@@ -187,25 +187,37 @@ def empty_registry() -> Any:
     return cast("Any", Registry)()
 
 
-def find_dangling(schema: Mapping[str, Any]) -> str | None:
-    """Say which reference of a schema leads nowhere; None where each leads to a part of it."""
+def find_unusable(schema: Mapping[str, Any]) -> str | None:
+    """Say which reference of a schema leads to no part of it, or which pattern cannot be read; None without one."""
     from jsonschema import Draft202012Validator
     from referencing import jsonschema
-    from referencing.exceptions import Unresolvable
 
     root = cast("Any", jsonschema).DRAFT202012.create_resource(schema)
     known: Any = Draft202012Validator.META_SCHEMA
     parts = [(root, empty_registry().with_contents([(known["$id"], known)]).resolver_with_root(root))]
     while parts:
         part, resolver = parts.pop()
-        contents = part.contents
-        for name in ("$ref", "$dynamicRef"):
-            if isinstance(contents, Mapping) and name in contents:
-                try:
-                    resolver.lookup(contents[name])
-                except Unresolvable:
-                    return f"its {name} {contents[name]!r:.200} leads nowhere"
+        if isinstance(part.contents, Mapping) and (problem := _describe_unusable(part.contents, resolver)) is not None:
+            return problem
         parts += [(each, resolver.in_subresource(each)) for each in part.subresources()]
+    return None
+
+
+def _describe_unusable(rules: Mapping[str, Any], resolver: Any) -> str | None:
+    from referencing.exceptions import Unresolvable
+
+    for name in {"$ref", "$dynamicRef"} & rules.keys():
+        try:
+            found = resolver.lookup(rules[name]).contents
+        except (Unresolvable, ValueError):  # also a name where a list has numbers
+            found = None
+        if not isinstance(found, (Mapping, bool)):
+            return f"its {name} {rules[name]!r:.200} leads nowhere"
+    for pattern in (*rules.get("patternProperties", ()), rules.get("pattern", "")):
+        try:
+            _expression(pattern)
+        except re.error:
+            return f"its pattern {pattern!r:.200} cannot be read"
     return None
 
 

@@ -32,9 +32,20 @@ def test_a_schema_is_made_of_each_kind(kind: Any, schema: dict[str, Any]) -> Non
 LOST = {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}
 
 
-@pytest.mark.parametrize(
-    "kind", [object(), {"type": 5}, LOST, {"$defs": {"a": LOST}}, {"items": {"$ref": "http://127.0.0.1:9/schema.json"}}]
-)
+UNUSABLE: list[Any] = [
+    object(),
+    {"type": 5},
+    LOST,
+    {"$defs": {"a": LOST}},
+    {"items": {"$ref": "http://127.0.0.1:9/schema.json"}},
+    {"$ref": "#/allOf/first", "allOf": [{}]},
+    {"items": {"$ref": "#/title"}, "title": "no schema"},
+    {"pattern": "("},
+    {"items": {"patternProperties": {"(?<=a)b(": {}}}},
+]
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
 def test_a_kind_without_a_schema_is_refused(kind: Any) -> None:
     with pytest.raises(ConfigurationError):
         schema_of(kind)
