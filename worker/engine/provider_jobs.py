@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from .. import crash_points
 from ..drivers.protocol import AnswersLater, CreatedJob, InferenceRequest, JobOrder, SentRequest
 from ..drivers.windows import WINDOWS
-from ..errors import ConfigurationError, DriverError, JobEnded, NotYetKnown, PutOff
+from ..errors import ConfigurationError, DriverError, JobEnded, NotYetKnown, PutOff, UnusableAnswer
 from ..flow.values import AT_PROVIDER, BACKGROUND
 from ..moments import moment, unix_ms
 from ..redaction import describe_exception
@@ -323,20 +323,30 @@ class ProviderJobs:
         Raises:
             PutOff: There is none yet.
             JobEnded: There will be none.
+            DriverError: The provider does not answer, and there may be one.
         """
-        services, raw, why = self._services, None, ""
+        services, raw, failure = self._services, None, None
         try:
             raw = run_verb(run, services, request, lambda: driver.collect_job(request, job.handle))
         except DriverError as error:
             if isinstance(error, JobEnded) or not error.transient:
                 raise
-            why = f"it could not be asked: {describe_exception(error).message}"
+            failure = error
         if raw is None:
-            if services.redis_ms(run) > _until_ms(job) + _LATE_MS:
-                raise JobEnded(_LATE, f"the job has not ended within {job.window} and an hour{why and f'; {why}'}")
-            raise self._put_off(run, job, why=why)
+            why = "" if failure is None else f"it could not be asked: {describe_exception(failure).message}"
+            if services.redis_ms(run) <= _until_ms(job) + _LATE_MS:
+                raise self._put_off(run, job, why=why)
+            if failure is not None and self._may_pass(run, failure):
+                raise failure
+            raise JobEnded(_LATE, f"the job has not ended within {job.window} and an hour{why and f'; {why}'}")
         crash_points.at("c2")
         return self._journal(run, job, raw)
+
+    def _may_pass(self, run: Run, failure: DriverError) -> bool:
+        """Whether looks at a late job have not failed for so long yet that it is given up: it may have an answer."""
+        now_ms = self._services.redis_ms(run)
+        since_ms = run.loaded.delayed_since_ms or now_ms
+        return now_ms - since_ms < _LATE_MS and not isinstance(failure, UnusableAnswer)
 
     def _journal(self, run: Run, job: JournaledJob, raw: bytes) -> bytes:
         """Journal the answer of a job, count its cost, and give the one that is stored."""

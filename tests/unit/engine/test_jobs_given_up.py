@@ -55,6 +55,30 @@ def test_a_job_whose_provider_is_away_for_good_is_given_up_behind_its_window() -
     assert isinstance(outcome, RetryLater)
     assert "the connection broke" in outcome.reason
     bench.clock.go_on(HOUR + 60)
-    bench.step(session)
+    first_late = bench.clock.now_ms()
+    while len(driver.jobs) == 1 and isinstance(outcome := bench.step(session), RetryLater):
+        bench.clock.go_on(outcome.seconds + 0.1)
     assert len(driver.jobs) == 2
+    assert HOUR * 1000 <= bench.clock.now_ms() - first_late <= 2 * HOUR * 1000
+    bench.close()
+
+
+def test_a_look_that_fails_long_behind_the_window_loses_no_answer() -> None:
+    driver = LaterDriver()
+    bench = bench_of(driver)
+    session = bench.submit()
+    bench.step(session)
+    driver.finish("done")
+
+    def away() -> None:
+        raise LOST_REPLY
+
+    driver.looking = away
+    bench.clock.go_on(48 * HOUR)  # its session was held, or there was no worker
+    outcome = bench.step(session)
+    assert isinstance(outcome, RetryLater)
+    driver.looking = lambda: None
+    bench.clock.go_on(outcome.seconds + 0.1)
+    bench.step(session)
+    assert (bench.record(session).final_response, len(driver.jobs)) == ("done", 1)
     bench.close()
