@@ -285,6 +285,21 @@ def test_a_job_of_a_deleted_session_keeps_no_money_of_its_customer_reserved(
     wait_until(lambda: cancelled(played, "delete me") and not spent("gone"), "nothing is reserved", 20)
 
 
+def test_a_cancelled_batch_whose_result_cannot_be_read_keeps_its_money_reserved_and_is_deleted(
+    played: Stage, spent: Callable[[str], float]
+) -> None:
+    name = "cancelled and garbled"
+    played.provider.control("plan", contains=name, is_charged=True, garbled=True)
+    job = held(played, name, "within_24h", labels={"customer": "garbled"})
+    reserved = spent("garbled")
+    played.lab.client.stop(job.session_id)
+    job.result(timeout=5)
+    context = played.lab.client.store.context
+    indexes = [key for each in context.shards for key in (each.jobs, each.old_jobs)]
+    wait_until(lambda: cancelled(played, name) and not any(map(played.lab.redis.hlen, indexes)), "it is deleted", 30)
+    assert spent("garbled") == reserved > 0
+
+
 @pytest.mark.parametrize(("agent", "action"), [("within_24h", "batch.create"), ("gemini", "google_batch.create")])
 def test_a_lost_reply_costs_a_batch_nothing(played: Stage, agent: str, action: str) -> None:
     name = f"lost, and found by {agent}"

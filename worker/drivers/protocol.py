@@ -281,7 +281,7 @@ class AnswersLater(Protocol):
             is_open: Nobody has collected its answer, and nobody will: it is cancelled.
         Returns:
             Usage and cost of what a cancelled job had answered before, which has to be deleted next; nothing of either
-            where it had not answered. None: it is not known, or was deleted.
+            where it had not answered, no cost where its answer cannot be read. None: it is not known, or was deleted.
         Raises:
             NotYetKnown: It is being cancelled; it is to be done again.
             DriverError: The provider did not answer; it is to be done again.

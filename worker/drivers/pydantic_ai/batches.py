@@ -40,6 +40,8 @@ _WITHOUT_RESULTS: Final = {
     "JOB_STATE_FAILED": "failed", "JOB_STATE_CANCELLED": "canceled", "JOB_STATE_EXPIRED": "expired",
 }  # fmt: skip
 """States of Google's batches of which pydantic-ai makes an error of HTTP, as if the request for them had failed."""
+UNREADABLE: Final = "unreadable"
+"""The kind of the end of a batch whose result is there, and was paid for."""
 _FILE_NAME_REFUSED: Final = 400
 """Google's answer to the deletion of a file of results, whose names it makes too long: python-genai issue 1759."""
 
@@ -105,9 +107,8 @@ async def _answer(model: Model, batch: Batch, request: BatchRequest) -> ModelRes
             raise JobEnded(*_why(model, result, request))
         response = model.batch_decode(result, request)
     except (*STUMBLES, UnexpectedModelBehavior) as error:  # no look reads another result
-        raise JobEnded(
-            "unreadable", f"the result of batch {batch.id} cannot be read ({type(error).__name__})"
-        ) from None
+        said = f"the result of batch {batch.id} cannot be read ({type(error).__name__})"
+        raise JobEnded(UNREADABLE, said) from None
     # Without the mark of a batch, by which pydantic-ai prices it: the price of a window is counted in one place.
     details = {name: value for name, value in (response.provider_details or {}).items() if name != _PRICED}
     return replace(response, provider_details=details or None)
@@ -128,6 +129,7 @@ async def cancel_batch(model: Model, batch: Batch, key: str) -> ModelResponse | 
 
     Raises:
         NotYetKnown: It has not ended yet.
+        JobEnded: Its answer cannot be read.
     """
     from pydantic_ai.models.batch import BatchRequest
 
@@ -138,7 +140,9 @@ async def cancel_batch(model: Model, batch: Batch, key: str) -> ModelResponse | 
         raise NotYetKnown(f"batch {batch.id} is being cancelled")
     try:
         return await _answer(model, batch, BatchRequest(custom_id=key, messages=[]))
-    except JobEnded:
+    except JobEnded as ended:
+        if ended.kind == UNREADABLE:
+            raise
         return None
 
 

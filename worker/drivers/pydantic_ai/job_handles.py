@@ -27,6 +27,7 @@ from .background import (
     translate,
 )
 from .batches import (
+    UNREADABLE,
     cancel_batch,
     collect_batch,
     create_batch,
@@ -126,6 +127,8 @@ async def clean(
             return InferenceResponse(usage=inference_usage(answered.usage), cost=paid)
     except Exception as error:  # noqa: BLE001 - clients raise anything; all of it is translated
         failure = translate(error, target)
+    if isinstance(failure, JobEnded) and failure.kind == UNREADABLE:
+        return InferenceResponse()  # nobody knows what it has cost, and what is kept of it can be deleted
     if isinstance(failure, JobEnded) or (isinstance(failure, DriverError) and failure.status in GONE):
         return None
     raise failure
