@@ -284,7 +284,9 @@ class PydanticAgentDriver(LaterAnswers):
         answers = [each for each in run.all_messages() if each.kind == "response" and each.run_id == run.run_id]
         failure = _as_failure(error, self.name)
         ends_run = isinstance(error, (UnexpectedModelBehavior, UsageLimitExceeded))
-        is_told = (ends_run or not _is_of_model(error)) and getattr(failure, "kind", "") != INTERRUPTED
+        # A run asks its model once: behind a whole answer it is another one that a hook or a validator has asked.
+        is_behind = ends_run or not _is_of_model(error) or all(each.state == "complete" for each in answers)
+        is_told = is_behind and getattr(failure, "kind", "") != INTERRUPTED
         if not (answers and is_told and isinstance(failure, DriverError)) or (reads_again and failure.transient):
             raise error
         text = redact(error.message) if ends_run else str(failure)  # its own text can hold the whole answer

@@ -10,7 +10,7 @@ import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import AgentRunResult, RunContext
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import AgentRunError, IncompleteToolCall, RunCancelled
+from pydantic_ai.exceptions import AgentRunError, IncompleteToolCall, ModelHTTPError, RunCancelled
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
@@ -201,6 +201,36 @@ def test_what_a_hook_raises_behind_the_end_of_a_run_fails_the_execution(end: Any
     assert record.status == "failed"
     assert kind.__name__ in str(record.errors) or "not this output" in str(record.errors)
     assert record.final_response != "done"
+
+
+@pytest.mark.parametrize("place", ["hook", "validator"])
+def test_no_answer_is_paid_for_ever_behind_which_another_model_is_away(place: str) -> None:
+    asked: list[int] = []
+
+    def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(len(messages))
+        return ModelResponse([TextPart("done")])
+
+    def away(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise ModelHTTPError(503, "judge", "what it has said")
+
+    async def judge(output: str) -> str:
+        return (await PydanticAgent(FunctionModel(away), name="judge").run(output)).output
+
+    class Judging(AbstractCapability[Any]):
+        async def after_run(self, ctx: RunContext[Any], *, result: AgentRunResult[Any]) -> AgentRunResult[Any]:
+            return replace(result, output=await judge(result.output))
+
+    hooks = [Judging()] if place == "hook" else []
+    agent = PydanticAgent(FunctionModel(say), name="judged", capabilities=[*hooks, CeleryDurability()])
+    if place == "validator":
+        agent.output_validator(judge)
+    with submitted(agent) as (bench, session):
+        bench.run(session)
+        record, used = bench.record(session), bench.execution(session).usage
+        assert (record.status, record.stop_reason) == ("failed", "retry_limit")
+        assert len(asked) == used.requests == bench.settings.driver_attempts
+        assert "what it has said" not in str(record.errors)
 
 
 def test_an_agent_that_a_tool_runs_and_that_cancels_itself_is_a_failed_call() -> None:
