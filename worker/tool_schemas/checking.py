@@ -197,7 +197,8 @@ def find_unusable(schema: Mapping[str, Any]) -> str | None:
     parts = [(root, empty_registry().with_contents([(known["$id"], known)]).resolver_with_root(root))]
     while parts:
         part, resolver = parts.pop()
-        if isinstance(part.contents, Mapping) and (problem := _describe_unusable(part.contents, resolver)) is not None:
+        rules: Mapping[str, Any] = {} if isinstance(part.contents, bool) else part.contents
+        if (problem := _describe_unusable(rules, resolver)) is not None:
             return problem
         parts += [(each, resolver.in_subresource(each)) for each in part.subresources()]
     return None
