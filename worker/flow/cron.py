@@ -76,7 +76,7 @@ def _iterate(cron: str, after: datetime) -> Iterator[datetime]:
     try:
         # Times of a schedule have no fraction of a second, which the library would drop.
         # A range of one value is that value, also with a step; the library would go on from it to the end.
-        yield from _Times(re.sub(r"\b(\w+)-\1/\d+\b", r"\1", cron), after.replace(microsecond=0))
+        yield from _Times(re.sub(r"\b(\w+)-\1/0*[1-9]\d*\b", r"\1", cron), after.replace(microsecond=0))
     except (CronSimError, ValueError) as error:  # also a number of more digits than Python reads
         fields = "minute, hour, day of the month, month and day of the week, with the second in front if there are six"
         advice = f"{str(error).lower()}; give {fields}, such as '0 2 * * *'."

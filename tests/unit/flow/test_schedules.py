@@ -122,6 +122,7 @@ def test_templates_tell_the_slot_in_its_zone() -> None:
     ("given", "field", "advice"),
     [
         ({"cron": "0 0 30 2 *"}, "cron", "never fires"),
+        ({"cron": "46-46/0 * * * *"}, "cron", "bad minute"),
         ({"cron": f"1-{'9' * 5000} * * * *"}, "cron", "give minute, hour"),
         ({"cron": "0 0 31 4,6 *"}, "cron", "never fires"),
         ({"cron": "61 * * * *"}, "cron", "bad minute"),
