@@ -59,9 +59,15 @@ def spent(client: AgentClient, name: str) -> dict[str, float]:
     return {each.value: round(each.usd, 6) for each in status.spent}
 
 
+def set_cap(client: AgentClient, cap: SpendCap, by: str | None = None) -> None:
+    """Set a cap of which the worker has heard before its next job: it is told at once, and hears when it has a moment."""
+    client.caps.set(cap, by=by)
+    assert client.submit("other", "1").result(timeout=30).status == "completed"
+
+
 def test_no_more_is_spent_than_the_cap_and_the_calls_in_flight(lab: Lab, client: AgentClient) -> None:
+    set_cap(client, SpendCap("all", usd=1, per="month", agent="spender"), by="ann")
     before = bill(lab)
-    client.caps.set(SpendCap("all", usd=1, per="month", agent="spender"), by="ann")
     jobs = [client.submit("spender", "3") for _ in range(20)]
     wait_until(lambda: client.waiting().count(WaitingFor.SPEND_CAP) == len(jobs) - ended(client, jobs), "they wait", 60)
     in_flight = SLOTS * PRICE
@@ -95,7 +101,7 @@ def ended(client: AgentClient, jobs: list[Any]) -> int:
 
 
 def test_each_customer_has_an_amount_of_its_own(client: AgentClient) -> None:
-    client.caps.set(SpendCap("customers", usd=0.2, per="month", label="customer", values={"acme": 100}))
+    set_cap(client, SpendCap("customers", usd=0.2, per="month", label="customer", values={"acme": 100}))
     jobs = {
         name: [client.submit("spender", "2", labels={"customer": name}) for _ in range(4)] for name in ("acme", "b")
     }
