@@ -19,6 +19,11 @@ def bench_of(driver: LaterDriver) -> Bench:
     return Bench(Agent("report", driver=driver, completion_window="8h"), driver_attempts=3)
 
 
+def away() -> None:
+    """A look at a job whose provider cannot be reached."""
+    raise LOST_REPLY
+
+
 def test_no_more_answers_are_paid_that_cannot_be_used_than_are_asked_for_at_once() -> None:
     driver = LaterDriver()
     bench = bench_of(driver)
@@ -46,9 +51,6 @@ def test_a_job_whose_provider_is_away_for_good_is_given_up_behind_its_window() -
     session = bench.submit()
     bench.step(session)
 
-    def away() -> None:
-        raise LOST_REPLY
-
     driver.looking = away
     bench.clock.go_on(8 * HOUR)
     outcome = bench.step(session)
@@ -69,9 +71,6 @@ def test_a_look_that_fails_long_behind_the_window_loses_no_answer() -> None:
     session = bench.submit()
     bench.step(session)
     driver.finish("done")
-
-    def away() -> None:
-        raise LOST_REPLY
 
     driver.looking = away
     bench.clock.go_on(48 * HOUR)  # its session was held, or there was no worker

@@ -104,12 +104,17 @@ def test_no_spelling_of_this_machine_is_reached(new_poster: Any, new_listener: A
     assert listener.accepted == 0
 
 
+def resolve_to(monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str) -> None:
+    """Let every name have these addresses."""
+    answers = [(socket.AF_INET, 1, 6, "", (address, port)) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
+
+
 def test_a_name_with_one_address_inside_is_refused(
     new_poster: Any, new_listener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = new_listener(answering(b"HTTP/1.1 204 No Content\r\n\r\n"))
-    answers = [(socket.AF_INET, 1, 6, "", (address, listener.port)) for address in ("93.184.216.34", "127.0.0.1")]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
+    resolve_to(monkeypatch, listener.port, "93.184.216.34", "127.0.0.1")
     with pytest.raises(WebhookFailed, match=r"127\.0\.0\.1, which is not a public address"):
         post(new_poster(AllowedNetworks()), f"http://example.com:{listener.port}/")
     assert listener.accepted == 0
@@ -138,8 +143,7 @@ def test_an_address_that_takes_no_connection_leaves_the_next_one(
 ) -> None:
     """As `localhost`, which many machines know as ::1 first."""
     listener = new_listener(answering(b"HTTP/1.1 204 No Content\r\n\r\n"))
-    answers = [(socket.AF_INET, 1, 6, "", (address, listener.port)) for address in ("127.0.0.2", "127.0.0.1")]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
+    resolve_to(monkeypatch, listener.port, "127.0.0.2", "127.0.0.1")
     post(new_poster(AllowedNetworks.parse("hooks.example")), f"http://hooks.example:{listener.port}/")
     assert listener.accepted == 1
 
