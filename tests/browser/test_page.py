@@ -260,8 +260,11 @@ def test_older_sessions_that_arrive_after_another_filter_was_chosen_are_left_out
     page.route("**/v1/sessions?*", answer)
     page.goto(f"{served.url}/sessions?agent=support")
     older = page.get_by_role("button", name="Older sessions")
+    older.focus()
     with page.expect_request("**/v1/sessions?*cursor=older*"):
-        older.click()
+        page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(older).to_be_focused()
     page.get_by_role("combobox", name="Agent").select_option("research")
     expect(page.get_by_role("link", name="Thanks, research")).to_have_count(1)
     [(route, response)] = held

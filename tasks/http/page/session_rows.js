@@ -22,8 +22,8 @@ export function useSessions({ agent, status, label }) {
   const wanted = `${agent} ${status} ${label}`;
   const [kept, setKept] = useState(() =>
     history.state !== null && left.wanted === wanted ? left : { order: [], byId: new Map(), cursor: null });
-  const [isReadingOlder, setReadingOlder] = useState(false);
   const [olderProblem, setOlderProblem] = useState(null);
+  const asked = useRef(null); // of which list an older page is on its way
   const query = { agent, status, label, limit: PAGE };
   const polled = usePolled((signal) => get("v1/sessions", query, signal), [wanted], 3);
   useLayoutEffect(() => kept === left && scrollTo(0, history.state), []);
@@ -43,27 +43,26 @@ export function useSessions({ agent, status, label }) {
   const rows = useMemo(() => (isRead ? kept.order.map((id) => kept.byId.get(id)) : []), [kept, isRead]);
   const showNewer = () => setKept((before) => ({ ...before, order: [...new Set([...fresh, ...before.order])] }));
   const readOlder = async () => {
-    setReadingOlder(true);
+    if (asked.current === wanted) return; // pressed again, or the key is held down
+    asked.current = wanted;
     try {
       const page = await get("v1/sessions", { ...query, limit: OLDER, cursor: kept.cursor });
       setOlderProblem(null);
       setKept((before) => {
-        if (before.wanted !== wanted) return before; // another list is shown
+        if (before.wanted !== wanted || before.cursor !== kept.cursor) return before; // another list is shown
         const byId = new Map([...before.byId, ...page.sessions.map((each) => [each.session_id, each])]);
         const order = [...new Set([...before.order, ...page.sessions.map((each) => each.session_id)])];
         return { wanted, order, byId, cursor: page.cursor };
       });
     } catch (problem) {
       setOlderProblem(problem);
-    } finally {
-      setReadingOlder(false);
-    }
+    } finally { asked.current = null; }
   };
   // What should be on the newest page and is not: it has another status by now, or was deleted.
   const end = polled.value?.cursor ? polled.value.sessions.at(-1)?.updated_at : "";
   const isGone = (row) => polled.value && row.updated_at > end && !fresh.includes(row.session_id);
   return {
-    isGone, rows, isRead, isReadingOlder, showNewer, readOlder, refresh: polled.refresh,
+    isGone, rows, isRead, showNewer, readOlder, refresh: polled.refresh,
     newer: isRead ? fresh.filter((id) => !kept.order.includes(id)).length : 0,
     hasOlder: isRead && kept.cursor !== null,
     problem: polled.problem ?? olderProblem,

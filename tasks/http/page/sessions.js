@@ -77,8 +77,8 @@ export function Sessions({ query }) {
         <${Head} columns=${[[all], ["Session"], ["Status, and why"], ...NUMBERS]} />
         <${Chunks} as="tbody" role="rowgroup" columns="7" guess=${56} items=${rows} draw=${drawRow} />
       </table>`}
-    ${list.hasOlder && html`<div class="part actions"><button class="button" type="button" onClick=${list.readOlder}
-      disabled=${list.isReadingOlder}>Older sessions</button></div>`}`;
+    ${list.hasOlder && html`<div class="part actions"><button class="button" type="button" onClick=${list.readOlder}>
+      Older sessions</button></div>`}`;
 }
 
 function headline(waiting, rows, list, isFiltered) {
