@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from .state.execution.usage import InferenceUsage
+
+NAME_CHARS: Final = 200
+"""The most of a name or an id that a model made up: a receiver drops a span that is too large, and those beside it."""
 
 
 def derive_trace_id(execution_id: str) -> int:

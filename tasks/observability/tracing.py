@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from ...worker.engine.outcome import Done, Moved, NothingToDo, Outcome, Parked, RetryLater, TakenOver, Waiting
 from ...worker.engine.services import StepObserver, new_records
 from ...worker.errors import MissingExtra
-from ...worker.spans import derive_root_span_id, derive_trace_id, usage_attributes
+from ...worker.spans import NAME_CHARS, derive_root_span_id, derive_trace_id, usage_attributes
 from ...worker.state.execution.execution import ExecutionState
 from ...worker.state.execution.inference import InferenceResponse
 
@@ -172,7 +172,8 @@ class Tracing(StepObserver):
     def _start_child(self, run: Run, name: str, kind: Any, started_ns: int, attributes: Mapping[str, Any]) -> Any:
         opened = self._open.get(run.claim.id)
         parent = self._trace.set_span_in_context(opened.span) if opened is not None else self._root_context(run)
-        return self._tracer.start_span(name, parent, kind, attributes, start_time=started_ns)
+        cut = {key: value[:NAME_CHARS] if isinstance(value, str) else value for key, value in attributes.items()}
+        return self._tracer.start_span(name[:NAME_CHARS], parent, kind, cut, start_time=started_ns)
 
     def _end(self, span: Any, at_ns: int, error: str) -> None:
         if error:

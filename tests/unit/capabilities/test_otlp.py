@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import StatusCode
 
 from celery_agents.worker.capabilities import OtlpSink, Trace, TraceEvent, TraceStatus
-from celery_agents.worker.spans import derive_root_span_id, derive_span_id
+from celery_agents.worker.spans import NAME_CHARS, derive_root_span_id, derive_span_id
 from celery_agents.worker.state import FrozenDict
 
 from support.states import NOON, at
@@ -91,6 +91,15 @@ def test_what_the_spans_say() -> None:
         "celery_agents.stop_reason": "error_forbade", "celery_agents.steps": 2, "celery_agents.cost_usd": 0.5,
         "gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 4,
     }  # fmt: skip
+
+
+def test_a_name_that_a_model_made_up_is_cut() -> None:
+    """A span larger than its receiver takes is dropped with all that is sent beside it."""
+    tool, model = sent(
+        TRACE, TOOL.model_copy(update={"name": "t" * 2**20}), MODEL.model_copy(update={"name": "m" * 2**20})
+    )
+    assert max(len(str(each)) for span in (tool, model) for each in (span.name, *span.attributes.values())) < 500
+    assert tool.attributes["gen_ai.tool.name"] == "t" * NAME_CHARS
 
 
 def test_what_is_not_known_is_left_out_or_0() -> None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import MissingExtra
-from ...spans import derive_root_span_id, derive_span_id, usage_attributes
+from ...spans import NAME_CHARS, derive_root_span_id, derive_span_id, usage_attributes
 from ...state.execution.usage import InferenceUsage
 from ...state.values.frozen import FrozenDict, thaw
 from .trace import MODEL_CALL, Trace, TraceEvent, TraceStatus
@@ -71,10 +71,10 @@ class OtlpSink:
             raise ConnectionError("the spans were not taken")
 
     def _span_of(self, trace: Trace, event: TraceEvent) -> Any:
-        is_model = event.type == MODEL_CALL
+        is_model, said = event.type == MODEL_CALL, event.name[:NAME_CHARS]
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat" if is_model else "execute_tool",
-            "gen_ai.request.model" if is_model else "gen_ai.tool.name": event.name,
+            "gen_ai.request.model" if is_model else "gen_ai.tool.name": said,
             "celery_agents.step": event.step,
             "celery_agents.outcome": event.status,
         }
@@ -83,7 +83,7 @@ class OtlpSink:
             attributes |= usage_attributes(InferenceUsage.from_dict(dict(usage)))
         attributes |= _payload_attributes(event.payload)
         ids = (derive_span_id(event.id), derive_root_span_id(trace.execution_id, trace.retries))
-        name = f"{attributes['gen_ai.operation.name']} {event.name}".strip()
+        name = f"{attributes['gen_ai.operation.name']} {said}".strip()
         return _span(trace, name, ids, attributes, (event.started_at, event.ended_at), event.status == "error")
 
     def _root_of(self, trace: Trace) -> Any:
