@@ -78,6 +78,22 @@ def test_a_step_that_no_message_can_name_is_parked_and_not_published_for_ever(
     assert bench.due() is None
 
 
+@pytest.mark.parametrize("fields", [{"step": "x"}, {"held": "nan"}, {"retries": "x"}])
+def test_a_damaged_session_whose_sweep_has_died_is_parked_by_a_later_one(
+    bench: Bench, fields: dict[str, object]
+) -> None:
+    corrupt(bench, **fields)
+    bench.make_due()
+    bench.spy.lose("sweep.pass")
+    with pytest.raises(StoreUnavailable):
+        sweep(bench)
+    assert bench.due() is not None
+    bench.make_due()
+    assert sweep(bench) == ()
+    assert "control fields" in reasons(bench)[bench.session]
+    assert bench.due() is None
+
+
 @pytest.mark.parametrize("step", ["\u00b2", "9" * 5_000, "-1", "x"])
 def test_a_parked_session_with_garbage_for_its_step_ends_with_the_retention(database: Database, step: str) -> None:
     bench = Bench(database)

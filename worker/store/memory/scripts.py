@@ -67,7 +67,7 @@ class _Sweep:
         numbers = [_count(b"0" if number is None else number) for number in (retries, legs)]
         if execution is not None and None in (_count(step), *numbers, _time(b"0" if held is None else held)):
             self.broken.append(sid)
-            self.run(("ZREM", self.due, sid))
+            self._look_again(sid, self.now + self.wait)
             return True
         if execution is None or phase == b"end":
             self.run(("ZREM", self.due, sid))

@@ -54,7 +54,7 @@ for i = 1, count do
   if f.err or (f[1] and not (tonumber(f[2]) and tonumber(f[7] or '0') and tonumber(f[10] or '0')
       and held and held >= 0 and held <= last)) then
     broken[#broken + 1] = sid  -- one session's damage must not keep the others from being looked at
-    redis.call('ZREM', KEYS[1], sid)
+    redis.call('ZADD', KEYS[1], 'XX', now + wait, sid)  -- a sweep that dies before it parks the session leaves it due
   elseif (not f[1]) or f[4] == 'end' then
     redis.call('ZREM', KEYS[1], sid)
   elseif (f[3] or '') == ARGV[11 + 2 * i] then  -- another claim is of now, and its lease is not among the keys
