@@ -32,6 +32,13 @@ def test_an_option_that_cannot_be_used_is_refused_before_anything_is_sent(url: s
         make_pool(f"{url}?{option}", timeout_seconds=2)
 
 
+@pytest.mark.parametrize("url", ["rediss://host/0", "rediss+sentinel://one,two/mymaster/0"])
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])
+def test_a_file_of_tls_that_is_missing_is_named(url: str, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option} names /nowhere.pem, which is not there"):
+        make_pool(f"{url}?{option}=/nowhere.pem", timeout_seconds=2)
+
+
 @pytest.mark.parametrize("url", URLS)
 def test_other_options_are_those_of_the_connections(url: str) -> None:
     pool = make_pool(f"{url}?socket_timeout=7&protocol=2", timeout_seconds=2, max_connections=5)

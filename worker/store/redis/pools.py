@@ -6,6 +6,7 @@ redis-py's own retries are off: after a lost reply they would do something twice
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -27,6 +28,8 @@ _OWN_OPTIONS: Final = {
     "protocol": "2", "encoding": "utf-8", "encoding_errors": "strict", "decode_responses": "", "parser_class": "",
     "retry": "", "retry_on_error": "",
 }  # fmt: skip
+# OpenSSL does not say which of them it has not found.
+_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _TIME_LIMITS: Final = ("socket_timeout", "socket_connect_timeout")
 _LONGEST_SECONDS: Final = 86_400.0
 _ConnectionPool: Final[Any] = ConnectionPool
@@ -73,7 +76,7 @@ def _parse_url(url: str) -> dict[str, Any]:
     """redis-py's options of a URL.
 
     Raises:
-        ValueError: It is none, or an option would change what Redis answers, or how often it is asked.
+        ValueError: It is none, a file of it is missing, or an option would change what Redis answers, or how often.
     """
     given: dict[str, Any] = _connection.parse_url(url)
     if own := sorted(name for name in _OWN_OPTIONS & given.keys() if str(given[name]) != _OWN_OPTIONS[name]):
@@ -81,6 +84,9 @@ def _parse_url(url: str) -> dict[str, Any]:
     for name in _TIME_LIMITS:
         if not 0 < given.get(name, 1) <= _LONGEST_SECONDS:
             raise ValueError(f"{name} must be more than 0 and at most {_LONGEST_SECONDS:.0f} s")
+    for name in _FILES:
+        if (path := given.get(name)) and not os.access(path, os.R_OK):
+            raise ValueError(f"{name} names {path}, which is not there, or which this user may not read")
     return given
 
 
