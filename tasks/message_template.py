@@ -51,6 +51,7 @@ def message_options(settings: Settings, ref: StepRef, published_ms: int) -> dict
         "queue": _queue_for(settings, ref.queue),
         "serializer": "json",
         "ignore_result": True,
+        "soft_time_limit": None,  # that of the task is for workers
         "headers": {PUBLISHED_HEADER: published_ms, **({LANE_HEADER: ref.lane} if ref.lane else {})},
     }
 

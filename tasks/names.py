@@ -18,14 +18,16 @@ TURN: Final = "*"
 """What a message names in place of its lane when it is for the step whose share is next."""
 
 
-def sent_to(queue: str) -> Any:
+def sent_to(queue: str, soft_time_limit: float | None = None) -> Any:
     """The option `on_bound` of a task whose messages go to this queue unless their sender names another.
+
+    Limits of the user's app would go into each message, and workers take none that has limits.
 
     Celery 5.7 warns of each task that has the option `queue`; the other way, routes, are settings of the user's app.
     """
 
     def on_bound(task: Any, app: Any) -> None:
         app.Task.on_bound.__func__(task, app)  # of a base class of the user's
-        task.queue = queue
+        task.queue, task.time_limit, task.soft_time_limit = queue, None, soft_time_limit
 
     return classmethod(on_bound)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from celery import Celery, Task
 from celery.app.task import Context
@@ -24,6 +24,8 @@ from .step_message import MalformedStep, read_step
 log = logging.getLogger(__name__)
 
 _PAYLOAD_CHARS = 2000
+# A soft limit, which a task without one has from its pool, would be an error of the agent. Celery takes no 0.
+_NEVER_SECONDS: Final = 10.0**9
 
 
 def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None:
@@ -31,7 +33,7 @@ def register_step(app: Celery, settings: Settings, runtime: LazyRuntime) -> None
     # Celery's limits, retries and results are off: the engine has its own, which survive a worker.
     options: dict[str, Any] = {
         "ignore_result": True, "acks_late": True, "typing": False, "max_retries": 0,
-        "on_bound": sent_to(settings.queue), "bind": True, "store_errors_even_if_ignored": False,
+        "on_bound": sent_to(settings.queue, _NEVER_SECONDS), "bind": True, "store_errors_even_if_ignored": False,
         "shared": False,  # as of the control tasks: Celery gives shared ones to each app of the process
         "throws": (ExecutionFailed,),  # an agent that fails is no error of the worker: no traceback in its log
     }  # fmt: skip

@@ -189,7 +189,8 @@ def test_the_redis_broker_of_a_project_is_the_store_and_agents_are_found_in_the_
 @pytest.mark.parametrize(
     ("pool", "options"),
     [
-        ("threads", ()), ("custom", ("--disable-prefetch",)),
+        ("threads", ()),
+        pytest.param("custom", ("--disable-prefetch",), marks=pytest.mark.long),
         pytest.param("custom", (), marks=pytest.mark.long),
         pytest.param("threads", ("--disable-prefetch",), marks=pytest.mark.long),
     ],
@@ -390,6 +391,32 @@ def test_a_prefork_worker_writes_json_in_its_children_and_stops_what_is_revoked(
     worker.wait_for_text("succeeded in")
     told = [json.loads(line) for line in worker.text().splitlines() if "succeeded in" in line]
     assert [job.execution_id in line["message"] for line in told] == [True]
+
+
+def test_time_limits_of_a_projects_tasks_are_in_no_message_and_the_soft_one_ends_no_step(
+    tmp_path: Path, redis_url: str, running: Callable[..., Process]
+) -> None:
+    limits = "task_time_limit=60, task_soft_time_limit=1, timezone="
+    files = {
+        "proj/agents.py": AGENTS.replace("sleep(30)", "sleep(2)"),
+        "proj/celery.py": EXISTING["proj/celery.py"].replace("timezone=", limits),
+    }
+    project = Project(tmp_path / "existing", {**EXISTING, **files}, {"PROJ_BROKER": redis_url})
+    project.env["CELERY_AGENTS_STICKY_SECONDS"] = "0"
+    running(project.celery("-A", "proj", "worker", "-P", "prefork", "-c", "1", "-l", "INFO", "-Q", QUEUES))
+    client = AgentClient(redis_url)
+    client.wait_for_agent("clerk")
+    said = project.python(
+        "from celery_agents import AgentClient; from proj.celery import app\n"
+        "client = AgentClient(app=app)\n"
+        "jobs = [client.submit('clerk', text) for text in ('look it up', 'slow')]\n"
+        "app.tasks['celery_agents.submit']\n"  # Celery takes the options of a task that it knows
+        "app.send_task('celery_agents.submit', ('clerk', 'look'), {'session_id': 'by-name'})\n"
+        "print([str(job.result(timeout=20).status) for job in jobs])\n"
+    )
+    assert said.strip() == "['completed', 'completed']"
+    ended(client, "by-name")
+    assert client.store.housekeeping.list_dead(5) == []
 
 
 def test_each_message_of_an_entry_of_beat_makes_one_job_and_a_refused_entry_is_in_the_dead_list(

@@ -112,7 +112,7 @@ def test_parked_sessions_and_quarantined_messages_are_named_until_they_are_dealt
 def test_settings_of_an_existing_app_that_conflict_are_named(redis_url: str, tmp_path: Path, doctor: Doctor) -> None:
     conflicting = (
         "worker_pool='gevent', accept_content=['pickle'], task_time_limit=60, task_default_rate_limit='10/m', "
-        "worker_send_task_events=False, timezone="
+        "worker_send_task_events=False, task_compression='gzip', task_protocol=1, timezone="
     )
     for name, text in EXISTING.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -122,7 +122,8 @@ def test_settings_of_an_existing_app_that_conflict_are_named(redis_url: str, tmp
     assert code == 1
     assert {name: found[name]["level"] for name in found if name.startswith(("worker_", "accept", "task_"))} == {
         "worker_pool": "fail", "accept_content": "fail", "task_time_limit": "warn",
-        "task_default_rate_limit": "warn", "worker_send_task_events": "warn",
+        "task_default_rate_limit": "warn", "worker_send_task_events": "warn", "task_compression": "fail",
+        "task_protocol": "fail",
     }  # fmt: skip
     assert found["clerk here"]["level"] == "ok"
 

@@ -98,17 +98,15 @@ def _examine_limits(conf: Any, settings: Settings) -> Iterator[Finding]:
     """Settings that keep steps from being taken, decoded or finished."""
     if "json" not in conf.accept_content and "application/json" not in conf.accept_content:
         yield Finding.fail("accept_content", ", ".join(map(str, conf.accept_content)), "steps are JSON: add it")
-    limits = [limit for limit in (conf.task_time_limit, conf.task_soft_time_limit) if limit]
-    if limits and min(limits) < settings.step_timeout_seconds:
+    if conf.task_time_limit and conf.task_time_limit < settings.step_timeout_seconds:
         advice = f"raise it beyond CELERY_AGENTS_STEP_TIMEOUT_SECONDS ({settings.step_timeout_seconds:.0f})"
-        yield Finding.warn("task_time_limit", f"{min(limits)} s: with prefork it kills long steps", advice)
+        yield Finding.warn("task_time_limit", f"{conf.task_time_limit} s: with prefork it kills long steps", advice)
     if conf.task_default_rate_limit:
         advice = "unset it, or steps wait for their turn"
         yield Finding.warn("task_default_rate_limit", str(conf.task_default_rate_limit), advice)
 
 
 def _examine_switches(conf: Any) -> Iterator[Finding]:
-    """Settings that are on or off."""
     if not conf.worker_send_task_events:
         advice = "set it, or start workers with --task-events: Flower shows nothing without"
         yield Finding.warn("worker_send_task_events", "off", advice)
@@ -118,6 +116,8 @@ def _examine_switches(conf: Any) -> Iterator[Finding]:
     if conf.task_compression:
         advice = "unset it: workers take no compressed messages, which may hold more than a worker's memory"
         yield Finding.fail("task_compression", str(conf.task_compression), advice)
+    if conf.task_protocol != 2:
+        yield Finding.fail("task_protocol", str(conf.task_protocol), "unset it: workers take messages of protocol 2")
     if conf.task_always_eager:
         advice = "unset it: nobody carries out what is submitted"
         yield Finding.fail("task_always_eager", "on", advice)
