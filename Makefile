@@ -64,7 +64,7 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed-dev
 	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk --ignore=tests/browser -n 5 --dist worksteal -m "not alone and not long" $(ARGS)
-	$(PYTEST) $$(grep -rlE --include='test_*.py' 'mark\.alone' tests) -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
+	$(PYTEST) $$(grep -rlE --include='test_*.py' 'mark\.alone' tests) -m "alone and not long" -n 3 $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
 
 # Needs Node.js; npm brings the official client of AG-UI. Without them the tests say what is missing.
 test-browser: $(VENV)/installed-dev

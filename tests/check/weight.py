@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when it is run by itself
 
@@ -90,7 +90,7 @@ def step_hops() -> Hops:
     from support.engine import Bench
 
     @tool(effect="keyed")
-    def pay(amount: int, ctx: Any) -> str:
+    def pay(amount: int) -> str:
         """Pay."""
         return str(amount)
 

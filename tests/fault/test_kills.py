@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.slow]
 
 
 def test_a_worker_killed_at_a_few_points_costs_seconds_and_nothing_else(tmp_path: Path) -> None:
-    points = ("c1", "c3", "c5", "c7")
+    points = ("c3", "c5")
     verdict = kill_everywhere(tmp_path / "lab", 1, 5, separate=False, timeout=300, points=points)
     assert not verdict.violations, str(verdict)
     assert not verdict.vacuous(f"killed_{p}_{tool}" for p, tool in combinations(separate=False, points=points))

@@ -10,7 +10,7 @@ from fault.sim.turns import MUTANTS, explore, explore_apart
 
 
 @pytest.mark.parametrize("play", [explore, explore_apart], ids=["one Redis", "a broker of its own"])
-@pytest.mark.parametrize("every", [397, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("every", [797, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_in_every_interleaving_each_step_is_run(every: int, play: Any) -> None:
     count = 0
     for strikes, violations in play(every):

@@ -185,7 +185,7 @@ def test_a_subagent_asks_by_its_parents_rules_and_the_person_at_the_root_decides
     assert effects(lab) == {"yes": 1}
 
 
-@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("separate", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_client_killed_after_it_has_answered_a_childs_question_costs_time_only(
     tmp_path: Path, separate: bool
 ) -> None:

@@ -145,6 +145,7 @@ def test_workers_that_are_killed_let_no_more_run_and_lose_nothing(tmp_path: Path
         kill_workers_under_a_limit(lab, kills)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_rabbitmq() is None, reason=RABBITMQ_MISSING)
 def test_workers_that_are_killed_let_no_more_run_and_lose_nothing_where_rabbitmq_is_the_broker(tmp_path: Path) -> None:
     rabbitmq = RabbitmqServer(tmp_path / "rabbitmq")

@@ -33,7 +33,7 @@ needs_sentinel = pytest.mark.skipif(find_sentinel() is None, reason=SENTINEL_MIS
 
 @needs_sentinel
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize("replicas", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_jobs_survive_the_loss_of_the_primary(tmp_path: Path, replicas: int) -> None:
     env = {"CELERY_AGENTS_REPLICAS": str(replicas)}
     with FailoverLab(tmp_path / "lab", group={"down_after_ms": 500}, env=env) as lab:

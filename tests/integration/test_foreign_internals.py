@@ -145,7 +145,10 @@ def facts(client: redis.Redis) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("environment", "case"), [(case, case) for case in CASES], indirect=["environment"], ids=identify
+    ("environment", "case"),
+    [pytest.param(case, case, marks=pytest.mark.long if n % 3 else ()) for n, case in enumerate(CASES)],
+    indirect=["environment"],
+    ids=identify,
 )
 def test_a_job_completes_without(
     case: Renamed,

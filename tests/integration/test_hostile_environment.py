@@ -66,7 +66,7 @@ def test_a_job_is_done_in_each_pool_with_the_store_s_redis_as_broker(
     assert doctor.returncode == 0, doctor.stdout + doctor.stderr
 
 
-@pytest.mark.parametrize("settings_module", ["another.settings", "shop_settings"])
+@pytest.mark.parametrize("settings_module", [pytest.param("another.settings", marks=pytest.mark.long), "shop_settings"])
 def test_a_django_project_around_us_is_not_imported(
     settings_module: str,
     hostile: dict[str, str],

@@ -162,7 +162,7 @@ def test_a_session_without_the_label_is_nobodys(lab: Lab, acme: httpx.Client) ->
     assert acme.get(f"/v1/sessions/{job.session_id}").status_code == 404
 
 
-@pytest.mark.parametrize("kind", ["label", "session"])
+@pytest.mark.parametrize("kind", [pytest.param("label", marks=pytest.mark.long), "session"])
 def test_a_stream_ends_when_its_token_does_not_reach_the_session_any_more(
     lab: Lab, served: ServeProcess, acme: httpx.Client, kind: str
 ) -> None:

@@ -44,9 +44,9 @@ def paid(played: Stage, text: str) -> int:
     ("agent", "watched"),
     [
         ("chat", "from its beginning"),
-        ("chat", "later"),
+        pytest.param("chat", "later", marks=pytest.mark.long),
         ("chat", "never"),
-        ("teller", "from its beginning"),
+        pytest.param("teller", "from its beginning", marks=pytest.mark.long),
         ("teller", "later"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-LARGE = ("holders", "archive", "rewind", "replicas", "waiting")
+LARGE = ("holders", "archive", "rewind", "replicas", "waiting", "limits")
 """Models that are searched in the long suite, for their size; their mutants are hunted in each."""
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
