@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..worker.drivers.scripted import ScriptedAnswer, ScriptedDriver
+from ..worker.drivers.function import ScriptedAnswer, ScriptedDriver
 
 
 def script(*answers: ScriptedAnswer, repeat_last: bool = False) -> ScriptedDriver:

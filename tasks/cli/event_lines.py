@@ -14,7 +14,6 @@ from .views import one_line, plural
 if TYPE_CHECKING:
     from ...worker.store.event_records import Event
 
-Data = Mapping[str, Any]
 
 _STEP_BEGINS: Final = ("execution_started", "step_recovered", "step_resumed", "step_retried", "execution_resumed")
 _CUT_SHORT: Final = ("length", "content_filter", "error")
@@ -40,7 +39,8 @@ class EventLines:
         """Describe an event in a line, after a label; None when it says nothing to people."""
         self._beginning_ms = self._beginning_ms or event.at_ms
         try:
-            text = _DESCRIPTIONS.get(event.type, _describe_by_name)(event)
+            describe = _DESCRIPTIONS.get(event.type)
+            text = event.type.replace("_", " ") if describe is None else describe(event)
         except _UNREADABLE:
             text = f"{event.type}: its data cannot be read"
         if text is None:
@@ -64,7 +64,7 @@ class EventLines:
         return f"step {event.step}" if event.type in _STEP_BEGINS else None
 
 
-def describe_tools(tools: Iterable[Data]) -> str:
+def describe_tools(tools: Iterable[Mapping[str, Any]]) -> str:
     """List tool calls like `read_file ×3, file_note (error)`, in the order of the first call of each."""
     names = [
         f"{tool['name']}{'' if tool.get('outcome', 'ok') == 'ok' else ' (' + tool['outcome'] + ')'}" for tool in tools
@@ -82,10 +82,6 @@ def _describe_commit(event: Event) -> str:
 def _describe_recovery(event: Event) -> str:
     data = event.data
     return f"step {event.step}: carried on by {data.get('worker', 'another worker')}, attempt {data.get('attempt')}"
-
-
-def _describe_loss(event: Event) -> str:
-    return describe_loss(event.data)
 
 
 def _describe_failed_call(event: Event) -> str:
@@ -108,9 +104,8 @@ def _describe_opened(event: Event) -> str:
 def _describe_closed(event: Event) -> str:
     data = event.data
     what = ANSWERS.get(data.get("verb", ""), data.get("verb", ""))
-    by = f" by {data['by']}" if data.get("by") else ""
     expired = " at its expiry" if event.type == "request_expired" else ""
-    return f"step {event.step}: {data.get('tool', '')} was {what}{by}{expired}"
+    return f"step {event.step}: {data.get('tool', '')} was {what}{_by(event)}{expired}"
 
 
 def _describe_child(event: Event) -> str:
@@ -142,16 +137,9 @@ def _describe_resumed(event: Event) -> str:
     return f"goes on{f' ({cause})' if cause else ''}{f', by {by}' if by else ''}"
 
 
-def _describe_suspended(event: Event) -> str:
-    data = event.data
-    return f"suspended{_by(event)}: {data.get('reason', '')}"
-
-
 def _describe_budget(event: Event) -> str:
-    data = event.data
-    by = f" by {data['by']}" if data.get("by") else ""
-    limits = [f"{name} {limit}" for name, limit in data["budget"].items() if limit is not None]
-    return f"budget changed{by}: {', '.join(limits) or 'no limits'}"
+    limits = [f"{name} {limit}" for name, limit in event.data["budget"].items() if limit is not None]
+    return f"budget changed{_by(event)}: {', '.join(limits) or 'no limits'}"
 
 
 def _clock(at_ms: int) -> str:
@@ -181,15 +169,8 @@ def _describe_end(event: Event) -> str:
 
 def _describe_capability(event: Event) -> str:
     data = event.data
-    return f"step {event.step}: {data.get('type', 'a capability reports')}{_version(data)}"
-
-
-def _version(data: Data) -> str:
-    return f", version {data['version']}" if data.get("version") else ""
-
-
-def _describe_by_name(event: Event) -> str:
-    return event.type.replace("_", " ")
+    version = f", version {data['version']}" if data.get("version") else ""
+    return f"step {event.step}: {data.get('type', 'a capability reports')}{version}"
 
 
 _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
@@ -197,7 +178,7 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "execution_started": lambda event: "started",
     "step_committed": _describe_commit,
     "step_recovered": _describe_recovery,
-    "history_lost": _describe_loss,
+    "history_lost": lambda event: describe_loss(event.data),
     "step_delayed": _describe_delay,
     "step_resumed": lambda event: f"step {event.step}: tried again by {event.data.get('worker', 'a worker')}",
     "model_call_failed": _describe_failed_call,
@@ -211,7 +192,7 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Event], str | None]]] = {
     "queue_released": lambda event: f"the queued messages follow again{_by(event)}",
     "execution_waiting": _describe_waiting,
     "execution_resumed": _describe_resumed,
-    "execution_suspended": _describe_suspended,
+    "execution_suspended": lambda event: f"suspended{_by(event)}: {event.data.get('reason', '')}",
     "budget_changed": _describe_budget,
     "rewound": lambda event: f"rewound to step {str(event.data.get('to', '')).rpartition(':')[2]}",
     "request_opened": _describe_opened,

@@ -59,7 +59,6 @@ def _name(text: str) -> str:
 
 
 def _block(head: str, text: str | None) -> Iterator[str]:
-    """A heading, and the text below it."""
     if text is not None:
         yield head
         yield from (f"{_INDENT}{clean(line)}" for line in text.splitlines())

@@ -264,7 +264,6 @@ def _say(line: str) -> None:
 
 
 def _row(found: FoundRequest) -> list[str]:
-    """A request as a row of the inbox."""
     summary = found.summary
     expires = (
         "" if summary.expires_at_ms is None else f"{_format_time(summary.expires_at_ms)}: {summary.on_expiry.value}"
@@ -289,7 +288,6 @@ def _message_lines(found: FoundRequest) -> list[str]:
 
 
 def _answer_line(result: AnswerResult) -> str:
-    """The reply to an answer for people."""
     return {
         "woken": "answered; the session goes on",
         "recorded": "answered; the session takes it up when it goes on",

@@ -55,7 +55,6 @@ def complete_budget(
 
 
 def _refuse_beyond(agent: str, own: ExecutionBudget, budget: ExecutionBudget) -> None:
-    """Refuse limits above those of the agent."""
     for name in _LIMITS:
         limit, most = getattr(budget, name), getattr(own, name)
         if limit is not None and most is not None and limit > most:

@@ -95,5 +95,4 @@ class ClientConnection:
         return self._queues.describe_unknown(agent) if queue is None else self._notes.describe(agent, queue, labels)
 
     def _now_ms(self) -> int:
-        """Redis's time."""
         return self.store.housekeeping.now_ms()

@@ -120,7 +120,8 @@ class Job:
                 if last is not None and last.type in EXECUTION_ENDS and self._check_ended() and self._is_last(last):
                     return
         except TimeoutError:
-            raise self._not_ended(timeout) from None
+            waited = f"execution {self._execution_id or '(queued)'} has not ended within {timeout or 0:g} s"
+            raise TimeoutError(waited) from None
 
     def result(self, timeout: float | None = None) -> Result:
         """Wait for the end of the execution.
@@ -169,9 +170,6 @@ class Job:
         own = event.data.get("operation") == self.operation_id
         if own and event.type in ("execution_submitted", "message_joined"):
             self._execution_id = event.execution_id
-
-    def _not_ended(self, timeout: float | None) -> TimeoutError:
-        return TimeoutError(f"execution {self._execution_id or '(queued)'} has not ended within {timeout or 0:g} s")
 
     def _check_ended(self) -> bool:
         """Whether a result is stored. An empty batch asks too, since the stream may have lost the event of the end."""

@@ -105,7 +105,6 @@ class Filter:
         return chosen
 
     def _matches(self, header: Header) -> bool:
-        """Whether what the header says matches."""
         return (
             self.status in (None, header.status)
             and self.agent in (None, header.agent)

@@ -331,7 +331,6 @@ def _dumped_deps(agent: Agent[Any, Any], deps: Any) -> Any:
 
 
 def _is_of(message: Message, tag_id: str) -> bool:
-    """Whether a message is an answer of an execution."""
     return message.role is Role.ASSISTANT and message.metadata.get("execution_id") == tag_id
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pydantic import Field
@@ -77,7 +77,8 @@ class Shares:
         weights: Mapping[str, float] = {} if shares is None else shares.weights
         waiting = store.flow.shares_waiting(keys)
         found = (ShareStatus(share, weights.get(share, 1.0), counts) for share, counts in waiting.items())
-        return SharesStatus(shares, tuple(_most_first(found))[:_MOST_SHOWN])
+        most_first = sorted(found, key=lambda each: (-sum(each.waiting.values()), each.share))
+        return SharesStatus(shares, tuple(most_first[:_MOST_SHOWN]))
 
     @verb("DELETE", "/v1/shares", "remove_shares", reads_session=False, part="shares")
     def remove(self) -> bool:
@@ -89,7 +90,3 @@ class Shares:
         self._changed()
         log.info("fair shares were removed")
         return removed
-
-
-def _most_first(found: Iterable[ShareStatus]) -> list[ShareStatus]:
-    return sorted(found, key=lambda each: (-sum(each.waiting.values()), each.share))

@@ -84,7 +84,7 @@ class DeltaFilter:
     def accepts(self, delta: LiveDelta) -> bool:
         """Whether a reader should see the piece."""
         is_answer = bool(delta.call)
-        if is_answer and self._is_committed(delta.execution_id, delta.step):
+        if is_answer and delta.step <= self._committed.get(delta.execution_id, 0):
             return False
         if any(is_void(event, delta) for event in self._void.get((delta.execution_id, delta.step, delta.attempt), ())):
             return False
@@ -100,9 +100,6 @@ class DeltaFilter:
         """Forget the pieces of earlier executions when another one begins."""
         self._ends = {place: end for place, end in self._ends.items() if place[0] == execution_id}
         self._void = {place: events for place, events in self._void.items() if place[0] == execution_id}
-
-    def _is_committed(self, execution_id: str, step: int) -> bool:
-        return step <= self._committed.get(execution_id, 0)
 
 
 def is_void(event: Event, delta: LiveDelta) -> bool:

@@ -223,7 +223,6 @@ class SubmittingVerbs(ClientConnection):
         return applied, queue
 
     def _created(self, submission: Submission, applied: ActionResult, agent: str, queue: str | None) -> Job:
-        """The job of a session that was created."""
         job = self._job_of(submission, applied)
         job.notice = self._describe_wait(agent, queue, submission.labels)
         return job
@@ -356,7 +355,6 @@ class SubmittingVerbs(ClientConnection):
         return self._job_of(submission, self._act(submission.session, submission.operation()))
 
     def _job_of(self, submission: Submission, applied: ActionResult) -> Job:
-        """The job of a message that was added to a session."""
         job = self._make_job(
             submission.session, operation_id=submission.operation_id, execution_id=applied.execution_id
         )

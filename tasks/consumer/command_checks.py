@@ -11,7 +11,16 @@ from kombu.utils.encoding import bytes_to_str
 
 from ..channels import subclass_channels
 from .internals import check_subscriptions
-from .message_checks import InvalidMessage, check_json, check_message, decode_body, describe_fault, parse_element, shown
+from .message_checks import (
+    InvalidMessage,
+    check_json,
+    check_message,
+    decode_body,
+    describe_fault,
+    is_texts,
+    parse_element,
+    shown,
+)
 from .refusals import REMOTE_CONTROL, refusals
 
 LARGEST_COMMAND_BYTES: Final = 256_000
@@ -82,7 +91,7 @@ class CommandChecks:
             if command.get(name) is not None:
                 raise InvalidMessage(f"{name}={shown(command[name])} of a command; name the workers as destination")
         destination = command.get("destination")
-        if destination is not None and not _is_list_of_texts(destination):
+        if destination is not None and not is_texts(destination):
             raise InvalidMessage(f"destination={shown(destination)} of a command is no list of workers")
         if not isinstance(command.get("ticket"), (str, type(None))):
             raise InvalidMessage(f"ticket={shown(command.get('ticket'))} of a command is no text")
@@ -117,7 +126,3 @@ def _check_lengths(value: Any) -> None:
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
             _check_lengths(item)
-
-
-def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in cast("list[Any]", value))

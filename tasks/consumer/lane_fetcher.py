@@ -174,7 +174,6 @@ class LaneFetcher(QueueFetcher):
         return self._written[1]
 
     def _read_taken(self, turn: FetchedElement, reply: Reply) -> list[FetchedElement]:
-        """The messages of the steps that were taken."""
         estimate, taken = float(reply[0]), list[FetchedElement]()
         for lane, entry in zip(reply[1::2], reply[2::2], strict=True):
             try:

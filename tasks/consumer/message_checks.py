@@ -184,7 +184,8 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_texts(value: Any) -> bool:
+def is_texts(value: Any) -> bool:
+    """Tell whether a value is a list of texts."""
     return isinstance(value, list) and all(isinstance(each, str) for each in cast("list[Any]", value))
 
 
@@ -212,7 +213,7 @@ _HEADERS: Final[Mapping[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("eta", "expires"), _is_moment),
     "timelimit": _is_pair_of_limits,
     "ignore_result": lambda value: isinstance(value, bool),
-    "stamped_headers": _is_texts,  # Celery looks each up among the revoked stamps
+    "stamped_headers": is_texts,  # Celery looks each up among the revoked stamps
     "headers": lambda value: isinstance(value, dict),
     "stamps": lambda value: isinstance(value, dict),
 }

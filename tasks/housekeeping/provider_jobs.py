@@ -64,7 +64,6 @@ class JobCleaner:
             log.warning("jobs at providers are cleaned up later: %s", error)
 
     def _able(self) -> set[str]:
-        """The agents whose drivers ask for jobs."""
         return {agent.name for agent in self._agents if hasattr(agent.answering, "clean_job")}
 
     def _clean(self, past: PastJob) -> None:

@@ -57,7 +57,9 @@ def read_task(task: object, field: str, settings: Settings) -> dict[str, Any]:
     options: dict[str, object] = chosen.get("options") or {}
     for name, value in options.items():
         _check_option(name, value, f"{field}.options.{name[:_NAME_SHOWN]}", settings)
-    _check_size(chosen, field)
+    size = len(json.dumps(chosen))
+    if size > _SIGNATURE_BYTES:
+        raise InvalidInput(field, f"{size} bytes", f"a signature may have {_SIGNATURE_BYTES} bytes as JSON.")
     return chosen
 
 
@@ -91,16 +93,6 @@ def _check_queue(queue: object, field: str, settings: Settings) -> None:
         raise InvalidInput(field, queue, advice)
 
 
-def _check_size(signature: dict[str, Any], field: str) -> None:
-    size = len(json.dumps(signature))
-    if size > _SIGNATURE_BYTES:
-        raise InvalidInput(field, f"{size} bytes", f"a signature may have {_SIGNATURE_BYTES} bytes as JSON.")
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_priority(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _HIGHEST_PRIORITY
 
@@ -116,7 +108,7 @@ _CHECKS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     "expires": _SECONDS,
     "time_limit": _SECONDS,
     "soft_time_limit": _SECONDS,
-    "ignore_result": (_is_flag, "give true or false."),
+    "ignore_result": (lambda value: isinstance(value, bool), "give true or false."),
 }
 
 

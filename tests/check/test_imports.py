@@ -36,7 +36,6 @@ HEIGHT = {
     "worker.state.agent_fields": 4,
     "worker.state.agent_parts": 4,
     "worker.state.agent_state": 4,
-    "worker.state.agent_view": 4,
     "worker.state.codec": 5,
     "worker.state": 6,
     "worker.known_secrets": 7,
@@ -86,8 +85,8 @@ ARROWS: Final[Mapping[str, str]] = {
         "worker.flow worker.redaction worker.state worker.store"
     ),
     "tasks.http": (
-        "config tasks.client tasks.observability worker.drivers worker.errors worker.flow worker.known_secrets "
-        "worker.moments worker.requests worker.state worker.store"
+        "config tasks.client tasks.observability worker.capabilities worker.drivers worker.errors worker.flow "
+        "worker.known_secrets worker.moments worker.requests worker.state worker.store"
     ),
     "tasks.local": (
         "config tasks.agent_modules tasks.app tasks.consumer worker.errors worker.known_secrets worker.store"

@@ -110,7 +110,7 @@ def test_a_keyed_call_whose_server_goes_away_after_it_is_unknown(started: list[A
 
 
 @pytest.mark.parametrize("then", [*sorted(FAILING), "HTTP 429"])
-@pytest.mark.parametrize("way", ["hangs up", "HTTP 502"])
+@pytest.mark.parametrize("way", ["hangs up", pytest.param("HTTP 502", marks=pytest.mark.long)])
 def test_a_later_try_that_is_refused_says_nothing_about_an_earlier_one(
     started: list[AmbiguousServer], way: str, then: str
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_call_that_a_dead_worker_had_begun_is_unknown_where_the_server_does_no
     assert isinstance(call_to_the_end(away, "keyed", is_repeated=True), OutcomeUnknown)
 
 
-@pytest.mark.parametrize("effect", ["pure", "keyed", "unsafe"])
+@pytest.mark.parametrize("effect", [pytest.param("pure", marks=pytest.mark.long), "keyed", "unsafe"])
 @pytest.mark.parametrize("way", sorted(FAILING))
 def test_a_call_that_was_refused_at_its_first_try_is_an_error(
     started: list[AmbiguousServer], way: str, effect: str

@@ -1,4 +1,4 @@
-"""A pytest plugin: pydantic as a version could be that lacks what `pydantic_internals` uses."""
+"""A pytest plugin: pydantic as a version could be that lacks what `Internals` uses."""
 
 from __future__ import annotations
 

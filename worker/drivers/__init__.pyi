@@ -1,10 +1,10 @@
 from .answers import Answer as Answer
 from .answers import CallTool as CallTool
 from .function import FunctionDriver as FunctionDriver
+from .function import ScriptedDriver as ScriptedDriver
 from .pricing import TokenPrice as TokenPrice
 from .protocol import AuxiliaryRequest as AuxiliaryRequest
 from .protocol import Delta as Delta
 from .protocol import Driver as Driver
 from .protocol import InferenceRequest as InferenceRequest
 from .pydantic_ai import PydanticAIDriver as PydanticAIDriver
-from .scripted import ScriptedDriver as ScriptedDriver

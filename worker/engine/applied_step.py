@@ -93,7 +93,7 @@ def apply_step(run: Run, now: datetime) -> AppliedStep:
     has_answer = run.obtained.response is not None
     state = run.change_by_hooks(HookPoint.AFTER_STEP, state) if has_answer else state
     state = charge(run, state)
-    if state.status is not None and state.status.is_terminal():
+    if state.execution is not None and state.execution.status.is_terminal():
         return _end_as_hook_decided(run, state, now)
     failure = run.ending.failure
     if run.journal.child_requests:
@@ -138,6 +138,7 @@ def new_signals(execution: ExecutionState, signals: Iterable[StopSignal]) -> lis
 def _with_step(run: Run, now: datetime) -> AgentState:
     if run.obtained.response is None:
         return run.state
+    journal = run.journal
     step = AgentStep.from_inference(
         run.obtained.response,
         [_add_resolutions(run, index) for index in sorted(run.obtained.records)],
@@ -146,10 +147,10 @@ def _with_step(run: Run, now: datetime) -> AgentState:
         step_id=AgentStepId.following(run.ref.execution_id, run.ref.step),
     )
     state = run.state.with_current_step(step, started_at=moment(run.claim.now_ms), now=now)
-    if run.journal.child_requests:
+    if journal.child_requests:
         assert state.execution is not None
         state = state.with_context_and_execution(state.context, charge_children(run, state.execution, reserved=False))
-    return _with_grants(run, state, now) if run.journal.answers else state
+    return _with_grants(run, state, now) if journal.answers else state
 
 
 def _add_resolutions(run: Run, index: int) -> ToolExecution:

@@ -162,6 +162,11 @@ def has_later_result(run: Run, index: int) -> bool:
     return bool(rounds) and rounds[-1].kind is RequestKind.EXTERNAL and not rounds[-1].has_begun
 
 
+def adopt_result(run: Run, index: int, record: CallRecord) -> Run:
+    """Adopt the journaled result of a call, or the record of how it was started."""
+    return run.with_started(index, record) if has_later_result(run, index) else run.with_record(index, record)
+
+
 def has_outside_result(run: Run, index: int) -> bool:
     """Whether the result of this call follows from an answer: that of a service, or the end of a child."""
     rounds = run.journal.requests.get(index)

@@ -44,7 +44,6 @@ class AuxiliaryCalls:
         self._store = services.store
         self._keeper = services.keeper
         self._settings = services.settings
-        self._monotonic = services.monotonic
 
     def ask(self, run: Run, key: str, request: AuxiliaryRequest | str) -> InferenceResponse:
         """The journaled answer of the key, or a new one where the model may still be asked.
@@ -106,7 +105,7 @@ class AuxiliaryCalls:
         execution = charge_children(run, charge_execution(run, run.limited_execution), reserved=True)
         if run.obtained.response is not None:
             execution = execution.with_charge(run.obtained.response.usage, run.obtained.response.cost)
-        now = moment(run.redis_ms(self._monotonic()))
+        now = moment(self._services.redis_ms(run))
         check_budget(execution, now)
         if execution.budget.max_cost is not None and not run.agent.answering.knows_price(run.state.llm_config):
             raise ConfigurationError(f"agent {run.agent.name!r} has max_cost, and its model has no known price")

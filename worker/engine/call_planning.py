@@ -22,6 +22,7 @@ from .asked_calls import (
     Finished,
     ReadyToRun,
     StillOpen,
+    adopt_result,
     classify_call,
     has_later_result,
     has_outside_result,
@@ -66,8 +67,7 @@ class CallPlanner:
             if is_superseded(run, index, record):
                 superseded[index] = raw
             else:
-                later = has_later_result(run, index)
-                run = run.with_started(index, record) if later else run.with_record(index, record)
+                run = adopt_result(run, index, record)
         return self._drop_results(run, superseded) if superseded else run
 
     def _drop_results(self, run: Run, results: Mapping[int, bytes]) -> Run:
@@ -226,7 +226,7 @@ class RecordedResults:
         if not is_idempotent(planned):
             return None
         found = _in_this_step(run, planned) or self._in_earlier_steps(run.execution, planned)
-        return None if found is None else _record_hit(run, planned, found)
+        return None if found is None else record_known(run, planned, found)
 
     def _in_earlier_steps(self, execution: ExecutionState, planned: PlannedCall) -> ToolExecution | None:
         with self._lock:
@@ -284,7 +284,3 @@ def _is_same(one: ToolCall, other: ToolCall) -> bool:
 
 def _key(call: ToolCall) -> str:
     return canonical_digest([call.name, call.args])
-
-
-def _record_hit(run: Run, planned: PlannedCall, found: ToolExecution) -> CallRecord:
-    return record_known(run, planned, found)

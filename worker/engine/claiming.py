@@ -23,8 +23,9 @@ from ..errors import (
 from ..guards import time_left
 from ..moments import moment
 from ..state.execution.budget import ExecutionBudget
-from ..store.records import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect, new_claim_id
+from ..store.records import Claim, Claimed, ClaimResult, NotClaimed, NotClaimedReason, StepRef, Suspect
 from ..store.store import Store
+from ..unique import unique_hex
 from .applied_step import start_execution, without_provider_time
 from .auxiliary_calls import AuxiliaryCalls
 from .charges import read_rejected
@@ -136,7 +137,7 @@ class StepClaimer:
 
     def _claim(self, ref: StepRef, *, alone: bool) -> ClaimResult:
         """Claim; after a lost reply once more with the same id, since that is the same claim."""
-        claim_id = new_claim_id()
+        claim_id = unique_hex()
         try:
             return self._store.steps.claim(ref, claim_id, self._worker, alone=alone)
         except StoreUnavailable:

@@ -63,7 +63,7 @@ class StepCommitter:
         # Taken before the first try: a commit whose reply was lost has set the next lease already.
         sent_at, conflicts = self._services.monotonic(), 0
         while conflicts < _MOST_CONFLICTS:
-            applied = apply_step(run, moment(run.redis_ms(self._services.monotonic())))
+            applied = apply_step(run, moment(self._services.redis_ms(run)))
             try:
                 committed = self._commit_once(run, applied, policy)
             except VersionConflict:

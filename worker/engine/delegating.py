@@ -103,7 +103,7 @@ class Delegator:
         return delegation
 
     def _reserve(self, run: Run, wanted: Sequence[Wanted]) -> list[ExecutionBudget | Shortage]:
-        now = moment(run.redis_ms(self._services.monotonic()))
+        now = moment(self._services.redis_ms(run))
         wishes = [BudgetWish(delegation.budget, delegation.limits) for _, delegation in wanted]
         left = left_for_children(run, now)
         return reserve(left, wishes, now, shared=shared_with_children(run, left)) if wishes else []
@@ -175,7 +175,7 @@ class Handoffs:
             if why:
                 run = self._opener.refuse(run, each, why)
             else:
-                times = CallTimes.at(run.redis_ms(self._services.monotonic()))
+                times = CallTimes.at(self._services.redis_ms(run))
                 record = record_call(run, each, ToolOutcome.OK, times, value=f"The agent {name} goes on from here.")
                 run = run.with_record(each.index, record)
         return run, rest

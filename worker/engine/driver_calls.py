@@ -110,7 +110,7 @@ class DriverCaller:
         model = request.own_model or run.model
         run.memory.failed_model = model if pause_seconds is None else ""
         if pause_seconds is not None:
-            next_try_ms = run.redis_ms(self._services.monotonic()) + milliseconds(pause_seconds)
+            next_try_ms = self._services.redis_ms(run) + milliseconds(pause_seconds)
             events.append(failed_call_event(run, described, {**facts, "model": model}, next_try_ms))
             run.memory.has_asked = False
         self._steps.record_failure(run.claim, time.time_ns(), json.dumps(facts).encode(), events)

@@ -63,8 +63,9 @@ def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, 
     # A step that has obtained something is not delayed: what was paid for is committed first.
     if isinstance(verdict, Delay):
         return run if run.loaded.journal.holds_something else _delay_step(run, services, verdict)
-    signals = new_signals(run.execution, verdict.signals) if isinstance(verdict, StopWith) else ()
-    continuation = run.execution.continuation
+    execution = run.execution
+    signals = new_signals(execution, verdict.signals) if isinstance(verdict, StopWith) else ()
+    continuation = execution.continuation
     if continuation.is_continuation_requested:  # a hook overrides the limits, for this step
         return run.with_ending(signals=(*run.ending.signals, *signals))
     stops = isinstance(verdict, StopWith) or continuation.should_stop()

@@ -174,7 +174,8 @@ class Inference:
         if run.lease.is_cut or not self._driver.may_begin(run):
             raise CallInterrupted
         if run.memory.rejected:
-            self._check_limits(run)
+            # The rejected answers may have used up the budget.
+            check_budget(charge_execution(run, run.limited_execution), moment(self._services.redis_ms(run)))
             request = with_corrections(request, run.memory.rejected)
         run.lease.on_overtime = partial(self._journal_overtime, run)
         try:
@@ -218,14 +219,6 @@ class Inference:
         except UnusableAnswer as error:
             self._reject_answer(run, error, was_journaled=False)
             raise
-
-    def _check_limits(self, run: Run) -> None:
-        """Refuse to ask again when the rejected answers have used up the budget.
-
-        Raises:
-            ModelCallRefused: A limit is reached.
-        """
-        check_budget(charge_execution(run, run.limited_execution), moment(self._services.redis_ms(run)))
 
     def _leave_off(self, run: Run) -> Run:
         """Take what has arrived of the answer for the answer: a message came first, and the next step answers it.
@@ -343,13 +336,13 @@ class Inference:
         if isinstance(error, UnusableAnswer):  # each was paid for; an outage costs nothing
             return run.failing(described, StopReason.RETRY_LIMIT_REACHED)
         loaded, settings = run.loaded, self._settings
-        waited_ms = loaded.now_ms - (loaded.delayed_since_ms or loaded.now_ms)
+        waited_ms = loaded.now_ms - (loaded.tried_since_ms or loaded.now_ms)
         if waited_ms >= settings.retry_later_limit_seconds * 1000:
             return run.failing(described, StopReason.RETRY_LIMIT_REACHED)
         seconds = doubled(settings.retry_later_seconds, loaded.delays, settings.retry_later_max_seconds)
         seconds = max(seconds, error.retry_after or 0.0)
         seconds = min(seconds, settings.retry_later_limit_seconds)
-        left = time_left(run.execution, moment(run.redis_ms(self._services.monotonic())))
+        left = time_left(run.execution, moment(self._services.redis_ms(run)))
         seconds = seconds if left is None else min(seconds, left)
         why = f"{error.kind}: {described.message}"
         return delay_step(run, self._services.store, why, seconds)

@@ -227,7 +227,7 @@ class ProviderGate:
 
     def _admit(self, run: Run, request: InferenceRequest, endpoint: ModelEndpoint, name: str) -> Reservation | None:
         """Reserve a request, after a wait where it is short; None where nothing has to be reserved."""
-        now_ms = run.redis_ms(self._monotonic())
+        now_ms = self._services.redis_ms(run)
         paused = self.find_pause(now_ms, ("model", endpoint.model), ("provider", provider_of(endpoint.model)))
         if paused is not None:
             raise self.put_off_by(paused, now_ms)

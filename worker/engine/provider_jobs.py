@@ -345,7 +345,7 @@ class ProviderJobs:
     def _may_pass(self, run: Run, failure: DriverError) -> bool:
         """Whether looks at a late job have not failed for so long yet that it is given up: it may have an answer."""
         now_ms = self._services.redis_ms(run)
-        since_ms = run.loaded.delayed_since_ms or now_ms
+        since_ms = run.loaded.tried_since_ms or now_ms
         return now_ms - since_ms < _LATE_MS and not isinstance(failure, UnusableAnswer)
 
     def _journal(self, run: Run, job: JournaledJob, raw: bytes) -> bytes:

@@ -37,8 +37,6 @@ class RequestCloser:
 
         An expiry whose rule is to fail fails the execution.
         """
-        if not run.journal.requests:
-            return run
         if not run.ending.is_stopping:
             run = self._close_expired(run)
             failure = find_expiry_failure(run)

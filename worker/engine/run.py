@@ -201,10 +201,6 @@ class Run:
         """Redis's time at `monotonic`, at the latest: counted from before the claim was sent."""
         return self.claim.now_ms + round((monotonic - self.times.sent_at) * 1000)
 
-    def redis_ms(self, monotonic: float) -> int:
-        """Redis's time at `monotonic`, at the earliest: counted from after the claim's reply."""
-        return self.claim.now_ms + round((monotonic - self.times.claimed_at) * 1000)
-
     @property
     def resumed_at(self) -> datetime:
         """When an execution that waited continues: at the time of the claim."""

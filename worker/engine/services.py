@@ -116,8 +116,8 @@ class EngineServices:
             self.keeper.publish(each)
 
     def redis_ms(self, run: Run) -> int:
-        """Redis's time now, at the earliest; see `Run.redis_ms`."""
-        return run.redis_ms(self.monotonic())
+        """Redis's time now, at the earliest: counted from after the reply to the run's claim."""
+        return run.claim.now_ms + round((self.monotonic() - run.times.claimed_at) * 1000)
 
     def ask_store(self, run: Run, request: Callable[[], R], purpose: str, *, holds_something: bool = True) -> R:
         """Make a request that may be made again after a lost reply, for as long as the step may live.

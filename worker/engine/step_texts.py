@@ -110,9 +110,11 @@ def failure_text(failure: ErrorInfo | None, execution: ExecutionState) -> str:
     """Why an execution failed; "" when it has not."""
     if failure is not None:
         return redact_known(failure.message)
+    if execution.status is not ExecutionStatus.FAILED:
+        return ""
     last = execution.last_step
     errors = (*(last.all_errors if last is not None else ()), *execution.errors)
-    return redact_known(errors[-1].message) if errors and execution.status is ExecutionStatus.FAILED else ""
+    return redact_known(errors[-1].message) if errors else ""
 
 
 def summarize_step(run: Run, state: AgentState | None, next_step: int | None) -> str:

@@ -22,6 +22,7 @@ from ..store.steps.journals import BeginResult
 from ..tools.effect import Effect, LookupResult, LookupStatus
 from ..tools.stop import StopExecution
 from .asked_calls import (
+    adopt_result,
     has_begun_elsewhere,
     has_later_result,
     is_superseded,
@@ -82,7 +83,8 @@ class ToolCalls:
     def _call(self, run: Run) -> Run:
         # Noted before what follows from it is done: a wait is refused to a step that was interrupted in between.
         run = run.with_progress(is_left_off=run.lease.is_cut)
-        run = self._children.apply_rules(self._closer.close(run))
+        if run.journal.requests:
+            run = self._children.apply_rules(self._closer.close(run))
         run, planned = self._plan(self._planner.adopt_results(run))
         while planned:
             run = self._run_planned(run, planned)
@@ -238,7 +240,7 @@ class ToolCalls:
         records = {index: CallRecord.from_journal(index, raw) for index, raw in begun.results.items()}
         is_late = any(is_superseded(run, index, record) for index, record in records.items())
         for index, record in records.items():
-            run = self._adopt_result(run, index, record)
+            run = adopt_result(run, index, record)
         if begun.cancel is not None:
             return run.stopping(user_stop_signal()), ()
         if begun.is_interrupted:
@@ -253,9 +255,6 @@ class ToolCalls:
         run = self._check_interruption(run)
         runnable = [each for each in batch if each.index not in timeouts or each.index in begun.own]
         return run, () if run.outcome is not None or run.ending.is_stopping else runnable
-
-    def _adopt_result(self, run: Run, index: int, record: CallRecord) -> Run:
-        return run.with_started(index, record) if has_later_result(run, index) else run.with_record(index, record)
 
     def _journal_beginnings(
         self, run: Run, timeouts: Mapping[int, int], again: Collection[int], looked_up: Collection[int]

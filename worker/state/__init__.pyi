@@ -31,7 +31,6 @@ from .conversation.messages import Role as Role
 from .conversation.messages import Section as Section
 from .conversation.messages import Span as Span
 from .conversation.pairing import repair_pairs as repair_pairs
-from .conversation.step_messages import step_messages as step_messages
 from .execution.answers import KINDS_OF_ANSWERS as KINDS_OF_ANSWERS
 from .execution.answers import Answer as Answer
 from .execution.answers import AnswerNote as AnswerNote
@@ -88,6 +87,7 @@ from .execution.status import ExecutionStatus as ExecutionStatus
 from .execution.steps import AgentStep as AgentStep
 from .execution.steps import AgentStepType as AgentStepType
 from .execution.steps import StepExecution as StepExecution
+from .execution.steps import step_messages as step_messages
 from .execution.tool_calls import ERROR_WORDS as ERROR_WORDS
 from .execution.tool_calls import ToolCall as ToolCall
 from .execution.tool_calls import ToolExecution as ToolExecution

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Self
 
-from .agent_fields import schema_version_of
-from .agent_view import AgentView
+from .agent_fields import AgentFields, schema_version_of
 from .conversation.context import AgentContext, LLMConfig, ResponseFormat
 from .conversation.messages import DEFAULT, Message, MessageStore
 from .execution.execution import ExecutionState
@@ -20,7 +19,7 @@ _OF_EXECUTION = ".x"
 _NO_LISTS: Mapping[str, PartList] = FrozenMap[PartList]()
 
 
-class AgentWithParts(AgentView):
+class AgentWithParts(AgentFields):
     """The context and the parts of `AgentState`. The running execution sees a changed context from its next step on.
 
     Parts of scope execution are in the execution and end with it.

@@ -18,12 +18,11 @@ from .agent_parts import AgentWithParts
 from .conversation.compilers import ConversationWithCurrentToolTrace, MessageCompiler
 from .conversation.context import AgentContext, LLMConfig, ResponseFormat
 from .conversation.messages import Message, MessageStore
-from .conversation.outputs import with_step_output
 from .execution.budget import UNLIMITED, ExecutionBudget
 from .execution.execution import ExecutionState, ExecutionStatus
 from .execution.requests import RequestSummary
 from .execution.signals import StopSignal
-from .execution.steps import AgentStep
+from .execution.steps import AgentStep, with_step_output
 from .execution.usage import InferenceUsage
 from .values.error_info import ErrorInfo
 from .values.field_types import check_amount, check_kind, utcnow

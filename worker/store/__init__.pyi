@@ -36,7 +36,6 @@ from .records import Snapshot as Snapshot
 from .records import StepRef as StepRef
 from .records import Suspect as Suspect
 from .records import Transition as Transition
-from .records import new_claim_id as new_claim_id
 from .requests.records import AnswerAction as AnswerAction
 from .requests.records import AnswerResult as AnswerResult
 from .requests.records import CheckAnswer as CheckAnswer

@@ -96,6 +96,16 @@ class ControlFields:
         values: dict[str, Any] = {name: parse(value) for (name, parse), value in zip(_ATTRIBUTES, reply, strict=False)}
         return cls(**values, hold=read_hold(reply[len(_ATTRIBUTES) :]))
 
+    def tried_since_ms(self, now_ms: int) -> int:
+        """Since when the step is tried (Redis ms), seen from its claim or its wake-up; 0: it was not delayed.
+
+        The time in which it was due and nobody ran it does not count, nor what is left of the time it was put off for.
+        """
+        idle_ms = now_ms - self.not_before_ms if self.not_before_ms else 0
+        if not self.delayed_ms or (idle_ms < 0 and not self.put_off):
+            return self.delayed_ms
+        return max(1, self.delayed_ms + idle_ms)
+
     @property
     def requested_stop(self) -> str | None:
         """The execution, when it was asked to stop."""

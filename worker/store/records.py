@@ -12,7 +12,6 @@ from ..state.agent_state import AgentState
 from ..state.execution.budget import ExecutionBudget
 from ..state.execution.execution import ExecutionState
 from ..state.execution.status import ExecutionStatus
-from ..unique import unique_hex
 from .asked import Asked
 from .cache import CachedSession
 from .event_records import NewEvent
@@ -21,7 +20,7 @@ from .journal import NOTHING_JOURNALED, Journal
 
 def is_active(state: AgentState) -> bool:
     """Whether an execution of the session runs or waits."""
-    return state.status is not None and not state.status.is_terminal()
+    return state.execution is not None and not state.execution.status.is_terminal()
 
 
 LAST_STEP: Final = 2**31
@@ -101,11 +100,6 @@ def claim_lost(claim: Claim) -> ClaimLost:
     return ClaimLost(f"step {claim.ref.step} of session {claim.ref.session_id} has another claim by now")
 
 
-def new_claim_id() -> str:
-    """A fresh claim id."""
-    return unique_hex()
-
-
 @dataclass(frozen=True, slots=True)
 class Hold:
     """A session that is held: nothing of it begins until it is resumed.
@@ -129,7 +123,8 @@ class LoadedSession:
     Attributes:
         session: The session itself, which the worker keeps until the step has ended.
         cancel: The execution, when it was asked to stop.
-        delays: How often the step was delayed; `delayed_since_ms` says since when (Redis ms, 0 never).
+        delays: How often the step was delayed; `delayed_since_ms` says since when (Redis ms, 0 never), and
+            `tried_since_ms` as if the time had not been in which it was due and nobody ran it.
         started_ms: Redis time at which the execution was claimed first.
         legs: How often this step has waited; 0 for a step that made no request.
         hold: The hold of the session. A claim gets one only when its time is over, or under a stop: nothing begins.
@@ -147,6 +142,7 @@ class LoadedSession:
     cancel: str | None = None
     delays: int = 0
     delayed_since_ms: int = 0
+    tried_since_ms: int = 0
     legs: int = 0
     hold: Hold | None = None
     followed_until_ms: int = 0

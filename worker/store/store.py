@@ -5,7 +5,6 @@ The methods of such a class are the verbs; each is in the file of its group, wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from ...config.redis_urls import uses_cluster, uses_sentinels
@@ -243,9 +242,6 @@ def redis_store(
     return store
 
 
-def memory_store(
-    settings: Settings, *, now_ms: Callable[[], int] | None = None, publisher: Publisher | None = None
-) -> Store:
+def memory_store(settings: Settings) -> Store:
     """Make a store that lives as long as the object."""
-    clock = RedisClock() if now_ms is None else RedisClock(lambda: now_ms() / 1000)
-    return Store(MemoryDatabase(now_ms), settings, clock=clock, publisher=publisher or Publisher())
+    return Store(MemoryDatabase(), settings, clock=RedisClock(), publisher=Publisher())

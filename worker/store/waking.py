@@ -53,18 +53,16 @@ def wake(
     keys, ref = scope.keys, control.ref(scope.session_id)
     publication = publication or scope.context.publisher.commands(ref, now_ms)
     commands: list[Command] = [
-        ("HSET", keys.ctl, "phase", "run", "not_before", 0, "nudges", 0, "published", now_ms),
+        (
+            "HSET", keys.ctl, "phase", "run", "not_before", 0, "nudges", 0, "published", now_ms,
+            "delayed", control.tried_since_ms(now_ms),
+        ),
         # Without XX: whatever is there, it is brought forward.
         ("ZADD", keys.shard.due, now_ms + scope.context.due_ms, scope.session_id),
         *publication,
-    ]
+    ]  # fmt: skip
     if control.put_off and control.not_before_ms > now_ms:
-        # Without what was added for the time in which the step was to be put off.
-        since_ms = control.delayed_ms and max(1, control.delayed_ms - (control.not_before_ms - now_ms))
-        commands += [
-            ("HSET", keys.ctl, "put_off", "", "delayed", since_ms),
-            ("ZREM", keys.shard.delayed, scope.session_id),
-        ]
+        commands += [("HSET", keys.ctl, "put_off", ""), ("ZREM", keys.shard.delayed, scope.session_id)]
     if control.phase == "wait":
         commands += resumed_event(scope, control, data)
     return WakeUp(commands, None if publication else ref)

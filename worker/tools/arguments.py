@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ..errors import CeleryAgentsError, ConfigurationError
-from ..state.values.pydantic_internals import models
+from ..state.values.value import models
 from .signature import Parameter
 
 MAX_PROBLEMS: Final = 10

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
 from ..errors import ConfigurationError, ModelCallRefused
+from ..requests.tokens import TokenPurpose
 from ..state.agent_state import AgentState
 from ..state.execution.budget import ExecutionBudget
 from ..state.execution.children import ChildEnd, ChildFailure, JoinRule
@@ -17,10 +18,6 @@ from .delegation import ContextRule, check_rules, delegations_of
 from .replies import Replies, Reply
 
 A = TypeVar("A")
-
-
-def _never() -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,7 @@ class ToolContext:
     index: int
     idempotency_key: str
     deadline: datetime
-    cancelled: Callable[[], bool] = _never
+    cancelled: Callable[[], bool] = lambda: False
     ask: Callable[[str, Any], InferenceResponse] | None = None
     replies: Replies = field(default_factory=Replies, repr=False)
     state: AgentState | None = field(default=None, repr=False)
@@ -95,7 +92,7 @@ class ToolContext:
         Raises:
             ConfigurationError: The tool is not declared with result="later", or the setting `token_secret` is missing.
         """
-        return self.replies.completion_token()
+        return self.replies.token(TokenPurpose.COMPLETE)
 
     def wait_until(self, when: datetime | timedelta) -> None:
         """Let the call go on at that time, by running it again from its start; no worker is kept busy until then.

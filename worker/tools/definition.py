@@ -69,11 +69,6 @@ class FunctionTool(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    @property
-    def takes_context(self) -> bool:
-        """Tell whether the function has a `ToolContext` parameter."""
-        return self.context_parameter is not None
-
     def bind(self, args: Mapping[str, Any] | str) -> dict[str, Any]:
         """Validate a model's arguments strictly and fill in the defaults; what `call` takes.
 

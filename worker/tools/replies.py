@@ -104,14 +104,6 @@ class Replies:
             return thaw(reply.value)
         return TypeAdapter(schema).validate_json(to_json(thaw(reply.value)))
 
-    def completion_token(self) -> str:
-        """The token with which a service completes the call.
-
-        Raises:
-            ConfigurationError: The tool's result does not come later, or the setting `token_secret` is missing.
-        """
-        return self.token(TokenPurpose.COMPLETE)
-
     def token(self, purpose: TokenPurpose) -> str:
         """The token with which the call's next request is completed or answered.
 

@@ -149,7 +149,6 @@ class CallSpans:
         )
 
     def _child(self, child: KnownRequest, call: KnownCall, parent: str) -> Span:
-        """One of the children that a call started."""
         cost, tokens = self._used_by(child)
         return Span(
             id=f"{parent}.r{child.round}",
@@ -273,7 +272,6 @@ def _brief(value: Any) -> str:
 
 
 def _resolution(request: KnownRequest, call: KnownCall) -> dict[str, Any]:
-    """How a request was answered, as JSON."""
     assert request.verb is not None
     is_approval = request.kind is RequestKind.APPROVAL and request.verb is AnswerVerb.APPROVE
     is_edited = is_approval and call.asked is not None and not is_same_json(call.used.args, call.asked.args)

@@ -107,6 +107,15 @@ def test_a_short_pause_the_provider_asks_for_is_made_in_the_step_a_long_one_give
     assert bench.record(session_id).status == "completed"
 
 
+def test_a_step_that_nobody_ran_for_a_day_behind_an_outage_is_tried_again(new_bench: NewBench) -> None:
+    bench = new_bench(Agent("a", driver=Plan(_overloaded(), _overloaded(), "done")), driver_attempts=1)
+    session_id = bench.submit()
+    for seconds in (90_000, 10):  # no worker is at work for 25 hours
+        assert isinstance(bench.step(session_id), RetryLater)
+        bench.clock.go_on(seconds)
+    assert isinstance(bench.step(session_id), Done)
+
+
 def test_a_pause_of_years_is_cut(new_bench: NewBench) -> None:
     bench = new_bench(Agent("a", driver=Plan(_overloaded(retry_after=1e15))))
     outcome = bench.step(bench.submit())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from celery_agents.worker.state.values.pydantic_internals import MISSING, Documented, Internals
+from celery_agents.worker.state.values.value import MISSING, Documented, Internals
 
 TESTS = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def test_json_of_any_model_is_read_strictly(models: type[Internals] | type[Docum
 
 
 def test_values_are_built_read_and_written_by_documented_methods_where_the_others_are_missing() -> None:
-    probe = "from celery_agents.worker.state.values.pydantic_internals import MISSING; assert MISSING, MISSING; "
+    probe = "from celery_agents.worker.state.values.value import MISSING; assert MISSING, MISSING; "
     tests = ["unit/state/test_agent_state.py", "unit/state/test_steps.py", "unit/state/test_values_by_hand.py"]
     code = (
         "import support.unmarked_pydantic; "

@@ -131,7 +131,6 @@ def test_the_model_does_not_see_the_tool_context():
         return text
 
     assert list(properties(send)) == ["text"]
-    assert send.takes_context
     assert send.context_parameter == "ctx"
 
 

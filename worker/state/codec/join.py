@@ -172,9 +172,9 @@ def _version_in(head: bytes) -> object:
 
 
 def _store(head: Head, sections: Mapping[str, Sequence[bytes | Message]]) -> MessageStore:
-    read = head.state.store.sections
-    return head.state.store.with_sections(
-        {name: _section(name, part, sections.get(name, ())) for name, part in read.items()}
+    read = head.state.store
+    return read.with_sections(
+        {name: _section(name, part, sections.get(name, ())) for name, part in read.sections.items()}
     )
 
 

@@ -23,7 +23,7 @@ from ..execution.execution import ExecutionState
 from ..execution.steps import StepExecution
 from ..parts.storage import PartList
 from ..values.frozen import FrozenMap
-from ..values.pydantic_internals import models
+from ..values.value import models
 from .join import Head
 
 _SPLIT_OFF: dict[str, Any] = {

@@ -1,4 +1,7 @@
-"""One step of an execution: what happened (`AgentStep`) and when (`StepExecution`)."""
+"""One step of an execution: what happened (`AgentStep`) and when (`StepExecution`).
+
+Its messages get into the conversation here: tagged, appended once, and found again.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,20 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pydantic_core import from_json
+
 from ...errors import StateUnreadable
-from ..conversation.messages import Extent, Message, Role, Span
-from ..conversation.step_messages import step_messages
+from ..conversation.context import AgentContext
+from ..conversation.messages import DEFAULT, Extent, Message, Role, Span
 from ..values.error_info import ErrorInfo
 from ..values.field_types import Count, FrozenMapField, Text, UtcDatetime, default_from
-from ..values.frozen import FrozenMap
+from ..values.frozen import FrozenDict, FrozenMap, Json
 from ..values.ids import AgentStepId
 from ..values.value import Value
 from .inference import InferenceResponse
+from .requests import RequestKind
 from .signals import NO_CONTINUATION, ExecutionContinuation
-from .tool_calls import ToolCall, ToolExecution, ToolOutcome
+from .tool_calls import ToolCall, ToolExecution, ToolOutcome, as_text
 
 if TYPE_CHECKING:
     from ..agent_state import AgentState
@@ -190,3 +196,102 @@ class StepExecution(Value):
     def with_claim(self, claim: str) -> StepExecution:
         """The same under this claim."""
         return self._with(claim=claim)
+
+
+def step_messages(response: InferenceResponse, executions: Iterable[ToolExecution]) -> tuple[Message, ...]:
+    """The conversation a step adds: one assistant message with all its calls, then each result in call order.
+
+    Text that only repeats the arguments of a call is left out. Calls without an execution have no result yet.
+    """
+    results = tuple(_tool_message(execution) for execution in sorted(executions, key=lambda each: each.index))
+    content = _spoken_text(response)
+    if not (content.strip() or response.tool_calls):
+        return results
+    assistant = Message(
+        role=Role.ASSISTANT, content=content, tool_calls=response.tool_calls, provider=response.provider
+    )
+    return (assistant, *results)
+
+
+def _spoken_text(response: InferenceResponse) -> str:
+    if not response.content.strip() and response.output is not None and not response.tool_calls:
+        return as_text(response.output)
+    return "" if response.tool_calls and _repeats_args(response) else response.content
+
+
+def _repeats_args(response: InferenceResponse) -> bool:
+    text = response.content.strip()
+    if not text.startswith("{"):
+        return False
+    try:
+        said: Json = from_json(text)
+    except ValueError:
+        return False
+    return any(call.args in (said, text) for call in response.tool_calls)
+
+
+def _tool_message(execution: ToolExecution) -> Message:
+    call = execution.tool_call
+    return Message(
+        role=Role.TOOL,
+        content=execution.as_message(),
+        tool_call_id=call.id,
+        name=call.name,
+        is_error=execution.has_error(),
+        metadata=FrozenDict.of({"tool_execution_id": str(execution.id), **_origin(execution)}),
+    )
+
+
+def _origin(execution: ToolExecution) -> dict[str, bool]:
+    """The tags of a result that is not the tool's own."""
+    asked = execution.resolutions
+    is_from_outside = bool(asked) and asked[-1].kind is RequestKind.EXTERNAL
+    tags = {"was_blocked": execution.was_blocked(), "is_from_outside": is_from_outside}
+    return {name: True for name, holds in tags.items() if holds}
+
+
+def with_step_output(state: AgentState, step: AgentStep) -> tuple[AgentContext, AgentStep]:
+    """The context with the step's new messages, and the step that knows where they are."""
+    known, spans = _already_there(state, step)
+    added = _tag_messages(state, step, step.output_messages[len(known) :])
+    if not added:
+        return state.context, step.with_outputs(known, spans)
+    if spans or not known:
+        spans = _append_span(spans, _end_of(state, len(added)))
+    return state.context.with_messages_added(added), step.with_outputs(known + added, spans)
+
+
+def _end_of(state: AgentState, added: int) -> Span:
+    generation, length = state.store.section().extent
+    return Span(section=DEFAULT, generation=generation, start=length, stop=length + added)
+
+
+def _already_there(state: AgentState, step: AgentStep) -> tuple[tuple[Message, ...], tuple[Span, ...]]:
+    """The messages that the same step said before; without spans where the section was replaced since."""
+    current = state.current_step
+    if current is None or current.id != step.id:
+        return (), ()
+    return current.output_messages, current.outputs
+
+
+def _append_span(spans: tuple[Span, ...], span: Span) -> tuple[Span, ...]:
+    if spans and spans[-1][:2] == span[:2] and spans[-1].stop == span.start:
+        return (*spans[:-1], spans[-1]._replace(stop=span.stop))
+    return (*spans, span)
+
+
+def _tag_messages(state: AgentState, step: AgentStep, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    tags = _tags(state, step)
+    return tuple(message.with_tags(tags) for message in messages)
+
+
+def _tags(state: AgentState, step: AgentStep) -> dict[str, Json]:
+    assert state.execution is not None
+    tags: dict[str, Json] = {
+        "step_id": str(step.id),
+        "execution_id": str(state.execution.tag_id),
+        "agent_id": str(state.agent_id),
+    }
+    if step.step_type is not AgentStepType.FINAL_RESPONSE:
+        tags["is_trace"] = True
+    return tags

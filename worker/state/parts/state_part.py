@@ -9,8 +9,7 @@ from pydantic import ConfigDict
 
 from ...errors import ConfigurationError
 from ..values.ids import ID_PATTERN
-from ..values.pydantic_internals import models
-from ..values.value import Value
+from ..values.value import Value, models
 
 
 class PartScope(StrEnum):

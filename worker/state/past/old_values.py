@@ -226,17 +226,17 @@ def _expected(
 
 
 def _of_sections(before: AgentState, after: AgentState, stepped: StepExecution | None) -> Old:
-    sections, has_steps = after.store.sections, position_of(before).step > 0
-    seen = after.store.extents if stepped is None else stepped.step.inputs
+    old, new, has_steps = before.store.sections, after.store, position_of(before).step > 0
+    seen = new.extents if stepped is None else stepped.step.inputs
     is_last = not _is_same_execution(before, after)
-    for name, section in before.store.sections.items():
+    for name, section in old.items():
         if has_steps and (is_last or section.extent != seen.get(name)):
             yield f"section/{name}", to_json(section.extent)
-        following = sections.get(name)
+        following = new.sections.get(name)
         if following is None or following.generation != section.generation:
             yield f"messages/{name}/{section.generation}", to_json([each.to_dict() for each in section.messages])
     for name in seen:
-        if has_steps and name not in before.store.sections:
+        if has_steps and name not in old:
             yield f"section/{name}", ABSENT
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeGuard, TypeVar
 
-from pydantic import Field, GetCoreSchemaHandler
+from pydantic import Field, GetCoreSchemaHandler, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from ...errors import InvalidInput
@@ -121,11 +121,14 @@ class _FreezeMap:
 
 
 class _CheckText:
-    """Annotation that refuses text which UTF-8 cannot hold."""
+    """Annotation that refuses text which UTF-8 cannot hold. Text of JSON is looked at by its parser."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(check_text, core_schema.str_schema(strict=True))
+        text = core_schema.str_schema(strict=True)
+        return core_schema.json_or_python_schema(
+            json_schema=text, python_schema=core_schema.no_info_after_validator_function(check_text, text)
+        )
 
 
 JsonField = Annotated[Any, Checked(freeze)]
@@ -140,7 +143,7 @@ Text = Annotated[str, _CheckText]
 FrozenMapField = Annotated[FrozenMap[V], _FreezeMap]
 """A field that holds a mapping of names to immutable values."""
 
-UtcDatetime = Annotated[datetime, Checked(to_utc)]
+UtcDatetime = Annotated[datetime, Checked(to_utc), WithJsonSchema({"type": "string", "format": "date-time"})]
 """A moment in UTC with microseconds; naive datetimes are refused."""
 
 Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]

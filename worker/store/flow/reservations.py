@@ -95,9 +95,9 @@ class ReservationVerbs(StorePart):
         return settlement.settled
 
 
-def settle_commands(context: StoreContext, settlement: Settlement | None) -> list[Command]:
+def settle_commands(context: StoreContext, settlement: Settlement) -> list[Command]:
     """The command that settles within a transaction; none where nothing is to be settled, or that is not possible."""
-    if settlement is None or settlement.settled is not None or context.fleet.is_apart:
+    if settlement.settled is not None or context.fleet.is_apart:
         return []
     command = context.database.script_command("bucket", *settle_words(context, settlement))
     return [] if command is None else [command]

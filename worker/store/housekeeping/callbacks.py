@@ -115,14 +115,13 @@ class CallbackVerbs(StorePart):
         scope = self._context.session(callback.session_id)
         scope.retry(lambda: _delay(scope, callback, due_ms), "delay a callback")
 
-    def failing_callbacks(self, limit: int = 1000) -> list[FailingCallback]:
+    def failing_callbacks(self) -> list[FailingCallback]:
         """Read the callbacks that have failed and come again, those that failed most often first.
 
-        Args:
-            limit: Most that are looked at in each shard; those whose next attempt is the furthest.
+        In each shard it looks at the thousand whose next attempt is the furthest.
         """
         context = self._context
-        window: list[Word] = ["+inf", "-inf", "WITHSCORES", "LIMIT", 0, limit]
+        window: list[Word] = ["+inf", "-inf", "WITHSCORES", "LIMIT", 0, 1000]
         read = context.read_shards("callbacks.waiting", lambda shard: [("ZREVRANGEBYSCORE", shard.callbacks, *window)])
         waiting = {
             fields.name(member): fields.score_ms(score)

@@ -82,18 +82,18 @@ class HistoryVerbs(StorePart):
         self._primary = replication_id(info)
         return bool(known) and known != self._primary
 
-    def list_lost(self, limit: int = _SHOWN) -> tuple[int, list[tuple[str, HistoryLoss]]]:
+    def list_lost(self) -> tuple[int, list[tuple[str, HistoryLoss]]]:
         """Count the sessions whose history was lost in part within the retention, and read the newest of them."""
 
         def reads(shard: ShardKeys) -> list[Command]:
-            newest = ("ZREVRANGEBYSCORE", shard.lost, "+inf", "-inf", "WITHSCORES", "LIMIT", 0, limit)
+            newest = ("ZREVRANGEBYSCORE", shard.lost, "+inf", "-inf", "WITHSCORES", "LIMIT", 0, _SHOWN)
             return [("ZCARD", shard.lost), newest]
 
         replies = self._context.read_shards("history.list", reads).values()
         entries = sorted(
             ((fields.score_ms(score), fields.name(member)) for _, flat in replies
              for member, score in zip(flat[::2], flat[1::2], strict=True)), reverse=True,
-        )[:limit]  # fmt: skip
+        )[:_SHOWN]  # fmt: skip
         names = [name for _, name in entries]
         stored = self._context.read_apart(
             "history.losses", [[("HGET", self._context.keys(name).session, LOST)] for name in names]

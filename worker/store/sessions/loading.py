@@ -103,7 +103,7 @@ def finish(
             found = join_tails(cached, head, replies[1:])
         else:
             _doubt(scope, version, cached)
-        state, size = found or _read_all(scope, head, size, watched)
+        state, size = found or join_whole(_read_parts(scope, head, watched), as_read(size))
     except StateUnreadable:
         # Parts of two versions do not fit, and then nothing is wrong with the session.
         (now,) = watched.pipeline("load.check", [("HGET", scope.keys.session, "version")])
@@ -300,23 +300,17 @@ def _is_cut(lists: Sequence[list[bytes]], *, limited: bool) -> bool:
     return limited and any(len(items) > _NEW_MESSAGES for items in lists)
 
 
-def _read_all(scope: SessionScope, head: Head, size: int, watched: WatchedTransaction) -> tuple[AgentState, int]:
-    """Read every list that the head names."""
-    return join_whole(_read_parts(scope, head, watched), as_read(size))
-
-
 def _read_parts(scope: SessionScope, head: Head, watched: WatchedTransaction) -> StateParts:
     """Read every list that the head names, as entries."""
     keys, state = scope.keys, head.state
-    commands: list[Command] = [
-        ("LRANGE", keys.section(name, each.generation), 0, -1) for name, each in state.store.sections.items()
-    ]
-    commands += [("LRANGE", keys.part(name, each.generation), 0, -1) for name, each in state.part_lists.items()]
+    parts, named = state.part_lists, state.store.sections
+    commands: list[Command] = [("LRANGE", keys.section(name, each.generation), 0, -1) for name, each in named.items()]
+    commands += [("LRANGE", keys.part(name, each.generation), 0, -1) for name, each in parts.items()]
     if state.execution is not None:
         commands.append(("LRANGE", keys.steps(state.execution.execution_id), 0, -1))
     replies = watched.pipeline("load.all", commands) if commands else []
-    sections = dict(zip(state.store.sections, replies, strict=False))
-    lists = dict(zip(state.part_lists, replies[len(sections) :], strict=False))
+    sections = dict(zip(named, replies, strict=False))
+    lists = dict(zip(parts, replies[len(sections) :], strict=False))
     return StateParts(head, sections, replies[-1] if state.execution is not None else (), lists=lists)
 
 

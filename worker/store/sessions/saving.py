@@ -326,15 +326,16 @@ class SessionSave:
             yield ("ZADD", keys.shard.failed, self.now_ms, keys.session_id)
         elif before is not None and before.status is ExecutionStatus.FAILED:
             yield ("ZREM", keys.shard.failed, keys.session_id)
-        if before is not None and not is_active(before):
-            for name in self._open_journal(before) - self._open_journal(after):  # only the last execution is retried
+        ended_before = before if before is not None and not is_active(before) else None
+        if ended_before is not None:  # only the last execution is retried
+            for name in self._open_journal(ended_before) - self._open_journal(after):
                 yield ("PEXPIRE", name, self.scope.context.journal_ms)
         ended_ms = self.scope.context.ended_ms
         if not is_active(after) and ended_ms is not None:
             for name in self._living_keys(executions):
                 yield ("PEXPIRE", name, ended_ms)
             yield ("ZADD", keys.shard.ending, self.now_ms + ended_ms, keys.session_id)
-        elif self.scope.context.retention_ms is not None and before is not None and not is_active(before):
+        elif self.scope.context.retention_ms is not None and ended_before is not None:
             for name in self._living_keys(executions):
                 yield ("PERSIST", name)
             yield ("ZREM", keys.shard.ending, keys.session_id)

@@ -290,7 +290,8 @@ class _Commit:
         session = save.update(base.session, agent)
         # Commands that need memory come first: a script that has begun to write is not refused any more.
         commands = [*save.commands, *self._step_commands(next_state, entries, now_ms, carried=carried)]
-        commands += self._forget_commands(stored, stays_held=stays_held)
+        if stored is not None or base.legs or base.journal.requests:
+            commands += self._forget_commands(stored, stays_held=stays_held)
         commands += mark_held(self.scope.keys) if stays_held and not goes_on else ()
         if carried:  # its reply is the last one, see `_with_watchers`
             commands.append(("HGET", self.scope.keys.ctl, "watched"))
@@ -317,7 +318,6 @@ class _Commit:
         ]
 
     def _step_commands(self, next_state: NextState, entries: int, now_ms: int, *, carried: bool) -> list[Command]:
-        """Commands of the commit for the inbox, the journal and the lease."""
         scope, keys, ref = self.scope, self.scope.keys, self.claim.ref
         commands = inbox_commands(scope, next_state, entries)
         if not next_state.keep_journal or next_state.ended is not None:  # only the last execution can be retried

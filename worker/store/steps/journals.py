@@ -304,7 +304,7 @@ class StepJournal:
             StoreFull: Not even the room kept for this was enough.
         """
         try:
-            settling = settle_commands(self.scope.context, settlement)
+            settling = settle_commands(self.scope.context, settlement) if settlement is not None else ()
             first, *settled = self.write(point, [("HSETNX", self.key, name, raw), *settling])
             if settlement is not None and settled and settled[0] is not None:
                 settlement.settled = read_settled(settled[0])

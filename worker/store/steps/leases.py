@@ -222,9 +222,9 @@ def _release(scope: SessionScope, claim: Claim, delayed: _Delay, *, give_back: b
             changed += ["published", 0 if is_held else now_ms]
         else:
             due, delays = now_ms + delay_ms, control.delays + (not delayed.put_off)
-            since_ms = control.delayed_ms or now_ms
-            if delayed.put_off:  # the time in which the step was put off does not count as retrying
-                since_ms = control.delayed_ms and control.delayed_ms + delay_ms
+            since_ms = control.tried_since_ms(claim.now_ms)
+            # The time in which the step is put off does not count as retrying.
+            since_ms = (since_ms and since_ms + delay_ms) if delayed.put_off else (since_ms or now_ms)
             changed += ["delays", delays, "delayed", since_ms]
             changed += ["not_before", due, "published", 0, "why", delayed.reason, "put_off", delayed.put_off]
             delay = [("ZADD", keys.shard.delayed, due, scope.session_id)]

@@ -242,7 +242,6 @@ class _ScriptedClaim:
 
 
 def _waits_at(state: AgentState, ref: StepRef) -> bool:
-    """Whether a state waits at this step."""
     return state.status is ExecutionStatus.WAITING and ref.follows(state.execution)
 
 

@@ -289,7 +289,6 @@ class _Wait:
         return [*notes, *(command for each in made for command in each.commands)]
 
     def _step_commands(self, control: ControlFields, opened: tuple[Request, ...], until_ms: int) -> list[Command]:
-        """Commands for the journal, the control fields, the indexes and the lease."""
         scope, keys, claim = self.scope, self.scope.keys, self.claim
         look_ms = until_ms if control.hold is None else control.hold.until_ms
         return [
