@@ -67,14 +67,11 @@ async def run_agent(call: Call) -> Response:
             async for some, cursor in sent:
                 for number, event in enumerate(some, 1):
                     last_id = cursor if number == len(some) else None
-                    async with while_sent(call, lambda event=event: _text(event), _size_of(event)) as text:
+                    to_json = partial(event.model_dump_json, by_alias=True)
+                    async with while_sent(call, to_json, _size_of(event)) as text:
                         yield ServerSentEvent(text, id=last_id, sep=_DATA_END)
 
     return EventStream(write(), place, separator=_DATA_END)
-
-
-def _text(event: core.BaseEvent) -> str:
-    return event.model_dump_json(by_alias=True)
 
 
 def _size_of(event: core.BaseEvent) -> int:
@@ -184,8 +181,6 @@ async def _answer(call: Call, given: core.RunAgentInput, key: str) -> bool:
 
 
 async def _stored_events(call: Call, session_id: str) -> list[Event]:
-    """All events of a session that are stored now."""
-
     found: list[Event] = []
     while True:
         position = found[-1].id if found else None

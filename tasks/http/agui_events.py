@@ -245,7 +245,6 @@ def _calls(message: Message) -> list[core.ToolCall]:
 
 
 def _response_schema(found: FoundRequest) -> dict[str, Any]:
-    """Make the schema of the payload of a resume entry."""
     request = found.request
     assert request is not None
     asked = request.to_dict()["answer_schema"]

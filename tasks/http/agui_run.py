@@ -143,7 +143,8 @@ class AguiRun:
         The last event is RUN_FINISHED or RUN_ERROR. Without it the stream was cut off; the same request with the header
         Last-Event-ID goes on.
         """
-        yield [self._make_start()], None
+        version = core.PROTOCOL_VERSION
+        yield [core.RunStartedEvent(thread_id=self.thread_id, run_id=self.run_id, protocol_version=version)], None
         if before := await self._make_history():
             yield before, None
         if self.looks_first and (end := await self._end()):
@@ -156,11 +157,6 @@ class AguiRun:
                     yield sent
                 if sent[0] and isinstance(sent[0][-1], (core.RunFinishedEvent, core.RunErrorEvent)):
                     return
-
-    def _make_start(self) -> core.BaseEvent:
-        return core.RunStartedEvent(
-            thread_id=self.thread_id, run_id=self.run_id, protocol_version=core.PROTOCOL_VERSION
-        )
 
     async def _make_history(self) -> list[core.BaseEvent]:
         """The conversation, for a reader that may not have it, and the subagents that still work."""
@@ -217,9 +213,7 @@ class AguiRun:
             return []
         if not delta.call:
             return [agui_events.emitted(delta)]
-        if delta.part != "text":
-            return []
-        return self._written.write(delta)
+        return self._written.write(delta) if delta.part == "text" else []
 
     async def _translate_step(self, event: Event) -> list[core.BaseEvent]:
         """Translate a committed step: parts that were not sent yet, and the conversation if the sent text differs."""
@@ -311,7 +305,6 @@ class AguiRun:
         return [*sent, await self._history()] if was_open else sent
 
     async def _read_requests(self) -> list[FoundRequest]:
-        """Read those requests in full."""
         found = [each.summary for each in await self.list_requests()]
         read = [await self.client.request(each.session_id, each.id) for each in found]
         return [await self.show(each) for each in read if each.request is not None]

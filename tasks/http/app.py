@@ -154,7 +154,6 @@ class _Interface:
         return access
 
     async def _answer(self, endpoint: Endpoint, call: Call) -> Response:
-        """Carry out the operation, and write its reply."""
         async with call.line() if endpoint.reads_session else contextlib.nullcontext():
             response = await endpoint.handler(call)
             if isinstance(response, JsonResponse):

@@ -13,6 +13,8 @@ from ...worker.flow.schedules import MOST_MISSED, Schedule
 from ...worker.state.conversation.context import LLMConfig
 from ...worker.state.conversation.messages import Message
 from ...worker.state.execution.budget import ExecutionBudget
+from ...worker.state.execution.requests import RequestKind, RequestStatus
+from ...worker.store.session_records import SessionState
 from ..client.verbs import BY, LONGEST_SECONDS, MOST_TEXT
 from .endpoints import Body
 
@@ -260,7 +262,7 @@ class WaitQuery(Body):
 class SessionsQuery(Body):
     """Which sessions to list."""
 
-    status: str | None = None
+    status: str | None = Field(None, description=f"{', '.join(SessionState)}.")
     agent: str | None = None
     label: list[str] | None = Field(None, description="key=value; with several, sessions that have all.")
     text: str | None = Field(None, description="Part of the first message's beginning, in whatever case.")
@@ -276,8 +278,8 @@ class RequestsQuery(Body):
     """Which requests to list."""
 
     to: str | None = Field(None, description="Only those to this addressee.")
-    kind: str | None = Field(None, description="approval, question, external or child.")
-    status: str | None = Field("open", description="open, answered, expired or cancelled; all for one session only.")
+    kind: str | None = Field(None, description=f"{', '.join(RequestKind)}.")
+    status: str | None = Field("open", description=f"{', '.join(RequestStatus)}; other than open for one session only.")
     limit: Limit = 50
     cursor: Cursor = None
 

@@ -122,6 +122,17 @@ class ConnectionProtocol(H11Protocol):
         if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) > _PIPELINED_BYTES:
             self.abort()  # a request behind this one, which has no answer yet
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are no HTTP; the request in whose body they are has lost its sender."""
+        cycle = cast("Any", self.cycle)  # None before the first request, which its type does not say
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.abort()  # an answer has begun
+
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of a body that was refused, which is not read."""
         super().on_response_complete()

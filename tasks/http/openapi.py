@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind, models_json_schema
 
 from ... import __version__
 from .endpoints import Endpoint
@@ -22,11 +23,19 @@ _DESCRIPTION: Final = (
 )
 
 
+class _SchemaGenerator(GenerateJsonSchema):
+    """Leaves out defaults that are no JSON, without a warning."""
+
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
+
+
 def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Make the document of these endpoints."""
     models = {model for each in endpoints for model in _models(each)} | {Problem}
     ordered = sorted(models, key=lambda model: model.__name__)
-    _, schemas = models_json_schema([(model, "validation") for model in ordered], ref_template=_REF)
+    _, schemas = models_json_schema(
+        [(model, "validation") for model in ordered], ref_template=_REF, schema_generator=_SchemaGenerator
+    )
     paths: dict[str, dict[str, Any]] = {}
     for each in sorted(endpoints, key=lambda each: (each.path, each.method)):
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
@@ -35,10 +44,17 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {"title": "celery-agents", "version": __version__, "description": _DESCRIPTION},
         "paths": paths,
         "components": {
-            "schemas": schemas.get("$defs", {}),
+            "schemas": _with_short_names(schemas.get("$defs", {})),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _with_short_names(schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schemas without the modules that pydantic names where AG-UI and this package have types of the same name."""
+    text = re.sub(r"\bcelery_agents__\w+__(\w+)", r"\1", json.dumps(schemas))
+    short: dict[str, dict[str, Any]] = json.loads(re.sub(r"\bag_ui_\w+__(\w+)", r"AgUi\1", text))
+    return {name: {**schema, "title": name} for name, schema in short.items()}
 
 
 def _models(endpoint: Endpoint) -> list[type[BaseModel]]:
@@ -56,8 +72,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
             "default": {"description": "An error.", "content": {MEDIA_TYPE: {"schema": _ref(Problem)}}},
         },
     }
+    operation["security"] = [] if endpoint.scope is None else [{"token": []}]
     if endpoint.scope is not None:
-        operation["security"] = [{"token": []}]
         or_chat = ", or `chat` in a token of the session" if endpoint.for_chat else ""
         operation["description"] = f"Needs the scope `{endpoint.scope.value}`{or_chat}."
     if endpoint.body is not None:

@@ -90,20 +90,16 @@ class PageFiles:
     Its addresses are `/` for browsers, those of its places, which all give `index.html`, and `/page/…` for its files.
     """
 
-    def __init__(self, folder: Path = FOLDER) -> None:
-        """
-        Args:
-            folder: Has `index.html`, in which `{up}` stands for the way from an address to the mount: every address of
-                the page is relative, so that it works below any path.
-        """
+    def __init__(self) -> None:
         self._files = {
-            path.relative_to(folder).as_posix(): PageFile.of(path.read_bytes(), path.suffix)
-            for path in sorted(folder.rglob("*"))
+            path.relative_to(FOLDER).as_posix(): PageFile.of(path.read_bytes(), path.suffix)
+            for path in sorted(FOLDER.rglob("*"))
             if path.is_file() and path.name != "index.html"
         }
         contents = "".join(f"{name} {each.tag}\n" for name, each in self._files.items())
         self._tag = hashlib.sha256(contents.encode()).hexdigest()[:12]
-        index = (folder / "index.html").read_text(encoding="utf-8").replace("{up}page/", f"{{up}}page/{self._tag}/")
+        # {up} is the way from an address to the mount: every address of the page is relative, and works below any path.
+        index = (FOLDER / "index.html").read_text(encoding="utf-8").replace("{up}page/", f"{{up}}page/{self._tag}/")
         self._indexes = [PageFile.of(index.replace("{up}", up).encode(), ".html") for up in ("./", "../")]
 
     def routes(self) -> list[Route]:

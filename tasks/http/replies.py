@@ -7,6 +7,11 @@ from typing import Any
 
 from pydantic import Field
 
+from ...worker.capabilities.tracing.trace import Trace
+from ...worker.requests.grants import Grant
+from ...worker.state.conversation.messages import Message
+from ...worker.state.execution.steps import StepExecution
+from ...worker.store.session_records import SessionState
 from .endpoints import Reply
 
 
@@ -18,6 +23,10 @@ class Problem(Reply):
     status: int
     detail: str = Field(description="What is wrong, and what to do.")
     errors: list[dict[str, str]] | None = Field(None, description="Fields that do not fit: field and message.")
+    phase: str | None = Field(None, description="What a busy session does: run, wait or parked.")
+    step: int | None = Field(None, description="The step of a busy session.")
+    newest_message: int | None = Field(None, description="The newest message, which an answer has not seen.")
+    seen: int | None = Field(None, description="The newest message that the answer has named.")
 
 
 class ResultReply(Reply):
@@ -42,7 +51,9 @@ class JobReply(Reply):
 
     session_id: str
     execution_id: str = Field(description="Empty as long as the message waits behind a running step.")
-    status: str | None = None
+    status: str | None = Field(
+        None, description="submitted, or how it ended: completed, stopped or failed; null of a snapshot."
+    )
     result: ResultReply | None = Field(None, description="When it ended within `wait`.")
     notice: str | None = Field(
         None, description="Why it cannot begin yet: no worker has the agent, a pause, a spend cap."
@@ -58,7 +69,7 @@ class SessionReply(Reply):
 
     session_id: str
     agent: str
-    status: str
+    status: SessionState
     session_status: str = Field(description="active, suspended, completed, failed or deleted.")
     forked_from: str | None = Field(description="The session that it is a fork of; null for any other.")
     execution_id: str
@@ -159,7 +170,7 @@ class StateReply(SessionReply):
 class MessagesReply(Reply):
     """Messages of the conversation, the oldest first."""
 
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     total: int
 
 
@@ -181,7 +192,7 @@ class ExecutionReply(Reply):
 class StepsReply(Reply):
     """The steps of an execution."""
 
-    steps: list[dict[str, Any]]
+    steps: list[StepExecution]
 
 
 class TreeReply(SessionReply):
@@ -229,8 +240,13 @@ class SnapshotReply(Reply):
     session_id: str
     version: int
     agent: str
+    definition: str = Field(description='The plain data of an agent of the session runtime; "" for any other.')
+    status: str = Field(description="active, suspended, completed, failed or deleted.")
+    labels: dict[str, str]
     tag: str
+    tools: list[str] = Field(description="Names of the tools that the agent had.")
     created_at: datetime
+    stripped: list[str] = Field(description="Keys of the metadata that name callbacks, and were left out.")
     state: dict[str, Any]
 
 
@@ -249,7 +265,7 @@ class StepRequestReply(Reply):
     agent: str = Field(description="Empty: it is not known.")
     model: str
     system_prompt: str | None = Field(description="null: it is not kept.")
-    messages: list[dict[str, Any]] | None = Field(description="Without the system prompt; null: they are not kept.")
+    messages: list[Message] | None = Field(description="Without the system prompt; null: they are not kept.")
     tools: list[dict[str, Any]] | None = Field(
         description="Name, description and JSON Schema of the parameters; null: they are not kept."
     )
@@ -259,18 +275,8 @@ class StepRequestReply(Reply):
     notes: list[str] = Field(description="What else keeps this from being the request to the letter.")
 
 
-class TraceReply(Reply):
+class TraceReply(Trace):
     """An execution as sinks of traces get it."""
-
-    trace_id: str
-    thread_id: str
-    session_id: str
-    execution_id: str
-    agent: str
-    status: str = Field(description="in_progress, success, error or partial.")
-    started_at: datetime
-    ended_at: datetime | None
-    events: list[dict[str, Any]]
 
 
 class SpanReply(Reply):
@@ -319,7 +325,7 @@ class TimelineReply(Reply):
     session_id: str
     execution_id: str = Field(description="Empty for a session that has had no execution.")
     agent: str
-    status: str
+    status: SessionState
     now: datetime = Field(description="The time of Redis.")
     submitted_at: datetime | None
     ended_at: datetime | None
@@ -528,39 +534,6 @@ class QueueReply(Reply):
     )
 
 
-class LaterMessageReply(Reply):
-    """A message that the agent reads when the request has its answer."""
-
-    number: int
-    session_id: str
-    operation_id: str
-    text: str
-    at: datetime | None
-
-
-class RequestReply(Reply):
-    """Something that a session waits for."""
-
-    id: str
-    session_id: str
-    kind: str
-    status: str
-    messages: list[LaterMessageReply] = Field(
-        [],
-        description="Of an open request: the messages that its session, or one above it, has not read yet, in their "
-        "order. A listing has the first 200 characters of each.",
-    )
-    newest_message: int = Field(0, description="Number of the newest of them that has come, for `seen`; 0: none has.")
-
-
-class RequestsReply(Reply):
-    """A page of requests, the oldest first."""
-
-    requests: list[RequestReply]
-    cursor: str | None
-    unread: int = Field(0, description="Parts of the store that are missing: their node of a cluster is away.")
-
-
 class AnswerReply(Reply):
     """The effect of an answer."""
 
@@ -572,7 +545,7 @@ class AnswerReply(Reply):
 class GrantsReply(Reply):
     """Remembered approvals that count now."""
 
-    grants: list[dict[str, Any]]
+    grants: list[Grant]
 
 
 class TokenReply(Reply):

@@ -157,13 +157,16 @@ class RequestLimits:
         if target > _MAX_TARGET_BYTES:
             detail = f"Path and query are longer than {_MAX_TARGET_BYTES} bytes."
             return HttpProblem(414, "uri-too-long", detail)
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        if b"content-length" in headers and b"transfer-encoding" in headers:  # RFC 9112, 6.1: as if somebody smuggles
+            detail = "Send Content-Length or Transfer-Encoding, and not both."
+            return HttpProblem(400, "two-lengths", detail, headers={"Connection": "close"})
+        announced = headers.get(b"content-length", b"0")
         is_length = announced.isdigit() and len(announced) <= _LENGTH_DIGITS
         return None if is_length and int(announced) <= self._most else _too_large(self._most)
 
 
 def _too_large(most_bytes: int, *, by_settings: bool = True) -> HttpProblem:
-    """The problem of a body that is too long."""
     setting = ", the setting http_max_body_bytes" if by_settings else ""
     return HttpProblem(413, "body-too-large", f"The body is longer than {most_bytes} bytes{setting}.")
 

@@ -13,14 +13,14 @@ from ...worker.store.keys import root_of
 from ...worker.store.requests.records import FoundRequest
 from ..client.json_values import answer_value, found_value
 from ..client.verbs import Scope
-from . import bodies, replies
+from . import bodies, replies, request_replies
 from .access import Access
 from .endpoints import KEY, Call, endpoint, send
 from .problems import HttpProblem
 from .reach import is_in_tree
 
 
-@endpoint("GET", "/v1/requests", Scope.READ, replies.RequestsReply, query=bodies.RequestsQuery)
+@endpoint("GET", "/v1/requests", Scope.READ, request_replies.RequestsReply, query=bodies.RequestsQuery)
 async def list_requests(call: Call) -> Response:
     """List open requests of all sessions, oldest first."""
     return await _list(call, None)
@@ -30,7 +30,7 @@ async def list_requests(call: Call) -> Response:
     "GET",
     "/v1/sessions/{session_id}/requests",
     Scope.READ,
-    replies.RequestsReply,
+    request_replies.RequestsReply,
     query=bodies.RequestsQuery,
     for_chat=True,
 )
@@ -39,7 +39,9 @@ async def list_session_requests(call: Call) -> Response:
     return await _list(call, call.session_id)
 
 
-@endpoint("GET", "/v1/sessions/{session_id}/requests/{request_id}", Scope.READ, replies.RequestReply, for_chat=True)
+@endpoint(
+    "GET", "/v1/sessions/{session_id}/requests/{request_id}", Scope.READ, request_replies.RequestReply, for_chat=True
+)
 async def show_request(call: Call) -> Response:
     """Read one request in full, and what became of it."""
     found = await call.client.request(call.session_id, call.path["request_id"])

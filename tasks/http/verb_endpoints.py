@@ -33,7 +33,7 @@ from ..client.json_values import (
     waiting_value,
 )
 from ..client.verbs import VERBS, Verb, needed_scopes
-from . import replies
+from . import replies, request_replies
 from .access import Access
 from .bodies import (
     Budget,
@@ -147,7 +147,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "AgentState": Writer({200: replies.StepStateReply}, lambda _, state: send({"state": state.to_dict()})),
     "ModelRequest": Writer({200: replies.StepRequestReply}, lambda _, request: send(request.to_dict())),
     "tuple[Grant, ...]": _listing(replies.GrantsReply, "grants", methodcaller("to_dict")),
-    "FoundRequest": Writer({200: replies.RequestReply}, lambda _, found: send(found_value(found))),
+    "FoundRequest": Writer({200: request_replies.RequestReply}, lambda _, found: send(found_value(found))),
     "AnswerResult": Writer({200: replies.OutcomeReply}, lambda _, result: send({"outcome": result.outcome})),
     "Job": Writer({200: replies.JobReply, 202: replies.JobReply}, reply_to, waits=True),
     "Trace": Writer({200: replies.TraceReply}, lambda _, trace: send(trace.to_dict())),

@@ -19,7 +19,7 @@ from support import fork_server
 from support.agents import call, plan
 from support.lab import Lab
 from support.redis_keys import count_entries, session_key
-from support.serve_process import ServeProcess, StreamReader, parse_events
+from support.serve_process import ServeProcess, StreamReader, exact, parse_events
 from support.wait import wait_until
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:no worker has registered")]
@@ -455,12 +455,11 @@ def test_a_redis_that_is_away_is_a_503_and_the_interface_lives_on(tmp_path: Path
 
 def operations(document: dict[str, Any]) -> list[tuple[str, str, str | None]]:
     """Method, path and scope of each operation, by the document."""
-    found: list[tuple[str, str, str | None]] = []
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            scope = re.search(r"`(\w+)`", operation.get("description", ""))
-            found.append((method.upper(), path, scope[1] if scope else None))
-    return found
+    return [
+        (method.upper(), path, (re.findall(r"`(\w+)`", operation.get("description", "")) or [None])[0])
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
 
 
 def test_each_operation_lets_in_its_scope_and_admin_and_nobody_else(
@@ -580,20 +579,21 @@ def test_pages_of_named_origins_may_ask(lab: Lab, tmp_path: Path) -> None:
 
 def test_the_document_is_valid_and_replies_are_as_it_says(http: httpx.Client, document: dict[str, Any]) -> None:
     assert document["openapi"].startswith("3.1")
-    schemas = document["components"]
-    session, requests = waiting(http, call("approved_keyed", work="described"))
-    ids = {"{session_id}": session, "{request_id}": requests[0]["id"]}
-    parts = (
-        "state", "messages", "steps", "timeline", "tree", "executions", "requests", "requests/{request_id}", "grants",
-    )  # fmt: skip
-    session_paths = ["/v1/sessions/{session_id}", *(f"/v1/sessions/{{session_id}}/{part}" for part in parts)]
-    for path in ("/v1/sessions", *session_paths, "/v1/requests", "/v1/waiting", "/v1/health"):
-        concrete = re.sub(r"{\w+}", lambda found: ids[found[0]], path)
+    schemas = exact(document["components"])
+    found = [waiting(http, call("approved_keyed", work=work)) for work in ("described", "done")]
+    (session, _), (done, (asked,)) = found
+    http.post(f"/v1/sessions/{done}/answers", json={"answers": {asked["id"]: {"approve": True}}})
+    assert ended(http, done)["status"] == "completed"
+    parts = "state messages steps timeline tree executions requests grants snapshot queue trace requests/{request_id}"
+    paths = ["/v1/sessions", "/v1/requests", "/v1/waiting", "/v1/health", "/v1/sessions/{session_id}"]
+    paths += [f"/v1/sessions/{{session_id}}/{part}" for part in parts.split()]
+    for path, (name, (asked,)) in [(path, each) for path in paths for each in found]:
+        concrete = path.replace("{session_id}", name).replace("{request_id}", asked["id"])
         response = document["paths"][path]["get"]["responses"]["200"]
         schema = {**response["content"]["application/json"]["schema"], "components": schemas}
         jsonschema.validate(http.get(concrete).json(), schema, cls=jsonschema.Draft202012Validator)
-    refused = http.get("/v1/sessions/nothing")
-    jsonschema.validate(refused.json(), {"$ref": "#/components/schemas/Problem", "components": schemas})
+    problem = {"$ref": "#/components/schemas/Problem", "components": schemas}
+    jsonschema.validate(http.get("/v1/sessions/nothing").json(), problem)
     http.post(f"/v1/sessions/{session}/stop")
     assert SECRET not in json.dumps(document)
     names = [op["operationId"] for methods in document["paths"].values() for op in methods.values()]

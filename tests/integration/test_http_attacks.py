@@ -272,6 +272,28 @@ def test_requests_behind_one_that_is_served_are_not_kept(process: ServeProcess, 
         at_once(60, lambda number: flood(connections[number]))
 
 
+@pytest.mark.parametrize("token", ["", f"Authorization: Bearer {ADMIN}\r\n"], ids=["stranger", "admin"])
+def test_a_body_that_lies_of_its_pieces_is_refused_and_is_no_failure(process: ServeProcess, token: str) -> None:
+    for piece in ("-1\r\nabc", "2\r\nabcdef"):
+        sent = f"POST /v1/sessions HTTP/1.1\r\nHost: x\r\n{token}Transfer-Encoding: chunked\r\n\r\n{piece}\r\n0\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+            connection.sendall(sent.encode())
+            assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+    with process.http(ADMIN) as client:
+        assert client.get("/v1/sessions").status_code == 200
+    assert "Traceback" not in process.text()
+
+
+def test_nobody_says_the_length_of_a_body_in_two_ways(process: ServeProcess) -> None:
+    """A proxy that counts by the one, and this server by the other, would take the rest for a request of its own."""
+    head = "POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        connection.sendall(f"{head}GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        said = b"".join(iter(lambda: connection.recv(10_000), b""))
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert said.count(b"HTTP/1.1 ") == 1
+
+
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import threading
@@ -83,6 +84,15 @@ class StreamReader(threading.Thread):
                 return
             except httpx.HTTPError:
                 time.sleep(0.1)
+
+
+def exact(components: dict[str, Any]) -> dict[str, Any]:
+    """The schemas of a document that take no field which they do not name. A later version may add some."""
+    exactly = copy.deepcopy(components)
+    for schema in exactly["schemas"].values():
+        if "properties" in schema:
+            schema["additionalProperties"] = False
+    return exactly
 
 
 def parse_events(lines: Iterator[str], into: list[tuple[str, str, Any]] | None = None) -> list[tuple[str, str, Any]]:
