@@ -41,7 +41,9 @@ def test_a_key_used_again_for_another_text_is_refused_wherever_it_was_used(clien
     with pytest.raises(IdempotencyMismatch):
         client.send_message("s1", "four", idempotency_key="k3")
     assert texts(client, "s1") == ["one", "three"]
-    assert client.submit("a", "two", session_id="s2", idempotency_key="k1").session_id == "s2", "keys are a session's"
+    other = client.submit("a", "two", session_id="s2", idempotency_key="k1")
+    assert other.session_id == "s2", "keys are a session's"
+    assert other.execution_id != first.execution_id, "or the calls of both would have the same keys"
 
 
 def test_the_same_text_of_two_callers_who_both_make_the_session_is_said_twice(
