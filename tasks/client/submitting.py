@@ -138,8 +138,7 @@ class SubmittingVerbs(ClientConnection):
             session=read_session_id(derive_id(idempotency_key, "session") if session_id is None else session_id),
             message=read_message(message, self.settings.max_message_bytes),
             operation_id=derive_id(idempotency_key, "operation"), has_key=idempotency_key is not None, budget=budget,
-            # Tools' calls have keys made of it, so that it is another in each session for which a key is given.
-            execution_id=ExecutionId(derive_id(idempotency_key, f"execution of {session_id}")),
+            execution_id=ExecutionId(derive_id(idempotency_key, f"execution of {session_id}")),  # for calls' keys
             metadata=read_metadata(metadata, self.settings.max_message_bytes),
             labels=check_labels(labels),
             transcript=read_transcript(messages, session_id, self.settings),

@@ -35,6 +35,7 @@ _VALUE_BYTES: Final = 600
 _COPIES: Final = 3
 _SHORT_BYTES: Final = 64_000
 _STRING: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
+_COMPRESSION: Final = re.compile(r"gzip|deflate|compress|br|zstd", re.IGNORECASE)
 _FOUR_BYTES: Final = re.compile(rb"[\xf0-\xff]|\\u")
 
 
@@ -106,6 +107,8 @@ class RequestBodies:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != JSON:  # a form of another site cannot send this one without being asked first
             raise HttpProblem(415, "unsupported-media-type", f"Send the body as {JSON}.")
+        if _COMPRESSION.search(request.headers.get("content-encoding", "")):
+            raise HttpProblem(415, "unsupported-encoding", "Send the body as it is, without a Content-Encoding.")
         values, width = await self._compute(raw, lambda: _weigh(raw))
         if values > MOST_VALUES:
             detail = f"The body has more than {MOST_VALUES} values. Send less in one request."

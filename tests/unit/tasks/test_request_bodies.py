@@ -93,12 +93,17 @@ def test_what_is_no_request_goes_to_the_application() -> None:
 
 
 def read(
-    body: bytes, model: Any = Whole, media_type: str = "application/json", most: int = SHORT, all_: int = LONG
+    body: bytes,
+    model: Any = Whole,
+    media_type: str = "application/json",
+    most: int = SHORT,
+    all_: int = LONG,
+    encoding: str = "",
 ) -> Any:
     """The body as it is read."""
 
     async def whole() -> Any:
-        async with RequestBodies(most, all_).read(_request(body, media_type), model, OPERATOR) as found:
+        async with RequestBodies(most, all_).read(_request(body, media_type, encoding), model, OPERATOR) as found:
             return found
 
     return asyncio.run(whole())
@@ -124,6 +129,8 @@ def test_a_body_is_json_that_fits() -> None:
         assert refused(b"1", media_type=media_type) == (415, "unsupported-media-type")
     assert refused(b"{") == (400, "malformed-json")
     assert refused(b"", Needed) == (400, "malformed-json")
+    assert refused(b"\x1f\x8b", encoding="GZIP") == (415, "unsupported-encoding")
+    assert read(b"1", encoding="identity").root == 1
     for wrong in (b"{}", b'{"number": true}', b'{"number": "3"}', b'{"number": 3.0}'):
         assert refused(wrong, Needed)[0] == 422
 
@@ -192,8 +199,9 @@ def test_a_body_counts_as_what_it_takes_once_it_is_parsed(text: str, width: int)
         asyncio.run(read_both(needed - 1))
 
 
-def _request(body: bytes, media_type: str = "application/json") -> Request:
+def _request(body: bytes, media_type: str = "application/json", encoding: str = "") -> Request:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return Request({"type": "http", "headers": [(b"content-type", media_type.encode())]}, receive)
+    headers = [(b"content-type", media_type.encode()), (b"content-encoding", encoding.encode())]
+    return Request({"type": "http", "headers": headers}, receive)
