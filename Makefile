@@ -48,9 +48,10 @@ $(VENV)/installed: $(BIN)/python $(SOURCES)
 	@touch $@
 
 # Development and tests use the versions of the lock, each file known by its hash. The lock is complete: without --no-deps
-# pip also looks for newer releases of requirements with an extra, and refuses one that has no hash.
+# pip also looks for newer releases of requirements with an extra, and refuses one that has no hash. Modules are compiled
+# where they are imported, most are not.
 $(VENV)/installed-dev: $(BIN)/python $(SOURCES) tests/requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r tests/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes -r tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps -e .
 	$(BIN)/python -m pip check
 	@touch $@
@@ -63,7 +64,7 @@ demo: $(VENV)/installed
 	$(BIN)/celery-agents demo $(ARGS)
 
 test: $(VENV)/installed-dev
-	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk --ignore=tests/browser -n 5 --dist worksteal -m "not alone and not long" $(ARGS)
+	$(PYTEST) tests --ignore=tests/check --ignore=tests/walk --ignore=tests/browser -n 4 --dist worksteal -m "not alone and not long" $(ARGS)
 	$(PYTEST) $$(grep -rlE --include='test_*.py' 'mark\.alone' tests) -m "alone and not long" -n 3 $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS has chosen none of them
 
 # Needs Node.js; npm brings the official client of AG-UI. Without them the tests say what is missing.

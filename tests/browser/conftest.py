@@ -89,6 +89,8 @@ def context_of(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
 
     yield make
     for each in made:
+        for page in each.pages:  # what is asked until the end of the test may be under way in a handler of its routes
+            page.unroute_all(behavior="ignoreErrors")
         each.close()
 
 

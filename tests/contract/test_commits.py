@@ -140,7 +140,11 @@ def test_events_are_told_in_the_transaction_that_makes_them_true(bench: Bench) -
     assert first not in bench.store.sessions.events(bench.session, after=first.id)
 
 
-@pytest.mark.parametrize("missed", [0, 1, 6, None], ids=lambda missed: "unseen" if missed is None else str(missed))
+@pytest.mark.parametrize(
+    "missed",
+    [pytest.param(0, marks=pytest.mark.long), 1, 6, None],
+    ids=lambda missed: "unseen" if missed is None else str(missed),
+)
 @pytest.mark.parametrize("happened", HERE)
 def test_a_claim_that_expects_something_else_than_there_is_answers_what_one_does_that_expects_nothing(
     database: Database, happened: str, missed: int | None

@@ -20,7 +20,7 @@ AGAIN = ("redis in fibers", "memory", "fakeredis", "cluster")
 """Databases on which shorter random executions run, and the two hundred steps in the long form: they differ in how they are asked."""
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 6))])
 def test_the_state_of_every_step_is_what_its_commit_has_stored(bench: Bench, seed: int) -> None:
     past = Past(bench, seed)
     for _ in range(3):

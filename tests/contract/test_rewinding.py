@@ -54,7 +54,7 @@ def check_rewound(now: AgentState, then: AgentState) -> None:
     assert (one or {}).get("values", {}) == (other or {}).get("values", {})
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 8))])
 def test_a_session_is_rewound_again_and_again_and_every_state_stays_readable(bench: Bench, seed: int) -> None:
     past = Past(bench, seed)
     for _ in range(4):

@@ -105,7 +105,9 @@ def test_what_is_kept_can_be_looked_at_and_asked_again(tmp_path: Path) -> None:
         wait_until(lambda pid=pid: is_gone(pid), f"process {pid} has ended", timeout=20)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)], ids=lambda number: number.name
+)
 def test_nothing_is_left_when_it_is_ended_in_the_middle(number: signal.Signals, tmp_path: Path) -> None:
     data = tmp_path / "data"
     command = [sys.executable, "-P", "-m", "celery_agents", "demo", "--data-dir", str(data)]

@@ -146,7 +146,7 @@ def facts(client: redis.Redis) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("environment", "case"),
-    [pytest.param(case, case, marks=pytest.mark.long if n % 3 else ()) for n, case in enumerate(CASES)],
+    [pytest.param(case, case, marks=pytest.mark.long if n % 5 else ()) for n, case in enumerate(CASES)],
     indirect=["environment"],
     ids=identify,
 )

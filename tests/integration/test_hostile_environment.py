@@ -45,7 +45,7 @@ def run(folder: Path, environment: dict[str, str], *arguments: str) -> subproces
 
 
 @pytest.mark.parametrize(
-    "pool", ["greenlets", "prefork", *(pytest.param(pool, marks=pytest.mark.long) for pool in ("threads", "solo"))]
+    "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.long) for pool in ("greenlets", "threads", "solo"))]
 )
 def test_a_job_is_done_in_each_pool_with_the_store_s_redis_as_broker(
     pool: str,

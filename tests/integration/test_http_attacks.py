@@ -199,8 +199,8 @@ WIDE = "x" * 1_900_000 + "\U0001f600"
     "body",
     [
         pytest.param({"message": WIDE}, id="wide text"),
-        pytest.param({"message": "x", "webhook": "y" * 1_900_000}, id="long field"),
-        pytest.param({"message": "x", "messages": [{}] * 49_000}, id="wrong messages"),
+        pytest.param({"message": "x", "webhook": "y" * 1_900_000}, id="long field", marks=pytest.mark.long),
+        pytest.param({"message": "x", "messages": [{}] * 49_000}, id="wrong messages", marks=pytest.mark.long),
         pytest.param({"message": "x", "messages": [{"role": "user", "content": ""}] * 15_000}, id="messages"),
         pytest.param({"message": "x", "metadata": {str(n): [[], {}] for n in range(9_000)}}, id="values"),
     ],
@@ -298,7 +298,10 @@ def test_nobody_says_the_length_of_a_body_in_two_ways(process: ServeProcess) -> 
 
 
 @pytest.mark.parametrize("number", [pytest.param(6, id="few"), pytest.param(40, id="many", marks=pytest.mark.long)])
-@pytest.mark.parametrize("part", ["state", "messages?limit=1000", "snapshot", "trace"])
+@pytest.mark.parametrize(
+    "part",
+    ["state", *(pytest.param(part, marks=pytest.mark.long) for part in ("messages?limit=1000", "snapshot", "trace"))],
+)
 def test_readers_of_a_large_session_do_not_make_others_wait(
     process: ServeProcess, session: str, token: str, number: int, part: str
 ) -> None:

@@ -194,7 +194,11 @@ def test_a_service_answers_any_request(served: ServeProcess, http: httpx.Client)
 
 @pytest.mark.parametrize(
     ("names", "subject"),
-    [({"answer_to": "customer", "subject": "jo"}, "jo"), ({"answer_to": "customer"}, "customer"), ({}, None)],
+    [
+        ({"answer_to": "customer", "subject": "jo"}, "jo"),
+        pytest.param({"answer_to": "customer"}, "customer", marks=pytest.mark.long),
+        pytest.param({}, None, marks=pytest.mark.long),
+    ],
 )
 def test_what_a_sessions_token_does_is_kept_under_its_subject(
     served: ServeProcess, http: httpx.Client, names: dict[str, str], subject: str | None

@@ -127,7 +127,12 @@ def test_a_pydantic_agent_does_not_read_a_huge_answer_to_its_end(
 
 
 @pytest.mark.parametrize(
-    ("agent", "status"), [("many_calls", "completed"), ("dumping", "completed"), ("huge_text", "failed")]
+    ("agent", "status"),
+    [
+        ("many_calls", "completed"),
+        pytest.param("dumping", "completed", marks=pytest.mark.long),
+        ("huge_text", "failed"),
+    ],
 )
 def test_what_an_agent_does_is_bounded(redis_url: str, new_worker: Any, agent: str, status: str) -> None:
     worker = new_worker(agents="support.huge_agents", env={"OPENAI_API_KEY": "not-a-real-key"})

@@ -54,7 +54,7 @@ def is_harmless(worker: WorkerProcess) -> None:
     assert peak_bytes(worker.pid) < MOST_BYTES
 
 
-@pytest.mark.parametrize("way", ["json", "sse", "stdio"])
+@pytest.mark.parametrize("way", ["json", "stdio", pytest.param("sse", marks=pytest.mark.long)])
 def test_a_result_that_is_too_long_is_an_error_of_its_call(lab: Lab, worker: WorkerProcess, way: str) -> None:
     (text,) = texts(lab, submit(lab, f"{way}_endless", CALLS if way != "stdio" else 2))
     assert "the tool has run, but its result cannot be read: the answer has more than 1000000 bytes" in text

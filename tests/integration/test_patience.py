@@ -65,7 +65,15 @@ def release(played: Stage, name: str, end: str | None = None) -> None:
         played.provider.control("release", id=each, end=end)
 
 
-@pytest.mark.parametrize("agent", ["within_8h", "within_24h", "claude", "gemini", "chat", "teller"])
+@pytest.mark.parametrize(
+    "agent",
+    [
+        "within_8h",
+        "claude",
+        "chat",
+        *(pytest.param(agent, marks=pytest.mark.long) for agent in ("within_24h", "gemini", "teller")),
+    ],
+)
 def test_a_loop_with_tools_costs_what_the_provider_charges(played: Stage, agent: str) -> None:
     job = played.submit(agent, 1)
     result = job.result(timeout=40)

@@ -43,7 +43,7 @@ def paid(played: Stage, text: str) -> int:
 @pytest.mark.parametrize(
     ("agent", "watched"),
     [
-        ("chat", "from its beginning"),
+        pytest.param("chat", "from its beginning", marks=pytest.mark.long),
         pytest.param("chat", "later", marks=pytest.mark.long),
         ("chat", "never"),
         pytest.param("teller", "from its beginning", marks=pytest.mark.long),

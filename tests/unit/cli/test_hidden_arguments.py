@@ -37,7 +37,13 @@ def test_only_a_password_makes_the_difference() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="the list of processes is read from /proc")
-@pytest.mark.parametrize("option", [["--redis-url", URL], [f"--redis-url={URL}"]], ids=["two words", "one word"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        pytest.param(["--redis-url", URL], id="two words", marks=pytest.mark.long),
+        pytest.param([f"--redis-url={URL}"], id="one word"),
+    ],
+)
 def test_the_list_of_processes_shows_no_password(tmp_path: Path, option: list[str]) -> None:
     # It waits for a Redis that is not there, and for nobody else.
     argv = [sys.executable, "-m", "celery_agents", "worker", "--agents", "support.agents", *option]

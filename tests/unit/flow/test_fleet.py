@@ -39,7 +39,8 @@ def test_a_provider_that_asks_for_too_short_a_wait_teaches_a_rate_that_is_correc
 
 
 @pytest.mark.parametrize(
-    ("share", "seconds"), [(0.01, 60), (0.02, 75), pytest.param(0.05, 130, marks=pytest.mark.long)]
+    ("share", "seconds"),
+    [(0.01, 60), *(pytest.param(*each, marks=pytest.mark.long) for each in ((0.02, 75), (0.05, 130)))],
 )
 def test_refusals_that_come_whatever_the_rate_do_not_sink_it(share: float, seconds: float) -> None:
     fleet = Fleet(StubProvider(10_000, 1, at_random=share), jobs=2_000)
