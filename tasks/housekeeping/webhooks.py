@@ -109,7 +109,7 @@ class WebhookPoster:
         tls: dict[str, Any] = {}
         if parts.scheme == "https":
             tls = {"ssl": self._context(), "server_hostname": parts.hostname}
-        reader, writer = await _connect(addresses, port, tls)
+        reader, writer = await _connect(addresses, port, tls, self._deadline_seconds / 2 / len(addresses))
         try:
             writer.write(request)
             await writer.drain()
@@ -142,11 +142,13 @@ class WebhookPoster:
 
 
 async def _connect(
-    addresses: list[str], port: int, tls: Mapping[str, Any]
+    addresses: list[str], port: int, tls: Mapping[str, Any], seconds_each: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the first address that lets us within its time; the last one has all that is left."""
     for address in addresses[:-1]:
-        with contextlib.suppress(OSError):
-            return await asyncio.open_connection(address, port, limit=_READ_BYTES, **tls)
+        with contextlib.suppress(OSError):  # TimeoutError is one
+            async with asyncio.timeout(seconds_each):
+                return await asyncio.open_connection(address, port, limit=_READ_BYTES, **tls)
     return await asyncio.open_connection(addresses[-1], port, limit=_READ_BYTES, **tls)
 
 

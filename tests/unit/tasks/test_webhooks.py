@@ -120,6 +120,23 @@ def test_a_name_with_one_address_inside_is_refused(
     assert listener.accepted == 0
 
 
+def test_an_address_that_takes_no_connection_leaves_time_for_the_others(
+    new_poster: Any, new_listener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a host has two addresses, and the packets to one are dropped."""
+    listener = new_listener(answering(b"HTTP/1.1 204 No Content\r\n\r\n"))
+    resolve_to(monkeypatch, listener.port, "127.0.0.2", "127.0.0.1")
+    with contextlib.ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.2", listener.port), backlog=0))
+        for _ in range(3):  # its queue is full: the kernel drops what comes now
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(silent.getsockname())
+        poster = new_poster(AllowedNetworks.parse("127.0.0.0/8"), deadline_seconds=2.0)
+        post(poster, f"http://two.example:{listener.port}/")
+    assert listener.accepted == 1
+
+
 def test_the_address_that_was_checked_is_the_one_that_is_reached(
     new_poster: Any, new_listener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
