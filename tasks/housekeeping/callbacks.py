@@ -16,8 +16,9 @@ import logging
 import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from celery import Celery
@@ -39,19 +40,48 @@ from .webhooks import WebhookPoster, receiver_of
 log = logging.getLogger(__name__)
 
 # One receiver's callbacks are taken in numbers that can be made before they are due again: four side by side, each
-# within ten seconds.
+# within ten seconds. One that is slow, or that is new while many run, gets no more than these: the others need room.
 _MOST_OF_A_RECEIVER: Final = 20
+_MOST_OF_A_SLOW_ONE: Final = 4
+_SLOW_SECONDS: Final = 5.0
 _MOST_AT_ONCE: Final = 200
 _BATCH: Final = 50
 _HOLD_SECONDS: Final = 60.0
 _TASK_THREADS: Final = 2
 _BUSY_SECONDS: Final = 2.0
+_LONGEST_BUSY_SECONDS: Final = 300.0
 _FIRST_DELAY_SECONDS: Final = 2.0
 _LONGEST_DELAY_SECONDS: Final = 3600.0
 _MOST_ATTEMPTS: Final = 30
 _TASK_KINDS: Final = ("task", REQUEST_TASK)
 _TASKS: Final = "celery tasks"
 _UNUSABLE: Final = "urls that are none"
+
+
+@dataclass
+class _Receiver:
+    """A receiver whose callbacks are being made.
+
+    Attributes:
+        running: How many.
+        took: Seconds that the last one took; None before one has ended.
+        line_ends: `monotonic()` at which it will have got to the last one that was put off.
+    """
+
+    running: int = 0
+    took: float | None = None
+    line_ends: float = 0.0
+
+    def has_room(self, all_running: int) -> bool:
+        """Whether one more may be made, while so many of all receivers are."""
+        is_quick = all_running < _MOST_AT_ONCE // 2 if self.took is None else self.took < _SLOW_SECONDS
+        return self.running < (_MOST_OF_A_RECEIVER if is_quick else _MOST_OF_A_SLOW_ONE)
+
+    def stand_in_line(self) -> float:
+        """Seconds until it will have got to one more: what comes earlier would be looked at in place of others."""
+        now, took = time.monotonic(), _BUSY_SECONDS if self.took is None else self.took
+        self.line_ends = min(max(self.line_ends, now) + took / _MOST_OF_A_RECEIVER, now + _LONGEST_BUSY_SECONDS)
+        return self.line_ends - now
 
 
 class CallbackCaller:
@@ -65,14 +95,15 @@ class CallbackCaller:
         self._task_threads = concurrent.futures.ThreadPoolExecutor(_TASK_THREADS, "celery-agents-callback")
         self._webhook_threads = concurrent.futures.ThreadPoolExecutor(_TASK_THREADS, "celery-agents-webhook")
         self._lock = threading.Lock()
-        self._running: Counter[str] = Counter()
+        self._receivers: dict[str, _Receiver] = {}
 
     def start_due(self, shards: Sequence[ShardKeys] | None = None) -> int:
         """Start the callbacks that are due in shards of one server, as many as end in time; returns how many.
 
-        A callback whose receiver has enough to do comes again a little later, behind those of other receivers.
+        A callback whose receiver has enough to do comes again when that will have got to it.
         """
-        limit = min(_BATCH, _MOST_AT_ONCE - self._running.total())
+        with self._lock:
+            limit = min(_BATCH, _MOST_AT_ONCE - self._running())
         if limit <= 0:
             return 0
         found = self._take_due(shards, limit)
@@ -98,33 +129,44 @@ class CallbackCaller:
         """End the calls to webhooks; what was not made is due again."""
         self._poster.close()
 
+    def _running(self) -> int:
+        return sum(each.running for each in self._receivers.values())
+
     def _start(self, callback: Callback) -> bool:
-        receiver = _receiver_of(callback)
+        name, delay = _receiver_of(callback), 0.0
         with self._lock:
-            if self._running[receiver] >= _MOST_OF_A_RECEIVER:
-                receiver = ""
+            receiver = self._receivers.setdefault(name, _Receiver())
+            if receiver.has_room(self._running()):
+                receiver.running += 1
             else:
-                self._running[receiver] += 1
-        if not receiver:
-            delay = round(_BUSY_SECONDS * 1000 * random.uniform(0.5, 1.0))
-            self._store.housekeeping.delay_callback(callback, delay_ms=delay)
+                delay = receiver.stand_in_line()
+        if delay:
+            self._store.housekeeping.delay_callback(callback, delay_ms=round(delay * 1000))
             return False
+        finish = partial(self._finish, callback, name, time.monotonic())
         if callback.kind in _TASK_KINDS:
-            self._task_threads.submit(self._finish, callback, receiver, None)
+            self._task_threads.submit(finish, None)
         else:
-            self._start_post(callback, receiver)
+            self._start_post(callback, finish)
         return True
 
-    def _start_post(self, callback: Callback, receiver: str) -> None:
+    def _start_post(self, callback: Callback, finish: Callable[[concurrent.futures.Future[None]], None]) -> None:
         try:
             posted = self._post(callback)
         except Exception as error:  # noqa: BLE001 - no secret, or a record that has no JSON form
             posted = concurrent.futures.Future[None]()
             posted.set_exception(error)
-        posted.add_done_callback(lambda ended: self._webhook_threads.submit(self._finish, callback, receiver, ended))
+        posted.add_done_callback(lambda ended: self._webhook_threads.submit(finish, ended))
 
-    def _finish(self, callback: Callback, receiver: str, posted: concurrent.futures.Future[None] | None) -> None:
-        """Make the callback of a task, or take the end of a post; and store how it went."""
+    def _finish(
+        self, callback: Callback, name: str, began: float, posted: concurrent.futures.Future[None] | None
+    ) -> None:
+        """Make the callback of a task, or take the end of a post; and store how it went.
+
+        Args:
+            name: Of its receiver.
+            began: `monotonic()` at which it was started.
+        """
         try:
             if posted is None:
                 self._send_task(callback)
@@ -139,7 +181,11 @@ class CallbackCaller:
             self._store_failure(callback, describe_exception(error).message)
         finally:
             with self._lock:
-                self._running[receiver] -= 1
+                receiver = self._receivers[name]
+                receiver.running -= 1
+                receiver.took = time.monotonic() - began
+                if not receiver.running:
+                    del self._receivers[name]
 
     def _send_task(self, callback: Callback) -> None:
         # Any program that writes to Redis may have stored the target; it is sent with this worker's rights.

@@ -13,6 +13,9 @@ from celery_agents.worker.engine import FirstExecution, first_state, stop_transi
 from celery_agents.worker.moments import moment
 from celery_agents.worker.state import AgentState, Message
 from celery_agents.worker.store import NextState, Store, memory_store
+from celery_agents.worker.store.clock import RedisClock
+from celery_agents.worker.store.context import Publisher
+from celery_agents.worker.store.memory.database import MemoryDatabase
 
 from support.post_receiver import PostReceiver
 from support.wait import wait_until
@@ -84,6 +87,26 @@ def test_a_receiver_that_takes_its_time_holds_no_other_one_up(receiver: SlowRece
     caller = CallbackCaller(create_app(SETTINGS), store, SETTINGS)
     wait_until(lambda: caller.start_due() >= 0 and heard == ["e-quick"], "the quick receiver is told")
     assert len(receiver.heard) <= 4
+    quick.close()
+    caller.close()
+
+
+def test_many_callbacks_of_a_receiver_that_takes_its_time_do_not_come_before_those_of_others(
+    receiver: SlowReceiver,
+) -> None:
+    now_ms, heard = [1_800_000_000_000], list[str]()
+    database = MemoryDatabase(lambda: now_ms[0])
+    store = Store(database, SETTINGS, clock=RedisClock(), publisher=Publisher())
+    quick = PostReceiver(lambda headers, body: heard.append(headers["X-Celery-Agents-Id"]) or 204)
+    for number in range(5 * ENDED):
+        end_execution(store, f"s{number}", receiver.url)
+    caller = CallbackCaller(create_app(SETTINGS), store, SETTINGS)
+    for _ in range(10):
+        caller.start_due()
+    now_ms[0] += 3_000
+    end_execution(store, "quick", quick.url)
+    caller.start_due()
+    wait_until(lambda: heard == ["e-quick"], "the quick receiver is told", timeout=3)
     quick.close()
     caller.close()
 
