@@ -70,7 +70,8 @@ def act(
     """
     check_between(since, until)
     changes = {key: value or None for key, value in read_pairs("--set", set_ or ()).items()}
-    report = client_for(redis_url).act_on_many(
+    client = client_for(redis_url)
+    report = client.act_on_many(
         act,
         status=status,
         agent=agent,
@@ -78,8 +79,8 @@ def act(
         text=text,
         error=error,
         waits_for=waits_for,
-        since=ago(since),
-        until=ago(until),
+        since=ago(client, since),
+        until=ago(client, until),
         everything=all_,
         labels=changes or None,
         reason=reason,

@@ -307,8 +307,8 @@ def list_(
         text=text,
         error=error,
         waits_for=waits_for,
-        since=ago(since),
-        until=ago(until),
+        since=ago(client, since),
+        until=ago(client, until),
         limit=limit,
         cursor=cursor,
     )
@@ -394,7 +394,7 @@ def retry(
         job = client.retry(session, budget=budget, by=by or login(), beyond_agent=beyond_agent)
         _report(job, wait=wait, timeout=timeout, json=json)
         return
-    jobs = list(client.retry_failed(since=ago(since), agent=agent, dry_run=dry_run, by=by or login()))
+    jobs = list(client.retry_failed(since=ago(client, since), agent=agent, dry_run=dry_run, by=by or login()))
     for job in jobs:
         _print_job(job, json)
     if not json:

@@ -148,7 +148,8 @@ def costs(
       celery-agents costs --by label:customer --since 30d --json
     """
     check_between(since, until)
-    report = client_for(redis_url).costs(by=by, since=ago(since), until=ago(until))
+    client = client_for(redis_url)
+    report = client.costs(by=by, since=ago(client, since), until=ago(client, until))
     if json:
         print(as_json(report.to_dict()))
     else:

@@ -153,9 +153,16 @@ def read_text(file: TextIO, hint: str) -> str:
         raise typer.BadParameter(f"it is no {error.encoding} text: {error.reason}", param_hint=hint) from None
 
 
-def ago(age: timedelta | None) -> datetime | None:
+def now(client: AgentClient) -> datetime:
+    """The time by Redis's clock, by which sessions live; this machine's may be off."""
+    from ...worker.moments import moment
+
+    return moment(client.store.housekeeping.now_ms())
+
+
+def ago(client: AgentClient, age: timedelta | None) -> datetime | None:
     """The time so long ago; None for none."""
-    return None if age is None else datetime.now(UTC) - age
+    return None if age is None else now(client) - age
 
 
 def settings_for(redis_url: str | None, **overrides: Any) -> Settings:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
-from .options import AsJson, By, RedisUrl, client_for, login, time_option
+from .options import AsJson, By, RedisUrl, client_for, login, now, time_option
 from .views import as_json, clean, one_line, print_done, print_found, print_notes, print_removed, print_table
 
 if TYPE_CHECKING:
@@ -214,9 +214,10 @@ def pause(
       celery-agents pause tool refund --reason "the bank is down"
       celery-agents pause provider openai --reason "the invoice is disputed" --for 2h
     """
-    until = None if during is None else datetime.now(UTC) + during
+    client = client_for(redis_url)
+    until = None if during is None else now(client) + during
     named: dict[str, Any] = {kind: name}
-    notes = client_for(redis_url).pause(**named, reason=reason, until=until, by=by or login(), tell=tell)
+    notes = client.pause(**named, reason=reason, until=until, by=by or login(), tell=tell)
     print_notes(notes, "paused", json)
 
 

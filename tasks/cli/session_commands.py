@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
@@ -24,6 +24,7 @@ from .options import (
     client_for,
     find_session,
     login,
+    now,
     read_text,
     time_option,
 )
@@ -76,7 +77,7 @@ def suspend(
     client = client_for(redis_url)
     if session is not None:
         found = find_session(client, session)
-        until = None if during is None else datetime.now(UTC) + during
+        until = None if during is None else now(client) + during
         changed = client.suspend(found, reason=reason, by=by or login(), until=until)
         _print_one(found, "suspended" if changed else "it was suspended before", json)
         return
@@ -343,7 +344,7 @@ def delete(
         _print_one(*_delete_one(client, session, seconds, by or login()), json)
         return
     assert older_than is not None
-    before = datetime.now(UTC) - older_than
+    before = now(client) - older_than
     if not dry_run and not yes:
         count = sum(1 for _ in client.delete_all(before=before, agent=agent, status=status, dry_run=True))
         typer.confirm(f"Delete {plural(count, 'session')} for good?", abort=True, err=True)

@@ -55,7 +55,7 @@ class HoldingVerbs(TreeVerbs):
         Raises:
             SessionNotFound: There is no such session, or it has expired.
             ActionRefused: It is parked, or it is being stopped.
-            InvalidInput: `until` has no timezone, is too far away, or is given where nothing runs.
+            InvalidInput: `until` has no timezone, has passed, is too far away, or is given where nothing runs.
         """
         check_reason(reason)
         check_caller(by)
@@ -154,8 +154,9 @@ class HoldingVerbs(TreeVerbs):
 
     def _check_end_of_hold(self, until: datetime | None) -> int | None:
         until_ms = read_time_ms("until", until)
-        if until is not None and until_ms is not None and until_ms > self._now_ms() + LONGEST_WAIT_MS:
-            raise InvalidInput("until", until.isoformat(), "a hold ends within 30 days; give a time before, or None.")
+        if until is not None and until_ms is not None and not 0 < until_ms - self._now_ms() <= LONGEST_WAIT_MS:
+            advice = "a hold ends within 30 days; give a time to come before that, or None."
+            raise InvalidInput("until", until.isoformat(), advice)
         return until_ms
 
     def _set_session_status(self, session_id: str, status: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from celery_agents import AgentClient, ExecutionBudget
 from celery_agents.config.settings import Settings
+from celery_agents.tasks.cli import main
 from celery_agents.tasks.observability.waiting_reasons import waiting_reason
 from celery_agents.worker.errors import InvalidInput
+from celery_agents.worker.store.clock import RedisClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:no worker has registered")
 
@@ -71,6 +74,39 @@ def test_a_hold_that_could_not_last_so_long_is_refused(client: AgentClient) -> N
     with pytest.raises(InvalidInput, match="until: a hold ends within 30 days"):
         client.suspend("s1", reason="r", until=datetime.now(UTC) + timedelta(days=31))
     assert client.suspend("s1", reason="r", until=datetime.now(UTC) + timedelta(days=29))
+
+
+def test_a_hold_that_would_have_ended_before_it_begins_is_refused(client: AgentClient) -> None:
+    """It ends the execution: a job was stopped at once by a client whose clock is behind."""
+    client.submit("a", "go", session_id="s1")
+    with pytest.raises(InvalidInput, match="give a time to come"):
+        client.suspend("s1", reason="r", until=datetime.now(UTC) - timedelta(minutes=1))
+    assert client.header("s1").hold is None
+
+
+@pytest.mark.parametrize("hours_ahead", [-2, 2])
+def test_commands_take_their_times_from_the_clock_of_redis(
+    client: AgentClient, redis_url: str, monkeypatch: pytest.MonkeyPatch, hours_ahead: int
+) -> None:
+    """It is so many hours ahead of that of this machine."""
+    read, ahead_ms = RedisClock.milliseconds, hours_ahead * 3_600_000
+    monkeypatch.setattr(RedisClock, "milliseconds", lambda clock, reply: read(clock, reply) + ahead_ms)
+    client.submit("a", "go", session_id="s1")
+    client.submit("a", "go", session_id="s2")
+    client.stop("s2")
+
+    def run(line: str) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main([*line.split(), "--redis-url", redis_url])
+        assert ended.value.code in (0, None)
+
+    run("suspend s1 --reason r --for 1h")
+    run("pause tool t --reason r --for 1h")
+    run("delete --all --older-than 1h --yes")
+    in_an_hour = pytest.approx((time.time() + 3600) * 1000 + ahead_ms, abs=60_000)
+    hold, (pause,) = client.header("s1").hold, client.pauses()
+    assert (hold.until_ms if hold else 0, pause.until_ms) == (in_an_hour, in_an_hour)
+    assert client.header("s2")
 
 
 def test_the_end_of_a_hold_is_refused_where_nothing_could_end(client: AgentClient) -> None:
