@@ -75,6 +75,8 @@ def celery_configuration(settings: Settings) -> dict[str, Any]:
         "worker_pool": GREENLETS if settings.pool == "greenlets" else settings.pool,
         "worker_concurrency": settings.concurrency,
         "worker_prefetch_multiplier": 1,
+        # After a lost connection Celery sets the prefetch count in a thread, whose reply another one reads.
+        "worker_enable_prefetch_count_reduction": False,
         "worker_send_task_events": settings.task_events,
         "task_send_sent_event": settings.task_events,
         "worker_enable_remote_control": True,  # Flower's inspect and revoke

@@ -17,6 +17,9 @@ from celery.loaders.app import AppLoader
 from kombu import Connection
 
 _DISABLED: Final = "disabled"
+_RABBITMQ: Final = ("amqp", "pyamqp")
+# A RabbitMQ with an alarm reads no more from who publishes: without an end, the next call waits for its reply for ever.
+_PUBLISHING_SECONDS: Final = {"read_timeout": 10, "write_timeout": 10}
 
 
 class ExplicitLoader(AppLoader):
@@ -49,7 +52,10 @@ class OwnApp(Celery):
 
     def connection_for_write(self, url: str | None = None, **options: Any) -> Connection:
         """Create a connection that publishes; None connects to the broker of the settings."""
-        return super().connection_for_write(url or self._broker_url, **options)
+        chosen = url or self._broker_url
+        if chosen.startswith(_RABBITMQ):
+            options["transport_options"] = {**_PUBLISHING_SECONDS, **(options.get("transport_options") or {})}
+        return super().connection_for_write(chosen, **options)
 
     def connection(self, hostname: str | None = None, **options: Any) -> Connection:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Create a connection that publishes; None connects to the broker of the settings."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Self
 
@@ -58,6 +60,18 @@ class RabbitmqServer:
         self._server.start()
         wait_until(self._answers, "RabbitMQ answers", 60.0, details=self._server.tail)
         return self
+
+    def restart(self) -> None:
+        """Kill it, start it again with its data, and wait until it answers."""
+        self._server.end(patience=0.0)
+        self._server.start()
+        wait_until(self._answers, "RabbitMQ answers", 60.0, details=self._server.tail)
+
+    def limit_memory(self, share: float) -> None:
+        """Let it raise its memory alarm above this share of the machine's memory; 0.0001 is less than it takes."""
+        program = _DEBIAN.with_name("rabbitmqctl") if _DEBIAN.exists() else "rabbitmqctl"
+        command = [program, "-n", self._server.env["RABBITMQ_NODENAME"], "set_vm_memory_high_watermark", str(share)]
+        subprocess.run(command, env={**os.environ, **self._server.env}, check=True, capture_output=True, timeout=60)
 
     def end(self) -> None:
         """Make sure that it is gone, whatever state it is in."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from celery import Celery
 
+from ....config.brokers import is_redis
 from ....config.celery import GREENLETS
 from ....config.routes import describe_route
 from ....config.settings import Settings
@@ -101,6 +102,9 @@ def _examine_limits(conf: Any, settings: Settings) -> Iterator[Finding]:
     if conf.task_time_limit and conf.task_time_limit < settings.step_timeout_seconds:
         advice = f"raise it beyond CELERY_AGENTS_STEP_TIMEOUT_SECONDS ({settings.step_timeout_seconds:.0f})"
         yield Finding.warn("task_time_limit", f"{conf.task_time_limit} s: with prefork it kills long steps", advice)
+    if conf.worker_enable_prefetch_count_reduction and not is_redis(settings.broker):
+        advice = "set it to False: when the broker was away, a worker with threads may take no more steps"
+        yield Finding.warn("worker_enable_prefetch_count_reduction", "on", advice)
     if conf.task_default_rate_limit:
         advice = "unset it, or steps wait for their turn"
         yield Finding.warn("task_default_rate_limit", str(conf.task_default_rate_limit), advice)

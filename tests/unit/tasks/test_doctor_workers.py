@@ -117,6 +117,17 @@ def test_a_variable_that_goes_before_the_broker_of_an_app_is_named_without_passw
     assert "CELERY_BROKER_URL" not in {finding.name for finding in check_app_settings(project)}
 
 
+def test_an_app_at_rabbitmq_whose_threads_would_set_the_prefetch_count_is_warned_of_it() -> None:
+    name, at = "worker_enable_prefetch_count_reduction", {"broker_url": "amqp://ours//"}
+    app, made = Celery("shop"), installation({})
+    project = replace(made, existing_app=app, settings=made.settings.model_copy(update=at))
+    found = {finding.name: finding for finding in check_app_settings(project)}
+    assert found[name].level is Level.WARN
+    assert name not in {finding.name for finding in check_app_settings(replace(made, existing_app=app))}
+    app.conf.worker_enable_prefetch_count_reduction = False
+    assert name not in {finding.name for finding in check_app_settings(project)}
+
+
 def test_delayed_steps_are_counted_by_reason() -> None:
     (fine,) = check_delayed(installation({}))
     assert (fine.level, fine.what) == (Level.OK, "none")

@@ -1,0 +1,71 @@
+"""Real workers whose broker is a real RabbitMQ that is restarted, or blocks those who publish."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import fork_server
+from support.agents import call, plan
+from support.lab import Lab
+from support.rabbitmq import RABBITMQ_MISSING, RabbitmqServer, find_rabbitmq
+from support.wait import wait_until
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(find_rabbitmq() is None, reason=RABBITMQ_MISSING),
+]
+
+
+class RabbitmqLab(Lab):
+    """A lab whose broker is this RabbitMQ."""
+
+    def __init__(self, directory: Path, rabbitmq: RabbitmqServer) -> None:
+        super().__init__(directory)
+        self.rabbitmq = rabbitmq
+
+    @property
+    def broker_url(self) -> str:
+        return self.rabbitmq.url
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[RabbitmqLab]:
+    rabbitmq = RabbitmqServer(tmp_path / "rabbitmq")
+    try:
+        rabbitmq.start()
+        with RabbitmqLab(tmp_path / "lab", rabbitmq) as started:
+            yield started
+    finally:
+        rabbitmq.end()
+
+
+def test_a_worker_goes_on_when_rabbitmq_is_back_and_does_nothing_twice(lab: RabbitmqLab) -> None:
+    worker = lab.worker(CELERY_AGENTS_CONCURRENCY="4")
+    steps = [[call("unsafe", work="a")], [call("keyed", work="b"), call("unsafe", work="c")], [call("pure", work="d")]]
+    jobs = [lab.client.submit("planned", plan(*steps, before=0.3)) for _ in range(30)]
+    time.sleep(1.5)
+    lab.rabbitmq.restart()
+    assert {job.result(timeout=40).status for job in jobs} == {"completed"}, worker.tail()
+    assert worker.alive
+    assert "stands still" not in worker.text()
+    unsafe = Counter(entry["key"] for entry in lab.ledger.entries() if entry.get("tool") == "unsafe")
+    assert list(unsafe.values()) == [1] * 60
+
+
+def test_a_submit_returns_while_rabbitmq_blocks_those_who_publish(lab: RabbitmqLab) -> None:
+    worker = lab.worker()
+    lab.rabbitmq.limit_memory(0.0001)
+    env = {**os.environ, "CELERY_AGENTS_REDIS_URL": lab.store_url, "CELERY_AGENTS_BROKER_URL": lab.rabbitmq.url}
+    command = [sys.executable, "-m", "celery_agents", "submit", "planned", plan(), "--session", "blocked"]
+    submitted = fork_server.run(command, cwd=lab.directory, env=env)
+    assert submitted.returncode == 0, submitted.stderr
+    lab.rabbitmq.limit_memory(0.4)
+    wait_until(lambda: lab.client.header("blocked").status == "completed", "the job is done", 40, details=worker.tail)
