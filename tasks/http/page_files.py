@@ -2,7 +2,8 @@
 
 They hold no data, so they need no token. What the page shows comes from `/v1`, with the rights of its token.
 
-Comments stay here. A browser gets blank lines for those of modules: its numbers of lines are those of the files.
+Comments stay here, and so do the spaces of the stylesheet. A browser gets blank lines for comments of modules: its
+numbers of lines are those of the files.
 `index.html` names the files with a tag of all their contents, `page/<tag>/main.js`, so that a browser keeps them and
 asks for none of them again until one has changed.
 """
@@ -28,7 +29,7 @@ _PLACES: Final = ("/sessions", "/sessions/{id}", "/requests", "/tree/{id}", "/fl
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
 # Comments; in a module a whole line, or the end of one. No template has a line that looks like one: tests/check looks.
 _COMMENT: Final[Mapping[str, re.Pattern[bytes]]] = {
-    ".css": re.compile(rb"/\*.*?\*/", re.DOTALL),
+    ".css": re.compile(rb"\s*/\*.*?\*/|(?<=[;{},:])\s+|\s+(?=[{}])", re.DOTALL),
     ".js": re.compile(rb"^ *(?://|/\*\*|\*[ /]|\*$).*$|(?<=[;{,(]) // [^`\"'\n]*$", re.MULTILINE),
 }
 # Another version of this server may have sent the tag: its browser gets the file all the same, and does not keep it.

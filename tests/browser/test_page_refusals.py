@@ -481,3 +481,29 @@ def test_a_token_of_a_session_sees_its_session_and_nothing_else(
     page.get_by_role("button", name="Send message").click()
     expect(said.get_by_text("You are welcome.")).to_be_visible()
     assert watched.complaints == [], "it asks for what it may not see"
+
+
+def test_what_goes_away_leaves_the_focus_beside_it(
+    desk: Lab, worker: WorkerProcess, served: ServeProcess, watched: Watched
+) -> None:
+    page = watched.page
+    job = submit(desk, "colour of the jug")
+    wait_for_request(desk, job)
+    page.goto(f"{served.url}/sessions/{job.session_id}")
+
+    def press(name: str) -> None:
+        page.get_by_role("button", name=name, exact=True).focus()
+        page.keyboard.press("Enter")
+
+    press("Suspend…")
+    page.keyboard.press("Enter")
+    actions = page.locator(".actions").filter(has=page.get_by_role("button", name="Resume"))
+    expect(actions).to_be_focused()
+    press("Resume")
+    expect(page.locator(".actions").filter(has=page.get_by_role("button", name="Suspend…"))).to_be_focused()
+    press("Decline…")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Request of ask_colour")).to_have_count(0)
+    expect(page.locator(".said :focus")).to_have_count(1)
+    assert watched.complaints == []

@@ -1,17 +1,16 @@
-// Dialogs: questions that an action asks once before it happens. And the keys of what is shown: one dialog lists them.
+// Dialogs: questions that an action asks once before it happens. The keys of what is shown: one dialog lists them. And
+// the place of somebody who uses the keyboard or a screen reader.
 import { html, render, useLayoutEffect, useRef, useState } from "./html.js";
 
 /** Show a dialog until it is closed; resolves to what it was closed with, null where it was refused. */
 function show(Content, props) {
   const place = document.body.appendChild(document.createElement("div"));
-  const before = document.activeElement;
   return new Promise((resolve) => {
     const refuse = () => close(null);
     const close = (answer) => {
       removeEventListener("popstate", refuse);
       render(null, place);
       place.remove();
-      before?.focus?.();
       resolve(answer);
     };
     addEventListener("popstate", refuse); // it asks about the place that is left
@@ -93,7 +92,7 @@ export function followKeys() {
     if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented
       || document.querySelector("dialog[open]")) return;
     if (event.target.closest?.(TYPED)) {
-      if (event.key === "Escape") event.target.blur();
+      if (event.key === "Escape") event.target.blur(path = []);
       return;
     }
     const all = [["?", "", showKeys], ...[...groups].reverse().flatMap((group) => group.current)];
@@ -104,4 +103,23 @@ export function followKeys() {
     event.preventDefault();
     found[2]();
   });
+}
+
+let path = []; // what had the focus last, in no dialog, and what is around it
+
+/** Where what has the focus goes away or is disabled, the nearest thing around it that is left takes the focus. */
+export function keepFocus() {
+  const note = ({ type, target }) => {
+    if (target.closest("dialog")) return;
+    path = []; // what is pointed at takes the focus, or nothing does
+    for (let each = type === "focusin" && target; each; each = each.parentElement) path.push(each);
+  };
+  addEventListener("focusin", note);
+  addEventListener("pointerdown", note);
+  new MutationObserver(() => {
+    const left = path.find((each) => each.isConnected && !each.disabled);
+    if (!left || document.activeElement !== document.body) return;
+    if (left.tabIndex < 0) left.tabIndex = -1;
+    left.focus({ preventScroll: true });
+  }).observe(document.body, { subtree: true, childList: true, attributeFilter: ["disabled"] });
 }

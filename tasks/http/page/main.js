@@ -1,6 +1,6 @@
 // The frame of the page: its head, the place that the address names, the theme, and the token.
 import { get, hasToken, setToken, tokenClaims, UNAUTHORIZED } from "./api.js";
-import { followKeys, showKeys, useKeys } from "./dialog.js";
+import { followKeys, keepFocus, showKeys, useKeys } from "./dialog.js";
 import { Fleet } from "./fleet.js";
 import { exactTime } from "./format.js";
 import { Component, html, render, useEffect, useState } from "./html.js";
@@ -122,6 +122,7 @@ class Boundary extends Component {
 
 followLinks();
 followKeys();
+keepFocus();
 const place = document.getElementById("page");
 place.replaceChildren(); // what is seen until these modules are there
 render(html`<${Page} />`, place);
