@@ -92,7 +92,10 @@ export function followKeys() {
     if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented
       || document.querySelector("dialog[open]")) return;
     if (event.target.closest?.(TYPED)) {
-      if (event.key === "Escape") event.target.blur(path = []);
+      if (event.key === "Escape") {
+        path = []; // it was given up: nothing around it takes the focus
+        event.target.blur();
+      }
       return;
     }
     const all = [["?", "", showKeys], ...[...groups].reverse().flatMap((group) => group.current)];
