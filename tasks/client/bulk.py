@@ -143,7 +143,7 @@ class BulkVerbs(HoldingVerbs, DeletingVerbs):
         }  # fmt: skip
         if not everything and not any(given.values()):
             named = ", ".join(_FILTER)
-            raise InvalidInput("everything", False, f"name {named}, or give everything=True (--all) to mean all.")
+            raise InvalidInput("everything", False, f"name {named}, or give everything (--all) to mean all.")
         do = self._read_act(act, labels, reason, by)
         check_listing(status, limit)
         check_caller(by)

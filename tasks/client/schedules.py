@@ -95,7 +95,7 @@ class Schedules:
         """
         status = self.get(name)
         if status is None:
-            raise InvalidInput("name", name, "there is no such schedule; schedules.list() names those that there are.")
+            raise InvalidInput("name", name, "there is no such schedule; a list of them has their names.")
         now_ms = self._client.store.housekeeping.now_ms()
         if idempotency_key is not None:
             flow, operation = self._client.store.flow, derive_id(idempotency_key, "run")

@@ -27,6 +27,7 @@ class InvalidToken(InvalidInput):
 
     def __init__(self, advice: str) -> None:
         super().__init__("token", str, advice)
+        self.args = (f"token: {advice}",)
 
 
 class TokenPurpose(StrEnum):
