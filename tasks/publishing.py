@@ -70,8 +70,13 @@ class StepPublisher(Publisher):
             return
         try:
             self._app.send_task(STEP, **message_options(self._settings, ref, published_ms))
-        except OperationalError as error:
+        except (OperationalError, *self._refusals()) as error:
             raise StoreUnavailable(f"the broker takes no message: {error}") from error
+
+    def _refusals(self) -> tuple[type[Exception], ...]:
+        """Errors of the broker's own client that kombu lets through, such as a login or a write that is refused."""
+        connection: Any = self._app.connection_for_write()  # it is not opened
+        return (*connection.connection_errors, *connection.channel_errors)
 
     @property
     def has_lanes(self) -> bool:

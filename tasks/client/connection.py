@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Self
 
@@ -9,6 +10,7 @@ from celery import Celery
 
 from ...config.settings import Settings
 from ...worker.engine.transitions import operation_transition
+from ...worker.errors import StoreUnavailable
 from ...worker.store.housekeeping.registry import AgentQueues
 from ...worker.store.records import ActionResult, Operation, StepRef
 from ...worker.store.store import Store, redis_store
@@ -78,9 +80,15 @@ class ClientConnection:
         return applied
 
     def _publish(self, step: StepRef | None) -> None:
-        """Publish a step where the transaction could not."""
-        if step is not None:
-            self._publisher.publish(step, self.store.housekeeping.now_ms(step.session_id))
+        """Publish a step where the transaction could not. A broker that refuses it is warned of: all else is done."""
+        if step is None:
+            return
+        now_ms = self.store.housekeeping.now_ms(step.session_id)
+        try:
+            self._publisher.publish(step, now_ms)
+        except StoreUnavailable as error:  # who took the job for lost would submit it once more
+            told = f"session {step.session_id} is stored, and a worker publishes its step later: {error}"
+            warnings.warn(told, stacklevel=3)
 
     def _make_job(self, session_id: str, *, operation_id: str = "", execution_id: str = "") -> Job:
         """Make a handle of an execution, which acts over the connections of this client."""

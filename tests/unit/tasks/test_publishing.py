@@ -8,9 +8,13 @@ import uuid
 from typing import Any
 
 import pytest
+from amqp.exceptions import AccessRefused
+from celery import Celery
+from kombu.exceptions import OperationalError
 
 from celery_agents.config.settings import Settings
 from celery_agents.tasks.app import create_app
+from celery_agents.tasks.client.client import AgentClient
 from celery_agents.tasks.publishing import StepPublisher
 from celery_agents.worker.store import StepRef
 
@@ -91,3 +95,20 @@ def test_a_message_in_front_of_an_empty_queue_is_new_and_in_front_of_an_unknown_
 def test_where_messages_are_published_separately_none_goes_in_front(redis_url: str) -> None:
     settings = Settings.build(redis_url=redis_url, broker_url="amqp://localhost")
     assert StepPublisher(create_app(settings), settings).next_commands("") == ()
+
+
+@pytest.mark.parametrize("error", [AccessRefused("Login was refused"), OperationalError("connection refused")])
+def test_a_job_whose_step_the_broker_refuses_is_there_and_its_caller_is_told(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A job that is taken for lost is submitted once more, and done twice."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Celery, "send_task", refuse)
+    with AgentClient(redis_url, broker_url="amqp://localhost") as client:
+        client.store.registry.register("worker", {"queues": [""], "agent_queues": {}}, {"painter": "1"})
+        with pytest.warns(UserWarning, match="is stored, and a worker .* the broker takes no message: .*refused"):
+            job = client.submit("painter", "a house")
+        assert client.header(job.session_id).status == "pending"
