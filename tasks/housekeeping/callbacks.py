@@ -212,7 +212,7 @@ class CallbackCaller:
         if secret is None:
             raise PermissionError("CELERY_AGENTS_WEBHOOK_SECRET is not set in this worker")
         body = json.dumps(_value(callback), ensure_ascii=False).encode()
-        now = int(time.time())
+        now = self._store.housekeeping.now_ms(callback.session_id) // 1000  # receivers check its age
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "celery-agents",

@@ -220,14 +220,15 @@ class _IdGenerator:
 
 
 def _make_provider() -> Any:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    from ...worker.capabilities.tracing.otlp import make_exporter
+
     resource = Resource.create({"service.name": _NAME}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # it would wait once more; see `Tracing.close`
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(make_exporter()))
     return provider
 
 

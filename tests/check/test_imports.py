@@ -95,8 +95,8 @@ ARROWS: Final[Mapping[str, str]] = {
     "tasks.names": "config",
     "tasks.observability": (
         "config tasks.app tasks.broker_keys tasks.channels tasks.client tasks.consumer tasks.names tasks.own_app "
-        "tasks.publishing worker.agent worker.drivers worker.engine worker.errors worker.flow worker.known_secrets "
-        "worker.moments worker.redaction worker.spans worker.state worker.store worker.tools"
+        "tasks.publishing worker.agent worker.capabilities worker.drivers worker.engine worker.errors worker.flow "
+        "worker.known_secrets worker.moments worker.redaction worker.spans worker.state worker.store worker.tools"
     ),
     "tasks.producer": "config tasks.channels tasks.names tasks.own_app worker.errors",
     "tasks.publishing": "config tasks.broker_connections tasks.message_template tasks.names worker.errors worker.store",
@@ -209,6 +209,7 @@ HOME = {
     "tornado": ("tasks",),
     "prometheus_client": ("tasks",),
     "opentelemetry": ("tasks", "worker.capabilities.tracing"),
+    "requests": ("worker.capabilities.tracing",),
     "typer": ("tasks", "demo"),
     "click": ("tasks",),
     "rich": ("tasks", "demo"),
@@ -230,6 +231,7 @@ OPTIONAL = {
     "psycopg",
     "pydantic_ai",
     "pytest",
+    "requests",
     "sqlalchemy",
     "tornado",
 }
@@ -247,6 +249,7 @@ COMES_WITH = {
     "openai": "pydantic-ai-slim",
     "pydantic_core": "pydantic",
     "referencing": "jsonschema",
+    "requests": "opentelemetry-exporter-otlp-proto-http",
     "tornado": "flower",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -41,6 +42,20 @@ def test_a_process_killed_at_any_byte_of_a_save_loses_nothing_older(tmp_path: Pa
     found = run_writers("kill", str(tmp_path))
     assert found["bytes"] > 300
     assert found == {"bytes": found["bytes"], "killed": found["bytes"], "lost": 0, "saved": True}
+
+
+def test_a_save_that_finds_no_room_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileSessionStore(tmp_path)
+    session = create(store, "s")
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        store.save(session)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.json", "s.lock"]
+    assert store.load("s") == session
 
 
 DYING_AGENT = '''

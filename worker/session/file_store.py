@@ -115,15 +115,19 @@ class FileSessionStore:
 def _write(path: Path, session: AgentSession) -> AgentSession:
     """Replace the file; only one writer at a time, so that the temporary file has one name."""
     temporary = path.with_name(path.name.removesuffix(_SUFFIX) + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        beginning = _BEGINNING + session.info.to_json() + b","
-        document = session.to_json()
-        assert document.startswith(beginning), "the header comes first"
-        file.write(beginning + b"\n" + document[len(beginning) :] + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            beginning = _BEGINNING + session.info.to_json() + b","
+            document = session.to_json()
+            assert document.startswith(beginning), "the header comes first"
+            file.write(beginning + b"\n" + document[len(beginning) :] + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # on a full disk it would keep the last of the room
+        raise
     _sync_folder(path.parent)
     return session
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import StatusCode
 
+from celery_agents.tasks.observability.tracing import _make_provider  # pyright: ignore[reportPrivateUsage]
 from celery_agents.worker.capabilities import OtlpSink, Trace, TraceEvent, TraceStatus
 from celery_agents.worker.spans import NAME_CHARS, derive_root_span_id, derive_span_id
 from celery_agents.worker.state import FrozenDict
 
+from support.local_server import LocalServer, QuietHandler
 from support.states import NOON, at
 
 NANOSECONDS = round(NOON.timestamp() * 1e9)
@@ -145,3 +149,48 @@ def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> N
     assert {each.resource.attributes["service.name"] for each in sent(TRACE)} == {"celery-agents"}
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
     assert {each.resource.attributes["service.name"] for each in sent(TRACE)} == {"shop"}
+
+
+@contextlib.contextmanager
+def collector(status: int, *headers: str) -> Iterator[str]:
+    """The URL of a collector whose answers have these headers, and a body of a byte each tenth of a second."""
+
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            for header in headers:
+                self.send_header(*header.split(": "))
+            self.end_headers()
+            ends, is_chunked = time.monotonic() + 10, "Transfer-Encoding: chunked" in headers
+            with contextlib.suppress(OSError):
+                while time.monotonic() < ends:
+                    self.wfile.write(b"1\r\nx\r\n" if is_chunked else b"x")
+                    time.sleep(0.1)
+
+    server = LocalServer(Handler)
+    yield server.url
+    server.close()
+
+
+@pytest.mark.parametrize("header", ["X: y", "Transfer-Encoding: chunked", "Content-Length: 1000000"])
+@pytest.mark.parametrize("is_sink", [True, False])
+def test_a_collector_whose_answer_has_no_end_holds_nobody_up(
+    header: str, is_sink: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector(200, header, "Content-Encoding: gzip") as url:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", url)
+        began = time.monotonic()
+        if is_sink:
+            OtlpSink(timeout=2).write(TRACE)
+        else:
+            provider = _make_provider()
+            provider.get_tracer("t").start_span("s").end()
+            assert provider.force_flush(3_000)
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("status", [301, 413])
+def test_spans_that_a_collector_refuses_are_an_error_that_says_how(status: int) -> None:
+    with collector(status, "Location: /elsewhere") as url, pytest.raises(ConnectionError, match=f"answered {status}"):
+        OtlpSink(url, timeout=2).write(TRACE)

@@ -94,10 +94,16 @@ def test_a_receiver_that_takes_its_time_holds_no_other_one_up(receiver: SlowRece
 def test_many_callbacks_of_a_receiver_that_takes_its_time_do_not_come_before_those_of_others(
     receiver: SlowReceiver,
 ) -> None:
-    now_ms, heard = [1_800_000_000_000], list[str]()
+    now_ms, heard, stamps = [1_800_000_000_000], list[str](), set[str]()
     database = MemoryDatabase(lambda: now_ms[0])
     store = Store(database, SETTINGS, clock=RedisClock(), publisher=Publisher())
-    quick = PostReceiver(lambda headers, body: heard.append(headers["X-Celery-Agents-Id"]) or 204)
+
+    def hear(headers: dict[str, str], body: bytes) -> int:
+        heard.append(headers["X-Celery-Agents-Id"])
+        stamps.add(headers["X-Celery-Agents-Signature"].partition(",")[0])
+        return 204
+
+    quick = PostReceiver(hear)
     for number in range(5 * ENDED):
         end_execution(store, f"s{number}", receiver.url)
     caller = CallbackCaller(create_app(SETTINGS), store, SETTINGS)
@@ -107,6 +113,7 @@ def test_many_callbacks_of_a_receiver_that_takes_its_time_do_not_come_before_tho
     end_execution(store, "quick", quick.url)
     caller.start_due()
     wait_until(lambda: heard == ["e-quick"], "the quick receiver is told", timeout=3)
+    assert stamps == {"t=1800000003"}, "the time of the store, whatever this worker's clock says"
     quick.close()
     caller.close()
 

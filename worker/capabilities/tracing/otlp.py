@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -60,15 +61,20 @@ class OtlpSink:
 
     @cached_property
     def _exporter(self) -> Any:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        options = {"headers": dict(self.headers) or None, "timeout": self.timeout}
+        return make_exporter(self._answers.append, endpoint=self.endpoint, **options)
 
-        return OTLPSpanExporter(self.endpoint, headers=dict(self.headers) or None, timeout=self.timeout)
+    @cached_property
+    def _answers(self) -> list[int]:
+        return []
 
     def _export(self, spans: Sequence[Any]) -> None:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
+        self._answers.clear()
         if spans and self._exporter.export(spans) is not SpanExportResult.SUCCESS:
-            raise ConnectionError("the spans were not taken")
+            said = f": the collector answered {self._answers[-1]}" if self._answers else ""
+            raise ConnectionError(f"the spans were not taken{said}")
 
     def _span_of(self, trace: Trace, event: TraceEvent) -> Any:
         is_model, said = event.type == MODEL_CALL, event.name[:NAME_CHARS]
@@ -101,6 +107,30 @@ class OtlpSink:
         times = (trace.started_at, trace.ended_at)
         ids = (derive_root_span_id(trace.execution_id, trace.retries), parent)
         return _span(trace, f"invoke_agent {trace.agent}", ids, attributes, times, trace.status is TraceStatus.ERROR)
+
+
+def make_exporter(note: Callable[[int], object] = lambda _: None, **options: Any) -> Any:
+    """Make an exporter as the environment's `OTEL_*` say, which reads no body of an answer: it may have no end.
+
+    Args:
+        note: Gets the status of each answer.
+        options: Of `OTLPSpanExporter`.
+    """
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from requests import Response, Session
+
+    def end(response: Response, *_: Any, **__: Any) -> None:
+        note(response.status_code)
+        if response.raw.length_remaining != 0:  # else the connection is used again
+            response.close()
+        if response.is_redirect:  # the exporter would take it for success
+            raise ValueError(f"the collector redirects to {response.headers['Location']:.200}")
+
+    session = Session()
+    session.hooks["response"].append(end)
+    # Whoever has a session of their own there gives each request its credentials.
+    has_own = any(name.endswith("_CREDENTIAL_PROVIDER") for name in os.environ if name.startswith("OTEL_PYTHON_EXP"))
+    return OTLPSpanExporter(session=None if has_own else session, **options)
 
 
 def _payload_attributes(payload: FrozenDict | None) -> dict[str, str]:
