@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,11 @@ def spent(client: AgentClient, name: str) -> dict[str, float]:
     return {each.value: round(each.usd, 6) for each in status.spent}
 
 
-def set_cap(client: AgentClient, cap: SpendCap, by: str | None = None) -> None:
+def set_cap(client: AgentClient, cap: SpendCap, by: str | None = None) -> Sequence[str]:
     """Set a cap of which the worker has heard before its next job: it is told at once, and hears when it has a moment."""
-    client.caps.set(cap, by=by)
+    notes = client.caps.set(cap, by=by)
     assert client.submit("other", "1").result(timeout=30).status == "completed"
+    return notes
 
 
 def test_no_more_is_spent_than_the_cap_and_the_calls_in_flight(lab: Lab, client: AgentClient) -> None:
@@ -117,7 +118,7 @@ def test_each_customer_has_an_amount_of_its_own(client: AgentClient) -> None:
 
 
 def test_a_cap_that_stops_ends_the_execution_with_its_reason(client: AgentClient) -> None:
-    (note,) = client.caps.set(SpendCap("none", usd=0, per="day", then="stop"))
+    (note,) = set_cap(client, SpendCap("none", usd=0, per="day", agent="spender", then="stop"))
     assert note == "cap: 0 lets no model call begin under none; what needs one stops at once."
     result = client.submit("spender", "1").result(timeout=30)
     assert (result.status, result.stop_reason, result.step_count) == ("stopped", "cost_limit", 0)
@@ -132,8 +133,8 @@ def test_workers_that_are_killed_spend_no_more_and_lose_nothing(
 ) -> None:
     with Lab(tmp_path / "lab", agents="support.capped_agents") as lab:
         client, env = lab.client, {"CELERY_AGENTS_CONCURRENCY": str(slots)}
-        workers = [lab.worker(**env) for _ in range(2)]
         client.caps.set(SpendCap("customers", usd=usd, per="month", label="customer"))
+        workers = [lab.worker(**env) for _ in range(2)]
         names = [f"c{n % customers}" for n in range(sessions)]
         jobs = [client.submit("spender", f"3 {name}", labels={"customer": name}) for name in names]
         for number in range(kills):

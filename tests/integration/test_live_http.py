@@ -160,16 +160,16 @@ def test_agui_tells_a_message_while_it_is_written_and_takes_it_back_when_its_wor
     lab: Lab, http: httpx.Client, provider: Provider
 ) -> None:
     provider.plan(
-        calls(tool_call("count", {"to": 2}), content="I count."), ANSWER, pause=0.01, gate="followed",
+        calls(tool_call("count", {"to": 2}), content="I count."), ANSWER, pause=0.01,
         faults=[{**STALLED, "turn": 1, "on": 2}],
     )  # fmt: skip
-    name, doomed = str(uuid.uuid4()), lab.worker()
+    name = str(uuid.uuid4())
     message = {"id": "m1", "role": "user", "content": "count"}
     given = {"threadId": name, "runId": "r1", "messages": [message], "tools": []}
     stream = Stream(http, "POST", "/agui/model", json=given)
     control = lab.client.store.context.keys(name).ctl
     wait_until(lambda: lab.redis.hget(control, "watched") or stream.error, "the session is followed", 30)
-    provider.open("followed")  # what a tool emits is shown to those who follow already
+    doomed = lab.worker()  # what a tool emits is shown to those of whom the worker knows already
 
     def written() -> str:
         return "".join(each.delta for each in stream.run if each.type.value == "TEXT_MESSAGE_CONTENT")
