@@ -62,7 +62,9 @@ def doctor(app: AppOption = None, json: AsJson = False, redis_url: RedisUrl = No
         advice = "give the user of CELERY_AGENTS_REDIS_URL what deploy/redis/users.acl gives monitor, or use that user"
         findings = [Finding.fail("redis", str(error), advice)]
     except StoreUnavailable as error:
-        advice = "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url)"
+        advice = (
+            "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url); where Redis speaks TLS it is rediss://"
+        )
         findings = [Finding.fail("redis", f"does not answer: {error}", advice)]
         code = ExitCode.NO_REDIS
         # Every command that ends with 3 writes to standard error; a program may read the findings.

@@ -100,9 +100,9 @@ class WorkerBootstep(bootsteps.StartStopStep):
         if taken.has_others and not self._is_store_ready():
             self._begin_later(parent)
         else:
-            wait_for_redis(self._runtime())
-            self._check_broker()
             try:
+                wait_for_redis(self._runtime())
+                self._check_broker()
                 self._begin(parent)
             except ConfigurationError as error:
                 raise refuse_to_start(error) from error

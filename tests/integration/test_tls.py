@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import ssl
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,8 +76,31 @@ def test_jobs_survive_a_killed_worker_over_tls(
 
 def test_a_redis_whose_certificate_nobody_vouches_for_is_told_nothing(port: int) -> None:
     url = f"rediss://127.0.0.1:{port}/0"
-    with pytest.raises(StoreUnavailable, match="certificate"):
+    with pytest.raises(StoreUnavailable, match=r"certificate.*; ssl_ca_certs in its URL has to name"):
         AgentClient(url).submit("planned", plan())
     app = create_app(Settings.build(redis_url=url))
     with app.connection_for_write() as broker, pytest.raises(OperationalError, match="certificate"):
         broker.ensure_connection(max_retries=1)
+
+
+def test_a_redis_that_asks_for_a_certificate_says_which_options_name_it(authority: trustme.CA, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            connection, _ = server.accept()
+            with connection.dup() as raw:
+                with pytest.raises(ssl.SSLError, match="did not return a certificate"):
+                    context.wrap_socket(connection, server_side=True)
+                raw.recv(4_096)  # a socket with something unread takes back what it has said
+
+        refusing = threading.Thread(target=refuse)
+        refusing.start()
+        url = f"rediss://127.0.0.1:{server.getsockname()[1]}/0?ssl_ca_certs={tmp_path / 'authority.pem'}"
+        with pytest.raises(StoreUnavailable, match="name yours by ssl_certfile and ssl_keyfile"):
+            AgentClient(url).submit("planned", plan())
+        refusing.join()

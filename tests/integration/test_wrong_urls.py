@@ -57,6 +57,13 @@ def test_a_cluster_without_a_broker() -> None:
     expect_a_sentence({"CELERY_AGENTS_REDIS_URL": "redis+cluster://127.0.0.1:1"}, "set CELERY_AGENTS_BROKER_URL to one")
 
 
+@pytest.mark.timeout(60)
+def test_an_option_that_is_none() -> None:
+    expect_a_sentence(
+        {"CELERY_AGENTS_REDIS_URL": "redis://127.0.0.1:1/0?colour=red"}, "colour is no option of redis://"
+    )
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("node", [0, 1, 2])
 def test_a_node_of_a_cluster_as_one_server(cluster: ClusterGroup, node: int) -> None:

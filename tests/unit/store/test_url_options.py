@@ -17,7 +17,7 @@ URLS = ["redis://host/0", "rediss://host/0", "redis+sentinel://one,two/mymaster/
         ("protocol=3", "leave out protocol"),
         ("decode_responses=true", "leave out decode_responses"),
         ("protocol=3&encoding=latin-1", "leave out encoding, protocol"),
-        ("no_such_option=1", "no_such_option"),
+        ("no_such_option=1", r"no_such_option is no option of rediss?(\+sentinel)?://"),
         ("db=x", "Invalid value for 'db'"),
         ("retry=3", "leave out retry"),
         ("retry_on_error=x", "leave out retry_on_error"),
@@ -30,6 +30,12 @@ URLS = ["redis://host/0", "rediss://host/0", "redis+sentinel://one,two/mymaster/
 def test_an_option_that_cannot_be_used_is_refused_before_anything_is_sent(url: str, option: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"redis_url cannot be read: .*{said}"):
         make_pool(f"{url}?{option}", timeout_seconds=2)
+
+
+@pytest.mark.parametrize("url", ["redis://host/0", "redis+sentinel://one,two/mymaster/0"])
+def test_an_option_of_tls_in_a_url_without_it_names_the_scheme_that_has_it(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"ssl_ca_certs is no option of redis.*; those of TLS need rediss"):
+        make_pool(f"{url}?ssl_ca_certs={__file__}", timeout_seconds=2)
 
 
 @pytest.mark.parametrize("url", ["rediss://host/0", "rediss+sentinel://one,two/mymaster/0"])

@@ -36,7 +36,7 @@ from ..database import USED_PRIMARIES, Changed, Command, Confirmation, Guard, Re
 from ..primaries import REPLICATION, replication_id
 from .connection import PlainSocket, RedisConnection
 from .connections import RedisConnections
-from .outages import RedisIsAway, find_outage, find_slot, find_wrong_url, has_moved
+from .outages import TLS_ADVICE, RedisIsAway, find_outage, find_slot, find_wrong_url, has_moved
 from .pools import make_pool
 from .scripts import SCRIPTS
 from .topology import keys_of
@@ -373,4 +373,6 @@ def _unavailable(error: Exception) -> Exception:
             "all connections of this process to Redis are in use; raise CELERY_AGENTS_REDIS_CONNECTIONS, or wait in "
             "fewer threads"
         )
-    return StoreUnavailable(f"no answer from Redis: {type(error).__name__}: {error}")
+    text = str(error)
+    advice = next((f"; {advice}" for part, advice in TLS_ADVICE.items() if part in text), "")
+    return StoreUnavailable(f"no answer from Redis: {type(error).__name__}: {text}{advice}")

@@ -41,6 +41,12 @@ ADVICE: Final[Mapping[str, str]] = {
 }
 """What Redis says, each with what is wrong and what to do."""
 
+TLS_ADVICE: Final[Mapping[str, str]] = {
+    "CERTIFICATE_VERIFY_FAILED": "ssl_ca_certs in its URL has to name who vouches for its certificate",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate: name yours by ssl_certfile and ssl_keyfile in its URL",
+}
+"""What OpenSSL says of a connection, each with what to do."""
+
 REFUSALS: Final[tuple[type[Exception], ...]] = (ResponseError, ClusterError)
 """Errors of redis-py that such an answer may be, apart from lost connections."""
 

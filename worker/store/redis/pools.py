@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from redis import connection
 from redis.backoff import NoBackoff
@@ -30,6 +32,7 @@ _OWN_OPTIONS: Final = {
 }  # fmt: skip
 # OpenSSL does not say which of them it has not found.
 _FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_UNKNOWN_OPTION: Final = re.compile(r"unexpected keyword argument '(\w+)'")
 _TIME_LIMITS: Final = ("socket_timeout", "socket_connect_timeout")
 _LONGEST_SECONDS: Final = 86_400.0
 _ConnectionPool: Final[Any] = ConnectionPool
@@ -68,6 +71,9 @@ def make_pool(url: str, *, timeout_seconds: float, **options: Any) -> Any:
             pool = _ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), **options)
         pool.connection_class(**pool.connection_kwargs)  # looks at the options
     except (ValueError, TypeError, RedisError) as error:
+        unknown = _UNKNOWN_OPTION.search(str(error))
+        if unknown:
+            error = ValueError(f"{unknown[1]} is no option of {urlsplit(url).scheme}://; those of TLS need rediss://")
         raise ConfigurationError(f"redis_url cannot be read: {error}. Write it like redis://host:6379/0.") from None
     return pool
 

@@ -196,5 +196,5 @@ class Worker:
 
 def quick_settings(**more: Any) -> Settings:
     """Leases that end soon, and no pause between attempts."""
-    quick = {"retry_delay_seconds": 0.0001, "retry_delay_max_seconds": 0.0002, "driver_attempts": 2}
+    quick = {"retry_delay_seconds": 0.001, "retry_delay_max_seconds": 0.002, "driver_attempts": 2}
     return Settings.build(**{**quick, "lease_seconds": 1.0, "lease_renew_seconds": 0.25, "steps_per_task": 1, **more})
