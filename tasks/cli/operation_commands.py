@@ -16,7 +16,7 @@ import typer
 
 from ...config.escaping import escape_line
 from ...config.settings import shown_queues
-from ...worker.errors import StateUnreadable, StoreForbidden, StoreUnavailable
+from ...worker.errors import LoginRefused, StateUnreadable, StoreForbidden, StoreUnavailable
 from ...worker.moments import moment
 from ...worker.store.labels import read_pairs
 from .exits import ExitCode
@@ -65,7 +65,9 @@ def doctor(app: AppOption = None, json: AsJson = False, redis_url: RedisUrl = No
         advice = (
             "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url); where Redis speaks TLS it is rediss://"
         )
-        findings = [Finding.fail("redis", f"does not answer: {error}", advice)]
+        if isinstance(error, LoginRefused):
+            advice = "correct user and password in CELERY_AGENTS_REDIS_URL (or --redis-url)"
+        findings = [Finding.fail("redis", str(error), advice)]
         code = ExitCode.NO_REDIS
         # Every command that ends with 3 writes to standard error; a program may read the findings.
         print(f"celery-agents: {error}; {advice}", file=sys.stderr)

@@ -360,3 +360,11 @@ def test_doctor_says_what_is_wrong_and_what_to_do(new_redis: Callable[..., Redis
     done = Shell(server.url(), tmp_path)("doctor")
     assert done.returncode == 1
     assert re.search(r"fail +eviction +allkeys-lru\n.*noeviction", done.stdout), done.stdout
+
+
+def test_doctor_says_that_a_login_is_refused(redis_url: str, tmp_path: Path) -> None:
+    done = Shell(redis_url.replace("redis://", "redis://nobody:secret@"), tmp_path)("doctor", "--json")
+    (finding,) = lines_of(done)
+    assert done.returncode == 3
+    assert finding["what"].startswith("Redis refuses this user: ")
+    assert finding["advice"].startswith("correct user and password")
