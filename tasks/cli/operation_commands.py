@@ -62,12 +62,11 @@ def doctor(app: AppOption = None, json: AsJson = False, redis_url: RedisUrl = No
         advice = "give the user of CELERY_AGENTS_REDIS_URL what deploy/redis/users.acl gives monitor, or use that user"
         findings = [Finding.fail("redis", str(error), advice)]
     except StoreUnavailable as error:
-        advice = (
-            "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url); where Redis speaks TLS it is rediss://"
-        )
+        what = f"does not answer: {error}"
+        advice = "start Redis, or correct CELERY_AGENTS_REDIS_URL (or --redis-url), which has rediss:// for TLS"
         if isinstance(error, LoginRefused):
-            advice = "correct user and password in CELERY_AGENTS_REDIS_URL (or --redis-url)"
-        findings = [Finding.fail("redis", str(error), advice)]
+            what, advice = str(error), "correct user and password in CELERY_AGENTS_REDIS_URL (or --redis-url)"
+        findings = [Finding.fail("redis", what, advice)]
         code = ExitCode.NO_REDIS
         # Every command that ends with 3 writes to standard error; a program may read the findings.
         print(f"celery-agents: {error}; {advice}", file=sys.stderr)
