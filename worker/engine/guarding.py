@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...config.settings import Settings
-from ..errors import PutOff, StateUnreadable
+from ..errors import PutOff
 from ..guards import (
     Delay,
     GuardPoint,
@@ -36,6 +36,10 @@ log = logging.getLogger(__name__)
 
 _MOST_ENDS: Final = 2
 """Attempts to end a poison step: one with hooks, one without them."""
+
+
+class StepNotEnded(Exception):
+    """A poison step that cannot even be ended. Its session is parked, until a retry."""
 
 
 def guard_run(run: Run, services: EngineServices, on_hook_error: Callable[[Run, Exception], Run]) -> Run:
@@ -133,12 +137,13 @@ def _find_refusal(run: Run, settings: Settings) -> tuple[ErrorInfo, StopReason] 
     """Why the step must not run at all; None when it may.
 
     Raises:
-        StateUnreadable: The attempts to end it have ended their processes, too.
+        StepNotEnded: The attempts to end it have ended their processes, too.
     """
     loaded, weight = run.loaded, run.loaded.session.weight
     if (over := loaded.attempts - settings.attempts_limit) > 0:
         if over > _MOST_ENDS:
-            raise StateUnreadable("step", f"{loaded.attempts - 1} attempts have ended without an answer")
+            ended = f"{loaded.attempts - 1} attempts have ended without an answer"
+            raise StepNotEnded(f"step {run.ref.step} cannot be ended: {ended}")
         message = f"step {run.ref.step} ended {loaded.attempts - 1} times without an answer"
         return ErrorInfo(kind="poison", message=message), StopReason.RETRY_LIMIT_REACHED
     if weight > settings.max_session_bytes:

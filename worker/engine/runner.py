@@ -16,7 +16,7 @@ from ..state.agent_fields import PACKED_SCHEMA_VERSION
 from ..store.records import NotClaimedReason, StepRef, Suspect
 from .claiming import StepClaimer
 from .committing import StepCommitter, StepWaiter
-from .guarding import guard_run, spare_hooks
+from .guarding import StepNotEnded, guard_run, spare_hooks
 from .inference import Inference
 from .outcome import NothingToDo, Outcome, RetryLater, TakenOver
 from .remote_tools import RemoteTools
@@ -132,7 +132,7 @@ class StepRunner:
             return self._committer.commit(run, policy)
         except ClaimLost:  # what it has obtained is in the journal, or the new owner obtains it
             return run.decide(TakenOver(run.ref))
-        except StateUnreadable as error:  # of the journal or the inbox, or of a step that cannot even be ended
+        except (StateUnreadable, StepNotEnded) as error:  # unreadable: the journal or the inbox
             return run.decide(self._claimer.park(run.ref, error))
 
     def _adopt_tools(self, run: Run) -> Run:

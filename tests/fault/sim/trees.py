@@ -323,7 +323,11 @@ class TreeSimulation:
                 self.bench.send(session, "more")
 
     def _resume(self, everybody: list[str]) -> None:
+        """Do what an operator does: let go on what is held, and what is parked behind too many deaths."""
         for session in everybody:
+            if self.bench.store.sessions.header(session).status == "parked":
+                self.verdict.counts["parked"] += 1
+                self.bench.retry(session)
             self.bench.store.sessions.resume(session, by="operator")
 
     # --- the checks ---------------------------------------------------------------------------------------------
