@@ -154,7 +154,8 @@ class HolderVerbs(StorePart):
         Raises:
             StoreUnavailable: No answer in time. The holder ends with its lease, or is given back already.
         """
-        return self._call("holders.give", holder.parts, {"op": "give", "id": holder.id})
+        reply = self._run("holders.give", holder.parts, {"op": "give", "id": holder.id})
+        return self.wake_called(_read_calls(holder.parts, reply))
 
     def call_waiting(self) -> list[StepRef]:
         """Drop the holders of dead claims, and wake who may go; for the sweep.
@@ -252,9 +253,6 @@ class HolderVerbs(StorePart):
         may_begin = raw == b"" or (limit is not None and limit.most_of(awaited) != 0)
         comes = float(here) >= float(there) or (_is_of_call(here) and not _is_of_call(there))
         return may_begin and comes
-
-    def _call(self, point: str, parts: Sequence[LimitPart], asked: dict[str, Any]) -> list[StepRef]:
-        return self.wake_called(_read_calls(parts, self._run(point, parts, asked)))
 
     def _run(self, point: str, parts: Sequence[LimitPart], asked: dict[str, Any]) -> Reply:
         return self._context.database.script(point, "holders", *script_words(self._context, parts, asked))

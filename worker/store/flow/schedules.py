@@ -57,9 +57,7 @@ class ScheduleVerbs(StorePart):
             return made if deployed is None else made.changed(deployed=deployed)
 
         with self._context.acknowledging(self._shard):
-            changed = self._set(schedule.name, change)
-        assert changed is not None
-        return changed
+            return self._set(schedule.name, change)
 
     def remove_schedule(self, name: str) -> bool:
         """Remove a schedule; False: there is none. A message that is being submitted may still be."""

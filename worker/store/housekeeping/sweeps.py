@@ -100,16 +100,17 @@ class SweepVerbs(StorePart):
     def _sweep(self, queue: QueueSnapshot, shards: Sequence[ShardKeys]) -> SweepResult:
         context = self._context
         now_ms, due, has_schedules = _find_due(context, shards)
-        found = _Found(context, now_ms, has_schedules=has_schedules)
+        results = [SweepResult(at_ms=now_ms, has_schedules=has_schedules)]
         # The share of a shard where many have something due: all of them are looked at again in the next pass.
         members = _due_members(context, due, now_ms, -(-context.settings.sweep_batch // max(1, len(due))))
         claims, lanes = _read_controls(context, members, queue)
         for shard, ids in members:
             keys, pairs = _sweep_words(shard, ids, claims)
-            words = (len(ids), *found.words(queue.capacity - len(found.lost)), *queue.words(pairs, lanes))
+            words = _pass_words(context, now_ms, queue.capacity - sum(len(each.lost) for each in results))
+            words = (len(ids), *words, *queue.words(pairs, lanes))
             reply = context.database.script("sweep.pass", "sweep", (shard.due, shard.unoffered, *keys), words)
-            found.add(shard, reply)
-        return found.result()
+            results.append(_read_pass(context, shard, reply, now_ms))
+        return _join(results)
 
     def publish(self, refs: Sequence[StepRef], at_ms: int) -> bool:
         """Publish the messages of lost steps in one round trip.
@@ -296,55 +297,38 @@ def _sweep_words(
     return keys, [word for name in ids for word in (name, claims[name])]
 
 
-class _Found:
-    """The result of a pass of the sweep over the shards of a server, as it grows."""
+def _pass_words(context: StoreContext, now_ms: int, capacity: int) -> tuple[Word, ...]:
+    """The words that the script takes in each shard."""
+    settings = context.settings
+    longest_ms = round(settings.due_max_seconds * 1000)
+    return (
+        now_ms, context.lease_ms, context.grace_ms, context.due_ms, longest_ms, capacity,
+        context.agent_grace_ms, settings.events_kept,
+    )  # fmt: skip
 
-    def __init__(self, context: StoreContext, now_ms: int, *, has_schedules: bool) -> None:
-        self.lost: list[StepRef] = []
-        self._has_schedules = has_schedules
-        self._context, self._now_ms = context, now_ms
-        self._left: set[str] = set()
-        self._live = self._queued = 0
 
-    def words(self, capacity: int) -> tuple[Word, ...]:
-        """The words that the script takes in each shard."""
-        context = self._context
-        settings = context.settings
-        longest_ms = round(settings.due_max_seconds * 1000)
-        return (
-            self._now_ms, context.lease_ms, context.grace_ms, context.due_ms, longest_ms, capacity,
-            context.agent_grace_ms, settings.events_kept,
-        )  # fmt: skip
-
-    def add(self, shard: ShardKeys, reply: Reply) -> None:
-        """Take what the script has found in a shard, and park what cannot run."""
-        lost, live, queued, broken, expired = reply
-        self._live, self._queued = self._live + live, self._queued + queued
-        for session_id, *step, left_queue in lost:
-            try:
-                self.lost.append(_read_lost_step(session_id, *step))
-                self._left.add(fields.text(left_queue))
-            except StateUnreadable:
-                broken.append(session_id)
-        for session_id, execution_id, step, agent in expired:
-            try:
-                _park_unoffered(self._context, _read_lost_step(session_id, execution_id, step), fields.text(agent))
-            except StateUnreadable:
-                broken.append(session_id)
-        for session_id in broken:
-            _park_broken(self._context, shard, session_id)
-
-    def result(self) -> SweepResult:
-        """All that was found."""
-        left = frozenset(self._left - {""})
-        return SweepResult(
-            tuple(self.lost), live=self._live, queued=self._queued, at_ms=self._now_ms, left=left,
-            has_schedules=self._has_schedules,
-        )  # fmt: skip
+def _read_pass(context: StoreContext, shard: ShardKeys, reply: Reply, now_ms: int) -> SweepResult:
+    """Read what the script has found in a shard, and park what cannot run."""
+    steps, live, queued, broken, expired = reply
+    lost, left = list[StepRef](), set[str]()
+    for session_id, *step, left_queue in steps:
+        try:
+            lost.append(_read_lost_step(session_id, *step))
+            left.add(fields.text(left_queue))
+        except StateUnreadable:
+            broken.append(session_id)
+    for session_id, execution_id, step, agent in expired:
+        try:
+            _park_unoffered(context, _read_lost_step(session_id, execution_id, step), fields.text(agent))
+        except StateUnreadable:
+            broken.append(session_id)
+    for session_id in broken:
+        _park_broken(context, shard, session_id)
+    return SweepResult(tuple(lost), live=live, queued=queued, at_ms=now_ms, left=frozenset(left - {""}))
 
 
 def _join(results: Iterable[SweepResult]) -> SweepResult:
-    """Join the results of several servers; the time is that of the last one."""
+    """Join the results of shards, or of servers; the time is that of the last one."""
     found = list(results)
     return SweepResult(
         lost=tuple(ref for each in found for ref in each.lost),
