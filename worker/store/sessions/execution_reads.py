@@ -102,20 +102,6 @@ class ExecutionReadVerbs(StorePart):
         return read_whole(session_id, lambda: _read(scope, first_step, limit))
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The place of a session when a read began; a read that ends at another one is made again."""
-
-    version: int
-    execution: str
-    step: int
-    claim: str
-
-    @classmethod
-    def of(cls, version: bytes, control: ControlFields) -> _Place:
-        return cls(version=fields.number(version), execution=control.execution, step=control.step, claim=control.claim)
-
-
 def _read(scope: SessionScope, first_step: int, limit: int) -> StoredExecution | None:
     """Read once; None where the session was saved or claimed meanwhile."""
     keys = scope.keys
@@ -126,7 +112,7 @@ def _read(scope: SessionScope, first_step: int, limit: int) -> StoredExecution |
     if version is None:
         raise missing_error(scope.context, scope.session_id)
     read, at = read_head(require_head(head)), ControlFields.read(control)
-    execution, place = read.state.execution, _Place.of(version, at)
+    execution = read.state.execution
     try:
         before, steps = _read_steps(scope, read, first_step, limit) if execution is not None else (None, ())
     except StateUnreadable:
@@ -147,7 +133,7 @@ def _read(scope: SessionScope, first_step: int, limit: int) -> StoredExecution |
         definition=fields.read_json(definition, "definition") if definition else None,
         now_ms=0,
     )
-    return _with_current(scope, found, place, max(0, since_ms - _CLOCK_MARGIN_MS))
+    return _with_current(scope, found, (version, at), max(0, since_ms - _CLOCK_MARGIN_MS))
 
 
 def _read_steps(
@@ -174,26 +160,33 @@ def _parse_step(item: bytes, place: int) -> StepExecution:
         raise StateUnreadable(f"steps[{place}]", "it is no step") from None
 
 
-def _with_current(scope: SessionScope, found: StoredExecution, place: _Place, since_ms: int) -> StoredExecution | None:
-    """Add the current step, the events and the time; None where the session is at another place by now."""
-    keys = scope.keys
+def _with_current(
+    scope: SessionScope, found: StoredExecution, seen: tuple[bytes, ControlFields], since_ms: int
+) -> StoredExecution | None:
+    """Add the current step, the events and the time; None where the session is at another place by now.
+
+    Args:
+        seen: Its version and its control fields, as they were read first.
+    """
+    keys, (seen_version, before) = scope.keys, seen
     reads: list[Command] = [
         ("HGET", keys.session, "version"),
         control_command(keys),
-        ("HGETALL", keys.journal(place.execution, place.step)),
-        ("EXISTS", keys.shard.lease(place.claim or "-")),
+        ("HGETALL", keys.journal(before.execution, before.step)),
+        ("EXISTS", keys.shard.lease(before.claim or "-")),
         ("XRANGE", keys.events, f"{since_ms}-0", "+", "COUNT", _MOST_EVENTS),
         scope.clock.now(),
     ]
     version, control, journal, is_leased, events, now = scope.database.transaction("execution.current", reads)
     at = ControlFields.read(control)
-    if version is None or _Place.of(version, at) != place:
+    is_there = (at.execution, at.step, at.claim) == (before.execution, before.step, before.claim)
+    if version != seen_version or not is_there:
         return None
     parsed = read_journal(journal) if journal else NOTHING_JOURNALED
     return replace(
         found,
         current=_current_step(found, at, bool(is_leased), parsed),
-        events=_events_of(scope, place.execution, events),
+        events=_events_of(scope, at.execution, events),
         now_ms=scope.clock.milliseconds(now),
     )
 
