@@ -70,7 +70,7 @@ class ClientConnection:
     def store(self) -> Store:
         """The step store, for monitoring and tests."""
         if not self._shards_checked:
-            self._store.housekeeping.check_shards()
+            self._store.context.check_shards()
             self._shards_checked = True
         return self._store
 

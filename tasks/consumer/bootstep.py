@@ -251,7 +251,7 @@ def examine_store(runtime: Runtime) -> None:
         ConfigurationError: It may lose sessions, its replicas cannot keep what is promised, or it was used with
             another number of shards.
     """
-    runtime.store.housekeeping.check_shards()
+    runtime.store.context.check_shards()
     if runtime.store.context.fleet.is_apart:
         nodes = runtime.store.housekeeping.node_facts().values()
         servers = [each for each in nodes if not isinstance(each, StoreUnavailable)]

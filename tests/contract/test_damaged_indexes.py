@@ -362,7 +362,7 @@ def test_a_number_of_shards_of_another_type_says_what_to_do(bench: Bench) -> Non
     bench.database("DEL", bench.store.context.fleet.shards)
     bench.database("RPUSH", bench.store.context.fleet.shards, "1")
     with pytest.raises(ConfigurationError, match=r"DEL ca:\S*shards"):
-        bench.store.housekeeping.check_shards()
+        bench.store.context.check_shards()
     bench.database("DEL", bench.store.context.fleet.shards)
 
 

@@ -255,7 +255,7 @@ class Steps:
 
         def store() -> Store:
             found = Store(self.database, chosen, clock=RedisClock(), publisher=Publisher())
-            found.housekeeping.check_shards()  # as every process begins
+            found.context.check_shards()  # as every process begins
             return found
 
         def worker(name: str) -> StepRunner:

@@ -165,7 +165,7 @@ class Bench:
     def another(self) -> Store:
         """A store of another process on the same data."""
         found, sent = Store(self.spy, self.settings, clock=self.clock, publisher=Publisher()), len(self.spy.sent)
-        found.housekeeping.check_shards()  # as every process begins
+        found.context.check_shards()  # as every process begins
         del self.spy.sent[sent:]
         return found
 

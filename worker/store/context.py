@@ -129,7 +129,7 @@ class StoreContext:
         return self.layout.shards
 
     def check_shards(self) -> None:
-        """Ask the store for its layout, and keep it.
+        """Ask the store for its layout, and keep it: the number of shards stays as long as a Redis holds sessions.
 
         Raises:
             ConfigurationError: See `Layout.read`.

@@ -296,11 +296,6 @@ def mark_without_hold(control: ControlFields) -> str:
     return INTERRUPT_MARK if control.is_interrupted else ""
 
 
-def mark_held(keys: SessionKeys) -> list[Command]:
-    """Commands that mark a new execution of a held session: it has none of the marks of the one before."""
-    return [("HSET", keys.ctl, "cancel", HELD_MARK)]
-
-
 def forget_waiting(keys: SessionKeys, *, legs: int, held: bool) -> list[Command]:
     """Commands that remove what waiting and holding have left in the control fields; none after an ordinary step.
 

@@ -7,7 +7,7 @@ to the model has named: a prompt or a list of tools, packed where that is shorte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -270,10 +270,6 @@ def _drop_oldest(
         since = max(since, *(Position(at.execution, at.step + 1) for at in dropped.values()))
         commands.append(("HDEL", key, *(_DROPPED + name for name in dropped)))
     elif gone:
-        commands.append(("HSET", key, *_flat((_DROPPED + name, _place(at)) for name, at in dropped.items())))
+        places = [word for name, at in dropped.items() for word in (_DROPPED + name, _place(at))]
+        commands.append(("HSET", key, *places))
     return past._replace(size=size, since=since)
-
-
-def _flat(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for pair in pairs:
-        yield from pair

@@ -25,7 +25,7 @@ from .records import StepRef
 
 @dataclass(frozen=True, slots=True)
 class WakeUp:
-    """A session that is woken.
+    """The commands that wake a session, or that leave it an answer which it needs later.
 
     Attributes:
         commands: To be run in the transaction of the cause, which watches the control fields.
@@ -33,7 +33,7 @@ class WakeUp:
     """
 
     commands: list[Command]
-    publish: StepRef | None
+    publish: StepRef | None = None
 
 
 def wake(

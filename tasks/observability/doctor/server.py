@@ -103,7 +103,7 @@ def check_shards(installation: Installation) -> Iterator[Finding]:
     store = installation.store
     count = str(len(store.context.shards))
     try:
-        store.housekeeping.check_shards()
+        store.context.check_shards()
         is_packed = store.context.layout.packs
         how = (
             "what is written is compressed"

@@ -69,7 +69,7 @@ class World:
     def _store(self, database: Any) -> Store:
         clock = RedisClock(lambda: self.now_ms / 1000)
         made = Store(database, Settings.build(), clock=clock, publisher=Publisher())
-        made.housekeeping.check_shards()
+        made.context.check_shards()
         return made
 
     def act(self, name: str) -> None:

@@ -75,7 +75,7 @@ class World:
 
     def _store(self, database: Any) -> Store:
         made_store = Store(database, Settings.build(), clock=RedisClock(), publisher=Publisher())
-        made_store.housekeeping.check_shards()
+        made_store.context.check_shards()
         return made_store
 
     def runner(self, store: Store) -> ScheduleRunner:

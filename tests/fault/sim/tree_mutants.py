@@ -55,7 +55,7 @@ def _charge_twice(run: Any, execution: Any, *, reserved: bool = False) -> Any:
 
 
 def _tell_nobody(*_: Any) -> Any:
-    return ending.ParentAnswer([])
+    return ending.WakeUp([])
 
 
 def _wait_for_one_more(plan: Any, opened: Any) -> Any:

@@ -27,7 +27,7 @@ class Due:
         self.submitted: list[str] = []
         self.database = MemoryDatabase(scripts=SCRIPTS)
         self.store = Store(self.database, Settings.build(), clock=RedisClock(), publisher=Publisher())
-        self.store.housekeeping.check_shards()
+        self.store.context.check_shards()
         self.shard = self.store.context.shards[0]
         client: Any = SimpleNamespace(submit=self._submit, close=lambda: None)
         self.runner = ScheduleRunner(self.store, lambda: client)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -29,25 +29,11 @@ from ..control import ControlFields, control_command
 from ..database import Command, WatchedTransaction
 from ..event_records import EventType, NewEvent
 from ..events import event_commands
-from ..records import NextState, StepRef
+from ..records import NextState
 from ..requests.index import closed_event
-from ..waking import wake
+from ..waking import WakeUp, wake
 
-
-@dataclass(frozen=True, slots=True)
-class ParentAnswer:
-    """The commands by which the end of a child reaches its parent.
-
-    Attributes:
-        commands: To be run in the transaction that ends the child; none where the parent does not ask.
-        publish: The parent's step, where the commands could not publish it.
-    """
-
-    commands: list[Command]
-    publish: StepRef | None = None
-
-
-_NOTHING: Final = ParentAnswer([])
+_NOTHING: Final = WakeUp([])
 _COUNT_DIGITS: Final = 3
 _MESSAGE_CHARS: Final = 4_000
 
@@ -62,7 +48,7 @@ def ended_state(next_state: NextState) -> AgentState | None:
 
 def answer_parent(
     scope: SessionScope, link: ParentLink, state: AgentState, now_ms: int, watched: WatchedTransaction
-) -> ParentAnswer:
+) -> WakeUp:
     """Make the commands that tell a parent how its child has ended, under the child's WATCH.
 
     Args:
@@ -83,7 +69,7 @@ def tell_parent(
     make_answer: Callable[[Request], tuple[AnswerRecord, list[NewEvent]]],
     now_ms: int,
     watched: WatchedTransaction,
-) -> ParentAnswer:
+) -> WakeUp:
     """Make the commands that answer the request of a child's parent, where it is still open.
 
     Args:
@@ -113,11 +99,11 @@ def tell_parent(
     events = [closed_event(request, answer), *events]
     commands: list[Command] = [("HSETNX", key, answered, answer.to_json()), *event_commands(parent, events)]
     if control.phase != "wait" or control.is_held(now_ms):
-        return ParentAnswer(commands)
+        return WakeUp(commands)
     if _is_count(rest):  # it can do nothing before the last of its children has ended
-        return ParentAnswer([*commands, ("HSET", parent.keys.ctl, "rest", int(rest) - 1)])
+        return WakeUp([*commands, ("HSET", parent.keys.ctl, "rest", int(rest) - 1)])
     woken = wake(parent, control, now_ms, {"cause": "child", "by": scope.session_id})
-    return ParentAnswer([*commands, *woken.commands], woken.publish)
+    return replace(woken, commands=[*commands, *woken.commands])
 
 
 def _is_count(rest: bytes | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from ...state.execution.children import ParentLink
 from ...state.execution.requests import Request
 from ..bookkeeping import Bookkeeping
-from ..context import SessionScope, StoreContext
+from ..context import StoreContext
 from ..database import Command
 from ..event_records import EventType, NewEvent
 from ..records import NextState, StepRef
@@ -98,11 +98,6 @@ def make(context: StoreContext, child: NewChild, now_ms: int) -> MadeChild:
         commands += begin_waiting(scope, order.agent, since_ms=now_ms, ref=save.next)
     has_message = save.is_published or child.queue is None
     return MadeChild(commands, _event(child), None if has_message else save.next)
-
-
-def watched_keys(scope: SessionScope) -> list[str]:
-    """The keys of a child that must not exist when it is made."""
-    return [scope.keys.session]
 
 
 def _event(child: NewChild) -> NewEvent:

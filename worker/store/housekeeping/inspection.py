@@ -139,17 +139,6 @@ class FactVerbs(StorePart):
             if not isinstance(replies, StateUnreadable):
                 yield from _delayed_steps(session_id, replies[0], now_ms)
 
-    def check_shards(self) -> None:
-        """Compare the number of shards in the settings with the one that this Redis was used with.
-
-        It stays the same as long as a Redis holds sessions.
-
-        Raises:
-            ConfigurationError: They differ, or the stored one cannot be read; sessions would be looked for in the wrong
-                place.
-        """
-        self._context.check_shards()
-
 
 def _delayed_reads(window: Sequence[Word], shard: ShardKeys) -> list[Command]:
     return [("ZRANGEBYSCORE", shard.delayed, *window)]

@@ -13,19 +13,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ...errors import ActionRefused, SessionConflict
+from ...errors import ActionRefused
 from ...state.execution.answers import AnswerRecord, AnswerVerb
 from .. import fields
 from ..bookkeeping import read_link
-from ..children.ending import ParentAnswer, tell_parent
+from ..children.ending import tell_parent
 from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS
 from ..database import Command, WatchedTransaction
 from ..keys import archive_note
 from ..records import ActionResult
+from ..waking import WakeUp
 from .archive_marks import ArchiveMark
 from .loading import ARCHIVED, MARK, missing_error
 from .removing import RemovableSession
+from .watched_sessions import check_version
 
 _DELETED: Final = "no worker could carry its session on, and somebody has deleted it"
 
@@ -98,13 +100,7 @@ class _Deletion:
             raise ActionRefused(
                 f"an execution of session {self.scope.session_id} runs or waits; stop it, and delete the session then"
             )
-        if self.wanted is not None and self.wanted != version:
-            raise SessionConflict(
-                f"session {self.scope.session_id} is at version {version}, and the request names version "
-                f"{self.wanted}; look at it again before it is deleted",
-                expected=self.wanted,
-                stored=version,
-            )
+        check_version(self.scope.session_id, version, self.wanted, "deleted")
 
 
 def _leave_mark(found: RemovableSession) -> Iterator[Command]:
@@ -123,11 +119,11 @@ def _tell_archive(found: RemovableSession) -> Iterator[Command]:
         yield ("ZADD", scope.keys.shard.archive, found.now_ms + scope.context.settle_ms, note)
 
 
-def _tell_parent(scope: SessionScope, found: RemovableSession, watched: WatchedTransaction) -> ParentAnswer:
+def _tell_parent(scope: SessionScope, found: RemovableSession, watched: WatchedTransaction) -> WakeUp:
     """The answer to a parent that waits for a parked child; an ended child has answered."""
     # Where it is damaged, no parent can be told; the request's expiry ends it.
     link = fields.or_else(read_link, found.values.get(b"parent"), None)
     if link is None or found.phase != "parked":
-        return ParentAnswer([])
+        return WakeUp([])
     answer = AnswerRecord(verb=AnswerVerb.FAIL, reason=_DELETED, at_ms=found.now_ms)
     return tell_parent(scope, link, lambda _: (answer, []), found.now_ms, watched)

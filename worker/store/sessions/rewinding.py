@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...errors import ActionRefused, IdempotencyMismatch, SessionConflict
+from ...errors import ActionRefused, IdempotencyMismatch
 from ...moments import moment
 from ...state.agent_state import AgentState
 from .. import fields
@@ -23,7 +23,7 @@ from ..keys import fingerprint_field
 from ..records import NextState
 from .loading import missing_error
 from .repacking import write_steps_again
-from .watched_sessions import WatchedSession
+from .watched_sessions import WatchedSession, check_version
 
 _BUSY: Final = ("run", "wait", "parked")
 
@@ -123,13 +123,7 @@ class _Rewind:
 
     def _check(self, found: WatchedSession) -> None:
         name, link = self.scope.session_id, found.bookkeeping.link
-        if found.version != self.version:
-            raise SessionConflict(
-                f"session {name} is at version {found.version}, and the request names version {self.version}; look at "
-                "it again before it is rewound",
-                expected=self.version,
-                stored=found.version,
-            )
+        check_version(name, found.version, self.version, "rewound")
         if link is not None:
             raise ActionRefused(
                 f"session {name} is a child of {link.session_id}, which has its result; rewind the parent"

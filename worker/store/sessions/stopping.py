@@ -15,7 +15,7 @@ from ...moments import unix_ms
 from ...state.codec.join import read_head
 from ...state.execution.execution import ExecutionState
 from .. import fields
-from ..children.ending import ParentAnswer, answer_parent, ended_state
+from ..children.ending import answer_parent, ended_state
 from ..context import SessionScope, StorePart
 from ..control import (
     HOLD_FIELDS,
@@ -35,7 +35,7 @@ from ..queued_messages import WaitingMessages, inbox_commands, with_known
 from ..records import ActionResult, Hold, NextState, Snapshot, StepRef, Transition
 from ..safe_ends import mark_safe
 from ..session_records import SESSION_STATUS
-from ..waking import end_waiting, resumed_event, wake
+from ..waking import WakeUp, end_waiting, resumed_event, wake
 from .loading import require_head, with_budget
 from .watched_sessions import WatchedSession
 
@@ -186,9 +186,7 @@ class _Stop:
         watched.commit("stop.exec", commands)
         return self.written
 
-    def _tell_parent(
-        self, found: WatchedSession, next_state: NextState, watched: WatchedTransaction
-    ) -> ParentAnswer | None:
+    def _tell_parent(self, found: WatchedSession, next_state: NextState, watched: WatchedTransaction) -> WakeUp | None:
         """The answer to the parent of a child that ends here; None where no child ends."""
         link, ended = found.bookkeeping.link, ended_state(next_state)
         if link is None or ended is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...errors import StateUnreadable, VersionConflict
+from ...errors import SessionConflict, StateUnreadable, VersionConflict
 from ...state.agent_state import AgentState
 from ...state.execution.execution import ExecutionState
 from .. import fields
@@ -149,3 +149,21 @@ class WatchedSession:
         if control.phase == "run" and (execution is None or execution.execution_id != control.execution):
             raise StateUnreadable("head", "it tells of another execution than the control fields")
         return execution
+
+
+def check_version(session_id: str, stored: int, wanted: int | None, purpose: str) -> None:
+    """Refuse a request that names another version than the stored one; None names none.
+
+    Args:
+        purpose: What is asked for, as in "before it is deleted".
+
+    Raises:
+        SessionConflict: It names another one.
+    """
+    if wanted is not None and wanted != stored:
+        raise SessionConflict(
+            f"session {session_id} is at version {stored}, and the request names version {wanted}; look at it again "
+            f"before it is {purpose}",
+            expected=wanted,
+            stored=stored,
+        )

@@ -33,7 +33,7 @@ from .loading import ARCHIVED, MARK, LoadVerbs
 from .repacking import write_steps_again
 from .saving import SessionSave
 from .spending import brought_words
-from .watched_sessions import WatchedSession
+from .watched_sessions import WatchedSession, check_version
 
 
 def without_execution(session: StoredSession, parts: StateParts) -> tuple[StoredSession, StateParts]:
@@ -118,13 +118,7 @@ class WholeSessionVerbs(StorePart):
         """
         load = LoadVerbs(self._context)
         source, parts = load.load_parts(session_id) if copy.past is None else load.load_with(session_id, copy.past)
-        if version not in (None, source.version):
-            raise SessionConflict(
-                f"session {session_id} is at version {source.version}, and the request names version {version}; look "
-                "at it again before it is copied",
-                expected=version,
-                stored=source.version,
-            )
+        check_version(session_id, source.version, version, "copied")
         check_entries(parts)
         (stored,) = self._context.database.pipeline("fork.queue", [control_command(self._context.keys(session_id))])
         control = ControlFields.read(stored)

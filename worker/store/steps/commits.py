@@ -23,7 +23,7 @@ from .. import fields
 from ..cache import CachedSession
 from ..children.ending import answer_parent, ended_state
 from ..context import SessionScope, StorePart
-from ..control import ControlFields, forget_changes, forget_waiting, mark_held
+from ..control import HELD_MARK, ControlFields, forget_changes, forget_waiting
 from ..database import Changed, Command, Guard, Reply, WatchedTransaction
 from ..packing import step_claim
 from ..past import is_over
@@ -292,7 +292,7 @@ class _Commit:
         commands = [*save.commands, *self._step_commands(next_state, entries, now_ms, carried=carried)]
         if stored is not None or base.legs or base.journal.requests:
             commands += self._forget_commands(stored, stays_held=stays_held)
-        commands += mark_held(self.scope.keys) if stays_held and not goes_on else ()
+        commands += [("HSET", self.scope.keys.ctl, "cancel", HELD_MARK)] if stays_held and not goes_on else ()
         if carried:  # its reply is the last one, see `_with_watchers`
             commands.append(("HGET", self.scope.keys.ctl, "watched"))
         committed = Committed(

@@ -73,16 +73,7 @@ class JournalVerbs(StorePart):
         return self._journal(claim).record_once("journal.answer", "llm", raw, settlement)
 
     def record_auxiliary(self, claim: Claim, key: str, raw: bytes, settlement: Settlement | None = None) -> bytes:
-        """Journal the raw answer of an auxiliary call; the first one stored under the key wins, also another worker's.
-
-        Args:
-            settlement: As for `record_answer`.
-        Returns:
-            The stored answer, which may be another worker's.
-        Raises:
-            StoreFull: Not even the room kept for this was enough; keep the answer and ask again.
-            StoreUnavailable: No answer in time; asking again is safe.
-        """
+        """Journal the raw answer of an auxiliary call under its key; else as `record_answer`."""
         return self._journal(claim).record_once("journal.auxiliary", f"x:{key}", raw, settlement)
 
     def record_tools(self, claim: Claim, raw: bytes) -> bytes:

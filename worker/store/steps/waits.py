@@ -21,7 +21,7 @@ from ...state.execution.status import ExecutionStatus
 from .. import fields
 from ..bookkeeping import Bookkeeping
 from ..children.above import tree_roots
-from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make, watched_keys
+from ..children.making import NO_CHILDREN, ChildPlan, MadeChild, make
 from ..children.trees import Trees
 from ..context import SessionScope, StorePart
 from ..control import LONGEST_WAIT_MS, ControlFields, forget_changes
@@ -215,19 +215,16 @@ class _Wait:
     @property
     def _child_keys(self) -> list[str]:
         """The keys that must not exist when the children are made."""
-        context = self.scope.context
-        return [key for child in self.plan.new for key in watched_keys(context.session(child.session_id))]
+        return [self.scope.context.keys(child.session_id).session for child in self.plan.new]
 
     @property
     def _child_reads(self) -> list[Command]:
         """The reads that tell whether the children can be made; none where none is to be made."""
         if not self.plan.new:
             return []
-        root, context = root_of(self.scope.session_id), self.scope.context
-        checks: list[Command] = [
-            ("EXISTS", *watched_keys(context.session(child.session_id))) for child in self.plan.new
-        ]
-        return [("ZLEXCOUNT", self.scope.keys.shard.children, *tree_range(root)), *checks]
+        below = tree_range(root_of(self.scope.session_id))
+        checks: list[Command] = [("EXISTS", key) for key in self._child_keys]
+        return [("ZLEXCOUNT", self.scope.keys.shard.children, *below), *checks]
 
     def _refuse_children(self, replies: Sequence[Any]) -> dict[str, str]:
         """Why children cannot be made, by request id; empty where all can."""
