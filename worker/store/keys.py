@@ -80,10 +80,6 @@ class FleetKeys:
         primary: The replication id of the server of these keys, and since when it is known.
     """
 
-    __slots__ = (
-        "agents", "alive", "confirm", "flow", "is_apart", "lines", "none", "prefix", "primary", "shards", "workers",
-    )  # fmt: skip
-
     def __init__(self, *, is_apart: bool = False) -> None:
         """
         Args:
@@ -139,8 +135,6 @@ class CapKeys:
         all: In the order in which the script `caps` takes them.
     """
 
-    __slots__ = ("all", "held", "spent")
-
     def __init__(self, prefix: str) -> None:
         self.spent = prefix + ":spent"
         self.held = prefix + ":held"
@@ -158,8 +152,6 @@ class HolderKeys:
         all: In the order in which the script `holders` takes them.
     """
 
-    __slots__ = ("all", "called", "claims", "held", "line")
-
     def __init__(self, prefix: str) -> None:
         self.held = prefix + ":held"
         self.line = prefix + ":line"
@@ -174,8 +166,6 @@ class BucketKeys:
     Attributes:
         all: In the order in which the script `bucket` takes them.
     """
-
-    __slots__ = ("all", "bucket", "calls", "failures", "held", "line")
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
@@ -235,12 +225,6 @@ def shard_of(session_id: str, shards: int) -> int:
 class ShardKeys:
     """Keys that the sessions of one shard share."""
 
-    __slots__ = (
-        "archive", "callbacks", "children", "confirm", "dead", "delayed", "due", "ending", "failed", "indexes",
-        "jobs", "labels", "lost", "old_jobs", "prefix", "primary", "requests", "scheduled", "schedules", "sessions",
-        "shard", "sweeper", "unoffered",
-    )  # fmt: skip
-
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.prefix = f"ca:{{{shard}}}:"
@@ -291,6 +275,11 @@ class SessionKeys:
         self.old_values = self.session + ":h"
         self.events = self.session + ":events"
         self.live = self.session + ":live"
+
+    @property
+    def lasting(self) -> list[str]:
+        """The keys with a fixed name that live as long as the session."""
+        return [self.session, self.ctl, self.inbox, self.next, self.old_values, self.events]
 
     def section(self, section: str, generation: int) -> str:
         """The list of messages of one generation of a section."""

@@ -234,17 +234,7 @@ class Archiver:
     def _remove(self, scope: SessionScope, document: Document, stored: bytes, mark: ArchiveMark, began: float) -> bool:
         """Remove a session from Redis but for its mark; False where it is not as in the document any more."""
         keys = scope.keys
-        watched_keys = dict.fromkeys(
-            (
-                keys.session,
-                keys.ctl,
-                keys.inbox,
-                keys.next,
-                keys.old_values,
-                keys.events,
-                *(keys.session + name for name in document.values),
-            )
-        )
+        watched_keys = dict.fromkeys((*keys.lasting, *(keys.session + name for name in document.values)))
         try:
             with scope.database.watch("archive.read", list(watched_keys), RemovableSession.reads(scope)) as watched:
                 found = RemovableSession.parse(scope, watched.replies)

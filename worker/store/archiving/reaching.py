@@ -32,22 +32,15 @@ _CHANGES: Final = 5
 _PENDING: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenDocument:
-    """A document that was read lately, and the store in memory that holds it."""
-
-    context: StoreContext
-    size: int
-
-
 @dataclass(slots=True)
 class ArchivedSessions:
     """The sessions of the archive, each checked against its mark in Redis."""
 
     context: StoreContext
     archive: Archive
-    _open: OrderedDict[tuple[SessionKey, str], _OpenDocument] = field(
-        default_factory=OrderedDict[tuple[SessionKey, str], _OpenDocument]
+    # Stores in memory that hold documents which were read lately, with the sizes of these.
+    _open: OrderedDict[tuple[SessionKey, str], tuple[StoreContext, int]] = field(
+        default_factory=OrderedDict[tuple[SessionKey, str], tuple[StoreContext, int]]
     )
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -62,9 +55,7 @@ class ArchivedSessions:
             ArchiveUnavailable: The archive does not answer.
             StateUnreadable: Its document is damaged.
         """
-        return self._with_row(
-            session_id, missing, lambda found: self._overlay(found).context, restored=lambda: self.context
-        )
+        return self._with_row(session_id, missing, self._overlay, restored=lambda: self.context)
 
     def restore(self, session_id: str, missing: SessionNotFound | None = None) -> bool:
         """Write an archived session back to Redis; False where it is not in the archive."""
@@ -288,19 +279,19 @@ class ArchivedSessions:
             "Redis has its mark, and the archive another row or none; restore the archive from a backup",
         )
 
-    def _overlay(self, found: _Found) -> _OpenDocument:
+    def _overlay(self, found: _Found) -> StoreContext:
         place = (found.key, found.mark)
         with self._lock:
             known = self._open.get(place)
             if known is not None:
                 self._open.move_to_end(place)
-                return known
+                return known[0]
         document, size = self._document(found)
-        opened = _OpenDocument(open_overlay(self.context, {found.key.session_id: document}), size)
+        opened = open_overlay(self.context, {found.key.session_id: document})
         with self._lock:
-            self._open[place] = opened
+            self._open[place] = opened, size
             while len(self._open) > 1 and (
-                len(self._open) > _MOST_OPEN or sum(each.size for each in self._open.values()) > _MOST_OPEN_BYTES
+                len(self._open) > _MOST_OPEN or sum(each for _, each in self._open.values()) > _MOST_OPEN_BYTES
             ):
                 self._open.popitem(last=False)
         return opened

@@ -26,7 +26,6 @@ from .reaching import ArchivedSessions, header_of, summary_of
 _RESTORES: Final = 5
 
 Verb = Callable[..., Any]
-Way = Callable[..., Any]
 
 
 class ThroughArchive:
@@ -200,7 +199,7 @@ def _find_matching(archived: ArchivedSessions, verb: Verb, prefix: str, limit: i
     return sorted({*verb(prefix, limit), *archived.matching(prefix, limit)})[:limit]
 
 
-_WAYS: Final[Mapping[str, Way]] = {
+_WAYS: Final[Mapping[str, Verb]] = {
     **dict.fromkeys(
         (
             "load", "definition", "record", "records", "read_joined", "outcome", "step_facts", "execution",

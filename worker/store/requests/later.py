@@ -17,7 +17,6 @@ from ..children.above import sessions_above
 from ..context import StoreContext
 from ..database import Reply
 from ..inbox import InboxMessages
-from ..records import Operation
 from .records import FoundRequest, LaterMessage
 
 _LISTED_CHARS: Final = 200
@@ -45,8 +44,11 @@ class LaterMessages:
         waiting = [(name, each) for name, inbox in found.items() for each in inbox.messages]
         waiting.sort(key=lambda entry: entry[1].at_ms)
         newest = sum(inbox.newest for inbox in found.values())
-        first = newest - len(waiting) + 1
-        return cls(tuple(_shown(number, *entry) for number, entry in enumerate(waiting, first)), newest)
+        messages = (
+            LaterMessage(number=number, session_id=name, operation_id=each.id, text=each.text, at_ms=each.at_ms)
+            for number, (name, each) in enumerate(waiting, newest - len(waiting) + 1)
+        )
+        return cls(tuple(messages), newest)
 
     def attached_to(self, request: FoundRequest, *, is_listing: bool) -> FoundRequest:
         """The request with them; in a listing with the beginnings of their texts."""
@@ -66,16 +68,6 @@ class LaterMessages:
             raise InvalidInput(
                 "seen", seen, f"the newest message has the number {self.newest}; look at the request again."
             )
-
-
-def _shown(number: int, session_id: str, operation: Operation) -> LaterMessage:
-    return LaterMessage(
-        number=number,
-        session_id=session_id,
-        operation_id=operation.id,
-        text=operation.text,
-        at_ms=operation.at_ms,
-    )
 
 
 def with_messages(

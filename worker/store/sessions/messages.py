@@ -32,13 +32,16 @@ from .watched_sessions import WatchedSession
 
 
 class MessageVerbs(StorePart):
-    """Actions of clients on messages that wait. A transition starts an execution with the message that it is given."""
+    """Actions of clients on messages that wait. A transition starts an execution with the message that it is given.
+
+    Raises:
+        SessionNotFound: There is no such session, or it has expired.
+    """
 
     def read_waiting(self, session_id: str) -> WaitingMessages:
         """Read what waits for the step that runs, and the messages that wait for executions of their own.
 
         Raises:
-            SessionNotFound: There is no such session, or it has expired.
             StateUnreadable: An entry is damaged.
         """
         keys = self._context.keys(session_id)
@@ -61,7 +64,6 @@ class MessageVerbs(StorePart):
         Returns:
             "changed"; "again" when it was taken back before.
         Raises:
-            SessionNotFound: There is no such session, or it has expired.
             MessageNotWaiting: It was delivered, or the session does not know it.
             MessageNotOwn: Somebody else has sent it, or nobody has said who.
         """
@@ -85,9 +87,7 @@ class MessageVerbs(StorePart):
         Returns:
             "changed" or "started", with its place; "again" when it is there already.
         Raises:
-            SessionNotFound: There is no such session, or it has expired.
-            MessageNotWaiting: It was delivered, or the session does not know it.
-            MessageNotOwn: Somebody else has sent it, or nobody has said who.
+            MessageNotWaiting, MessageNotOwn: As for `withdraw`.
             ActionRefused: There is no room where it is to go, or the session is a child.
         """
         action = _MessageAction(self._context.session(session_id), operation_id, by, own=own)
@@ -103,8 +103,6 @@ class MessageVerbs(StorePart):
         Returns:
             "started", or "changed" while an execution runs; "again" when it was applied before, "idle" when the queue
             was not held.
-        Raises:
-            SessionNotFound: There is no such session, or it has expired.
         """
         action = _MessageAction(self._context.session(session_id), operation_id, by)
         return action.scope.act_once(lambda: action.release(transition), "release its queue")

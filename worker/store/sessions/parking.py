@@ -156,12 +156,7 @@ def key_names(scope: SessionScope, replies: Sequence[Reply]) -> list[str]:
     current = fields.any_text(execution)
     executions = dict.fromkeys((*fields.or_else(fields.strings, stored_executions, ()), current))
     return [
-        keys.session,
-        keys.ctl,
-        keys.inbox,
-        keys.next,
-        keys.old_values,
-        keys.events,
+        *keys.lasting,
         keys.live,
         *(keys.section(name, generation) for name, generation in sections.items()),
         *(keys.part(name, generation) for name, generation in lists.items()),

@@ -59,13 +59,11 @@ class _Retry:
         with scope.database.watch("retry.read", (keys.session, keys.ctl), reads) as watched:
             found = WatchedSession.parse(scope, watched.replies)
             is_parked = found.control.phase == "parked"
-            if self.written is not None and (self._is_applied(found) or (self.was_parked and not is_parked)):
+            is_applied = self.operation_id in found.bookkeeping.operations
+            if self.written is not None and (is_applied or (self.was_parked and not is_parked)):
                 return self.written
             self.was_parked = is_parked
             return self._unpark(found, watched) if is_parked else self._continue(found, watched)
-
-    def _is_applied(self, found: WatchedSession) -> bool:
-        return self.operation_id in found.bookkeeping.operations
 
     def _unpark(self, found: WatchedSession, watched: WatchedTransaction) -> ActionResult:
         """Let a parked session wait for the same step again."""

@@ -343,7 +343,7 @@ class SessionSave:
     def _living_keys(self, executions: Sequence[str]) -> list[str]:
         """Every key that lives as long as the session."""
         keys, state = self.scope.keys, self.next_state.state
-        names = [keys.session, keys.ctl, keys.inbox, keys.next, keys.old_values, keys.events]
+        names = keys.lasting
         names += (keys.section(name, section.generation) for name, section in state.store.sections.items())
         names += (keys.part(name, items.generation) for name, items in state.part_lists.items())
         names += map(keys.steps, executions)

@@ -74,7 +74,7 @@ class JobEntry(Value):
 
 
 class ProviderJobVerbs(StorePart):
-    """Recording what a step has asked of a provider that answers later."""
+    """Recording what a step has asked of a provider that answers later. After `StoreUnavailable`, ask again."""
 
     def intend_job(self, claim: Claim, job: JournaledJob) -> bool:
         """Journal that a job is about to be created, for the first time or once more.
@@ -84,7 +84,6 @@ class ProviderJobVerbs(StorePart):
         Raises:
             ClaimLost: Another worker took over; nothing was written.
             StoreFull: Nothing was written.
-            StoreUnavailable: No answer in time; asking again is safe.
         """
         scope, ref = self._context.session(claim.ref.session_id), claim.ref
         journal, ctl = StepJournal(scope, claim), scope.keys.ctl
@@ -116,7 +115,6 @@ class ProviderJobVerbs(StorePart):
             Id and handle as they are stored, which may be another worker's: then the own job is in the index alone.
         Raises:
             StoreFull: Nothing was written; the job is there all the same.
-            StoreUnavailable: No answer in time; asking again is safe.
         """
         journal = StepJournal(self._context.session(claim.ref.session_id), claim)
         name, own = f"{JOB}{entry.job}:id", entry.created
@@ -152,7 +150,6 @@ class ProviderJobVerbs(StorePart):
         Raises:
             ClaimLost: It was journaled and rejected meanwhile, by a worker that has the step.
             StoreFull: Nothing was written; the provider has the answer.
-            StoreUnavailable: No answer in time; asking again is safe.
         """
         scope = self._context.session(claim.ref.session_id)
         journal, ended = StepJournal(scope, claim), f"{JOB}{job.number}:end"

@@ -53,7 +53,11 @@ class StoppedChildren:
 
 
 class StepRequestVerbs(StorePart):
-    """Recording what a step decides and asks, and answers that its worker gives in place of others."""
+    """Recording what a step decides and asks, and answers that its worker gives in place of others.
+
+    Raises:
+        ClaimLost: By what the claim guards: another worker took over; nothing was written.
+    """
 
     def _requests(self, claim: Claim) -> _StepRequests:
         return _StepRequests(self._context.session(claim.ref.session_id), claim)
@@ -93,7 +97,6 @@ class StepRequestVerbs(StorePart):
         Args:
             begins: Calls that begin together with their request, by index: their timeouts (ms).
         Raises:
-            ClaimLost: Another worker took over; nothing was written.
             InvalidInput: A request is longer than `MAX_REQUEST_BYTES`, or the step would have more than
                 `MAX_REQUESTS_PER_STEP`; nothing was written.
             StoreFull: Nothing was written; ask again when there is room.
@@ -119,8 +122,6 @@ class StepRequestVerbs(StorePart):
             opens: The next rounds of requests whose record passes them on; each is written where its record is.
         Returns:
             The stored answers of these requests, by request id; another's where it came first.
-        Raises:
-            ClaimLost: Another worker took over; nothing was written.
         """
         asked = self._requests(claim)
         return asked.scope.apply_once(lambda: asked.close(records, opens), "close a request")
@@ -135,18 +136,12 @@ class StepRequestVerbs(StorePart):
             ending: Why the execution ends after this step, where it does: each later leg finds it. None: it does not.
         Returns:
             The stored times and reason; those of an earlier leg where it came first.
-        Raises:
-            ClaimLost: Another worker took over; nothing was written.
         """
         asked = self._requests(claim)
         return asked.scope.apply_once(lambda: asked.stop_children(places, ending), "stop its children")
 
     def record_overtime(self, claim: Claim, ending: bytes) -> None:
-        """Journal why the execution ends with this step, for its next leg; a retry of the execution does not find it.
-
-        Raises:
-            ClaimLost: Another worker took over; nothing was written.
-        """
+        """Journal why the execution ends with this step, for its next leg; a retry does not find it."""
         asked = self._requests(claim)
         asked.scope.apply_once(lambda: asked.record_overtime(ending), "end its execution")
 
