@@ -88,6 +88,7 @@ class WorkerBootstep(bootsteps.StartStopStep):
             return  # a worker of an existing project that has nothing to do with agents
         check_commands(self._app)
         limit_commands(self._app, parent.pool)
+        self._note_quorum_queues()
         if takes_steps_itself(self._settings) and parent.hub is not None:
             self._take_queues()
         if not taken.steps:
@@ -106,6 +107,14 @@ class WorkerBootstep(bootsteps.StartStopStep):
                 self._begin(parent)
             except ConfigurationError as error:
                 raise refuse_to_start(error) from error
+
+    def _note_quorum_queues(self) -> None:
+        """Look at the queues of a RabbitMQ; one that does not answer is waited for by Celery."""
+        with self._app.connection_for_read() as connection:
+            if connection.transport.driver_type == "amqp":
+                with contextlib.suppress(OperationalError, *connection.connection_errors):
+                    connection.ensure_connection(max_retries=1, timeout=_BROKER_SECONDS)
+                    self._taken.note_quorum_queues(connection)
 
     def _check_broker(self) -> None:
         """End a worker whose broker Celery cannot use; one that does not answer is waited for by Celery."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any, Final
 
@@ -67,6 +68,21 @@ class TakenQueues:
     def queues(self) -> list[Queue]:
         """The declarations of these queues."""
         return [self._queues[name] for name in self.all]
+
+    def note_quorum_queues(self, connection: Any) -> None:
+        """Declare the queues at RabbitMQ, and note which of them it replicates though only its own default says so.
+
+        Celery asks the declarations: it limits the messages of a whole connection, which quorum queues refuse.
+
+        Args:
+            connection: A kombu connection that is open.
+        """
+        for queue in self.queues():
+            arguments = {**(queue.queue_arguments or {}), "x-queue-type": "quorum"}
+            with contextlib.suppress(connection.channel_errors), connection.channel() as channel:
+                queue(channel).declare()
+                channel.queue_declare(queue.name, durable=True, auto_delete=False, arguments=arguments)
+                queue.queue_arguments = arguments
 
     @property
     def has_others(self) -> bool:

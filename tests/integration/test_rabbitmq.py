@@ -27,24 +27,29 @@ pytestmark = [
 class RabbitmqLab(Lab):
     """A lab whose broker is this RabbitMQ."""
 
-    def __init__(self, directory: Path, rabbitmq: RabbitmqServer) -> None:
+    def __init__(self, directory: Path, rabbitmq: RabbitmqServer, url: str) -> None:
         super().__init__(directory)
         self.rabbitmq = rabbitmq
+        self._url = url
 
     @property
     def broker_url(self) -> str:
-        return self.rabbitmq.url
+        return self._url
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[RabbitmqLab]:
-    rabbitmq = RabbitmqServer(tmp_path / "rabbitmq")
+def rabbitmq(tmp_path: Path) -> Iterator[RabbitmqServer]:
+    server = RabbitmqServer(tmp_path / "rabbitmq")
     try:
-        rabbitmq.start()
-        with RabbitmqLab(tmp_path / "lab", rabbitmq) as started:
-            yield started
+        yield server.start()
     finally:
-        rabbitmq.end()
+        server.end()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, rabbitmq: RabbitmqServer) -> Iterator[RabbitmqLab]:
+    with RabbitmqLab(tmp_path / "lab", rabbitmq, rabbitmq.url) as started:
+        yield started
 
 
 def test_a_worker_goes_on_when_rabbitmq_is_back_and_does_nothing_twice(lab: RabbitmqLab) -> None:
@@ -69,3 +74,19 @@ def test_a_submit_returns_while_rabbitmq_blocks_those_who_publish(lab: RabbitmqL
     assert submitted.returncode == 0, submitted.stderr
     lab.rabbitmq.limit_memory(0.4)
     wait_until(lambda: lab.client.header("blocked").status == "completed", "the job is done", 40, details=worker.tail)
+
+
+def test_workers_take_steps_from_queues_that_are_quorum_queues_by_the_default_of_their_virtual_host(
+    tmp_path: Path, rabbitmq: RabbitmqServer
+) -> None:
+    """Celery does not learn of such a default: it ended at its first consumer, and so did its successors."""
+    url = rabbitmq.add_vhost("jobs of ours/%", "quorum")
+    steps = [[call("unsafe", work="a")], [call("keyed", work="b"), call("unsafe", work="c")]]
+    with RabbitmqLab(tmp_path / "lab", rabbitmq, url) as lab:
+        doomed = lab.worker(CELERY_AGENTS_CRASH="c8:1:4")
+        jobs = [lab.client.submit("planned", plan(*steps)) for _ in range(10)]
+        doomed.wait(40)
+        lab.worker()
+        assert {job.result(timeout=60).status for job in jobs} == {"completed"}, lab.workers[-1].tail()
+        unsafe = Counter(entry["key"] for entry in lab.ledger.entries() if entry.get("tool") == "unsafe")
+        assert set(unsafe.values()) == {1}
