@@ -111,7 +111,7 @@ def test_a_command_that_is_no_server_says_so(command: list[str], said: str) -> N
 def test_a_system_that_watches_no_process_starts_commands_all_the_same(
     error: OSError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(process: int) -> int:
+    def refuse(process: int, flags: int = 0) -> int:
         raise error
 
     monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
