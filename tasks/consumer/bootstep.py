@@ -111,10 +111,15 @@ class WorkerBootstep(bootsteps.StartStopStep):
     def _note_quorum_queues(self) -> None:
         """Look at the queues of a RabbitMQ; one that does not answer is waited for by Celery."""
         with self._app.connection_for_read() as connection:
-            if connection.transport.driver_type == "amqp":
-                with contextlib.suppress(OperationalError, *connection.connection_errors):
-                    connection.ensure_connection(max_retries=1, timeout=_BROKER_SECONDS)
-                    self._taken.note_quorum_queues(connection)
+            if connection.transport.driver_type != "amqp":
+                return
+            try:
+                connection.ensure_connection(max_retries=1, timeout=_BROKER_SECONDS)
+                self._taken.note_quorum_queues(connection)
+            except connection.channel_errors as error:  # a refused login is one
+                raise refuse_to_start(f"CELERY_AGENTS_BROKER_URL: RabbitMQ refuses this worker: {error}") from error
+            except (OperationalError, *connection.connection_errors):
+                return
 
     def _check_broker(self) -> None:
         """End a worker whose broker Celery cannot use; one that does not answer is waited for by Celery."""

@@ -76,11 +76,14 @@ class TakenQueues:
 
         Args:
             connection: A kombu connection that is open.
+        Raises:
+            amqp.ChannelError: This user may not declare a queue, or it exists with other arguments.
         """
         for queue in self.queues():
             arguments = {**(queue.queue_arguments or {}), "x-queue-type": "quorum"}
-            with contextlib.suppress(connection.channel_errors), connection.channel() as channel:
+            with connection.channel() as channel:
                 queue(channel).declare()
+            with contextlib.suppress(connection.channel_errors), connection.channel() as channel:
                 channel.queue_declare(queue.name, durable=True, auto_delete=False, arguments=arguments)
                 queue.queue_arguments = arguments
 

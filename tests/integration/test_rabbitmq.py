@@ -90,3 +90,12 @@ def test_workers_take_steps_from_queues_that_are_quorum_queues_by_the_default_of
         assert {job.result(timeout=60).status for job in jobs} == {"completed"}, lab.workers[-1].tail()
         unsafe = Counter(entry["key"] for entry in lab.ledger.entries() if entry.get("tool") == "unsafe")
         assert set(unsafe.values()) == {1}
+
+
+def test_a_worker_that_rabbitmq_refuses_says_so(tmp_path: Path, rabbitmq: RabbitmqServer) -> None:
+    with RabbitmqLab(tmp_path / "lab", rabbitmq, rabbitmq.url.replace("guest:guest", "guest:secret")) as lab:
+        worker = lab.worker(wait=False)
+        assert worker.wait(30) == 2, worker.tail()
+        assert "CELERY_AGENTS_BROKER_URL: RabbitMQ refuses this worker: " in worker.text()
+        assert "Traceback" not in worker.text()
+        assert "secret" not in worker.text()
